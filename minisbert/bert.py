@@ -1,0 +1,277 @@
+"""Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
+
+Read from top to bottom: the configuration, the three formulas (``gelu``, ``layer_norm``,
+``attention``) as plain functions, then the modules that give the formulas their weights.
+
+Dimension legend, used in every file of the project:
+
+    B  batch              H  attention heads        L  layers
+    T  tokens             K  width of one head      V  vocabulary
+    D  width (H * K)      F  feed-forward width
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``.
+
+    Raises ``ValueError`` where the values do not describe a BERT that this file can compute.
+    """
+
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_hidden_layers: int  # L
+    num_attention_heads: int  # H
+    intermediate_size: int  # F
+    max_position_embeddings: int  # the most tokens one text can have
+    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second
+    layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
+    hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
+    attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
+    hidden_act: str = "gelu"  # the exact GELU; no other is accepted
+    position_embedding_type: str = "absolute"  # learned, one vector per position
+    initializer_range: float = 0.02  # standard deviation of freshly made weights (BERT, A.2)
+    pad_token_id: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        for name in (*sizes, "max_position_embeddings", "type_vocab_size"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} cannot be shared out to {self.num_attention_heads} "
+                "attention heads: it must be a multiple of num_attention_heads"
+            )
+        if self.hidden_act != "gelu":
+            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported: only 'gelu' (the exact one) is")
+        if self.position_embedding_type != "absolute":
+            raise ValueError(
+                f"position_embedding_type {self.position_embedding_type!r} is not supported: only 'absolute' is"
+            )
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps!r}")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
+
+
+# ---------------------------------------------------------------------------------------- formulas
+
+
+def gelu(x: Tensor) -> Tensor:
+    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, eq. 1).
+
+    Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``.
+    The tanh approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
+    """
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Every token's vector shifted to mean 0, scaled to variance 1, then stretched by ``weight`` and moved by ``bias``.
+
+    x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
+    ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
+    """
+    mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
+    centred = x - mean  # (..., D)
+    variance = centred.pow(2).mean(dim=-1, keepdim=True)  # (..., 1)
+    # subtle: divide by D, not D - 1, and eps stands inside the root
+    return centred * torch.rsqrt(variance + eps) * weight + bias  # (..., D)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention: softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1).
+
+    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) boolean with True for real tokens,
+    or None when every token is real -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout.
+    Every row of the mask must have a True, or that row's softmax is 0/0 (``Bert.forward`` checks it).
+    """
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
+    if mask is not None:
+        # subtle: minus infinity, so that a pad gets exactly 0 and not just little
+        scores = scores.masked_fill(~mask, float("-inf"))
+    probabilities = scores.softmax(dim=-1)  # (B, H, T, S), each row sums to 1
+    weights = nn.functional.dropout(probabilities, dropout) if dropout else probabilities
+    return weights @ value, probabilities  # (B, H, T, K), (B, H, T, S)
+
+
+# ----------------------------------------------------------------------------------------- modules
+
+
+class LayerNorm(nn.Module):
+    """``layer_norm`` with a learned weight (BERT's gamma) and bias (beta), each (D,)."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class Embeddings(nn.Module):
+    """Sum of what the token is, where it stands and which sentence it belongs to (BERT, figure 2)."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.word = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, ids: Tensor, token_types: Tensor | None) -> Tensor:
+        """ids (B, T), token_types (B, T) or None for all zero -> (B, T, D)."""
+        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        if token_types is None:
+            token_types = torch.zeros_like(ids)  # (B, T)
+        x = self.word(ids) + self.position(positions) + self.token_type(token_types)  # (B, T, D)
+        return self.dropout(self.norm(x))  # (B, T, D)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention: H heads of width K look at the sentence side by side."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        width = config.hidden_size
+        self.heads = config.num_attention_heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.output = nn.Linear(width, width)
+        self.dropout = config.attention_probs_dropout_prob
+
+    def split(self, x: Tensor) -> Tensor:
+        """(B, T, D) -> (B, H, T, K): head h takes columns h * K to (h + 1) * K."""
+        return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, T, H, K) -> (B, H, T, K)
+
+    def merge(self, x: Tensor) -> Tensor:
+        """(B, H, T, K) -> (B, T, D), the inverse of ``split``."""
+        return x.transpose(1, 2).flatten(-2)  # (B, T, H, K) -> (B, T, D)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
+        query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
+        context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
+        return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
+
+
+class FeedForward(nn.Module):
+    """Each token on its own: D to F, GELU, and back to D."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(gelu(self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward; each is added to its input and normalised after the sum (post-LayerNorm)."""
+
+    def __init__(self, config: BertConfig):
+        super().__init__()
+        self.attention = Attention(config)
+        self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
+        attended, probabilities = self.attention(x, mask)
+        x = self.attention_norm(x + self.dropout(attended))  # (B, T, D)
+        x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
+        return x, probabilities
+
+
+class Bert(nn.Module):
+    """The encoder. ``pooler`` is the dense layer over [CLS] of BERT's pre-training; most sentence models ignore it."""
+
+    def __init__(self, config: BertConfig, pooler: bool = True):
+        super().__init__()
+        self.config = config
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.Embedding):
+                nn.init.normal_(module.weight, std=config.initializer_range)
+            if isinstance(module, nn.Linear):
+                nn.init.zeros_(module.bias)
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        trace: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B, T, D).
+
+        ``mask=None`` says every token is real, ``token_types=None`` that all are of the first sentence.
+        A dict given as ``trace`` is filled with every intermediate result under its name: ``embeddings``,
+        ``layers.0.attention`` (probabilities, (B, H, T, T)), ``layers.0`` (output), and so on.
+
+        Raises ``ValueError`` for ids that are not (B, T) or not in the vocabulary, for more tokens than there
+        are positions, and for a mask of another shape, of floats, or with a row without a single real token.
+        """
+        self._check(ids, mask, token_types)
+        attention_mask = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, T)
+        trace = {} if trace is None else trace
+        x = trace["embeddings"] = self.embeddings(ids, token_types)  # (B, T, D)
+        for i, layer in enumerate(self.layers):
+            x, trace[f"layers.{i}.attention"] = layer(x, attention_mask)
+            trace[f"layers.{i}"] = x  # (B, T, D)
+        return x
+
+    def hidden_states(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> list[Tensor]:
+        """The embeddings' output and every layer's: L + 1 tensors (B, T, D), in order."""
+        trace: dict[str, Tensor] = {}
+        self(ids, mask, token_types, trace)
+        return [trace["embeddings"]] + [trace[f"layers.{i}"] for i in range(len(self.layers))]
+
+    def pool(self, hidden: Tensor) -> Tensor:
+        """BERT's own pooler, tanh of a dense layer over [CLS]: hidden (B, T, D) -> (B, D)."""
+        if self.pooler is None:
+            raise ValueError("this checkpoint has no pooler weights")
+        return torch.tanh(self.pooler(hidden[:, 0]))  # (B, D)
+
+    def _check(self, ids: Tensor, mask: Tensor | None, token_types: Tensor | None) -> None:
+        if ids.ndim != 2 or 0 in ids.shape:
+            raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
+        if ids.shape[1] > self.config.max_position_embeddings:
+            raise ValueError(
+                f"{ids.shape[1]} tokens, but the position table has {self.config.max_position_embeddings}: "
+                "cut the text before it comes here (the tokenizer does)"
+            )
+        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
+            raise ValueError(
+                f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to "
+                f"{self.config.vocab_size - 1}: do tokenizer and weights belong together?"
+            )
+        for name, other in (("mask", mask), ("token_types", token_types)):
+            if other is not None and other.shape != ids.shape:
+                raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
+        if mask is not None:
+            if mask.is_floating_point():
+                raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
+            if not mask.bool().any(dim=1).all():
+                row = int((~mask.bool().any(dim=1)).nonzero()[0])
+                raise ValueError(f"row {row} of the mask has no real token: its attention would be 0/0")

@@ -1,0 +1,91 @@
+"""How the commands talk to a person: one kind of error, one live line, one exit code per outcome.
+
+Exit codes: 0 done, 2 bad input (one line on stderr, no traceback), 130 stopped by Ctrl-C.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used. The message says what, where, what was expected and what to do."""
+
+
+def run_command(main: Callable[[], None]) -> None:
+    """Run a command's ``main`` and turn bad input, a full disk or Ctrl-C into one line and an exit code.
+
+    ``MINISBERT_TRACEBACK=1`` shows the traceback as well. Errors that are our own fault keep theirs always.
+    """
+    try:
+        main()
+    except (InputError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output (head, less) has gone: not an error
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(0)
+        if os.environ.get("MINISBERT_TRACEBACK"):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def say(text: str) -> None:
+    """One line for the person at the terminal; stderr, so that stdout stays clean for results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+class LiveLine:
+    """A progress line on stderr: rewritten in place on a terminal, every ``seconds`` a new line in a log file.
+
+    >>> with LiveLine() as line:
+    ...     line.show("step 1 of 180")
+    """
+
+    def __init__(self, seconds: float = 10.0):
+        self.terminal = sys.stderr.isatty()
+        self.interval = 0.1 if self.terminal else seconds
+        self.last = time.monotonic() if not self.terminal else 0.0  # a log file needs no line for short work
+        self.width = 0
+
+    def __enter__(self) -> "LiveLine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def show(self, text: str) -> None:
+        """Show ``text`` unless the line was shown a moment ago."""
+        now = time.monotonic()
+        if now - self.last < self.interval:
+            return
+        self.last = now
+        if self.terminal:
+            sys.stderr.write("\r" + text.ljust(self.width))
+            sys.stderr.flush()
+            self.width = len(text)
+        else:
+            say(text)
+
+    def clear(self) -> None:
+        """Make room for an ordinary line."""
+        if self.terminal and self.width:
+            sys.stderr.write("\r" + " " * self.width + "\r")
+            sys.stderr.flush()
+            self.width = 0
+
+
+def duration(seconds: float) -> str:
+    """``duration(75) = '1:15'``, ``duration(4000) = '1:06:40'``."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def one_line(text: object, most: int = 80) -> str:
+    """A value as it may stand in a message: quoted, cut at ``most`` characters, safe for any terminal."""
+    shown = repr(text) if len(str(text)) <= most else repr(str(text)[:most]) + "..."
+    return shown.encode("ascii", "backslashreplace").decode() if not shown.isprintable() else shown

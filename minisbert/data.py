@@ -1,0 +1,146 @@
+"""Files of sentence pairs to rows, and rows to batches.
+
+Rows are plain dataclasses; every reader names file and line of what it cannot use.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from minisbert.assets import ensure
+from minisbert.console import InputError, one_line
+from minisbert.files import read_text
+
+SPLITS = ("train", "dev", "test")
+MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """Two sentences and how similar people found them, 0 to 5."""
+
+    sentence1: str
+    sentence2: str
+    score: float
+
+
+def load_scored_pairs(data: str, split: str) -> list[ScoredPair]:
+    """``data`` is ``stsb`` (fetched where it is missing; ``split`` is train, dev or test) or a file of one's own."""
+    if data == "stsb":
+        if split not in SPLITS:
+            raise InputError(f"no split is called {one_line(split)}; choose from {', '.join(SPLITS)}")
+        return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv")
+    return read_scored_pairs(data)
+
+
+def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
+    """Rows of a scored-pairs file, in one of three forms, told apart by its first line:
+
+    - STS Benchmark: tab-separated, 7 or more columns: genre, file, year, id, score, sentence1, sentence2, ...
+    - tab-separated, 3 columns: score, sentence1, sentence2
+    - comma-separated, 3 columns in the same order, quoted where a sentence holds a comma
+
+    In tab-separated files quotation marks are text. A first row ``score, sentence1, sentence2`` is a header.
+    Raises ``InputError`` with file and line for too few columns, a score that is no number or not in 0..5, an
+    empty sentence, a file without rows.
+    """
+    path = Path(path)
+    text = read_text(path)
+    rows = tab_rows(text) if "\t" in text.partition("\n")[0] else comma_rows(path, text)
+    pairs = []
+    for line, cells in rows:
+        where = f"{path}, line {line}"
+        if len(cells) >= 7:
+            score, first, second = cells[4:7]
+        elif len(cells) == 3:
+            score, first, second = cells
+        else:
+            raise InputError(f"{where}: {len(cells)} columns; 3 are needed (score, sentence1, sentence2) or STS-B's 7")
+        if line == 1 and (score.lower(), first.lower(), second.lower()) == ("score", "sentence1", "sentence2"):
+            continue
+        if not first.strip() or not second.strip():
+            raise InputError(f"{where}: an empty sentence")
+        pairs.append(ScoredPair(first.strip(), second.strip(), parse_score(score, where)))
+    if not pairs:
+        raise InputError(f"{path} holds no sentence pairs")
+    return pairs
+
+
+def tab_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of every line that is not empty."""
+    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 inside a sentence
+    for number, line in enumerate(text.split("\n"), start=1):
+        if line.strip():
+            yield number, line.rstrip("\r").split("\t")
+
+
+def comma_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
+    """The same for comma-separated values, where a quoted cell may run over several lines."""
+    reader = csv.reader(text.split("\n"), strict=True)
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield reader.line_num, cells
+    except csv.Error as error:
+        raise InputError(f"{path}, line {reader.line_num}: not comma-separated values: {error}") from error
+
+
+def parse_score(cell: str, where: str) -> float:
+    try:
+        score = float(cell)
+    except ValueError as error:
+        raise InputError(f"{where}: the score {one_line(cell)} is not a number") from error
+    if not 0.0 <= score <= MAX_SCORE:  # also true of NaN
+        raise InputError(f"{where}: the score {cell.strip()} is not on the scale of 0 to 5; rescale the file")
+    return score
+
+
+def text_lines(text: str, where: str) -> list[str]:
+    """One text a line. ``InputError`` where there is none, and for an empty line, which is no text to encode."""
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    if lines[-1] == "":  # what follows the last line's end
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
+    if not lines:
+        raise InputError(f"{where} is empty")
+    return lines
+
+
+# ----------------------------------------------------------------------------------------- batches
+
+
+def length_grouped_batches(
+    lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50
+) -> list[list[int]]:
+    """Row numbers in batches of like length, in random order: every row once, the last batch may be smaller.
+
+    Rows are shuffled, sorted by length within windows of ``window`` batches, cut into batches, and the batches
+    shuffled. So batches hold little padding, and which rows meet still changes from epoch to epoch.
+    The same generator state gives the same batches.
+    """
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    size = batch_size * window
+    batches = []
+    for start in range(0, len(order), size):
+        rows = sorted(order[start : start + size], key=lambda row: lengths[row])
+        batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
+    """Ids of several lengths to one tensor: ids (B, T) int64 and mask (B, T), True for real tokens.
+
+    The mask is None where no row needed a pad: attention then has nothing to hide.
+    """
+    longest = max(len(row) for row in rows)
+    ids = torch.tensor([list(row) + [pad_id] * (longest - len(row)) for row in rows])  # (B, T)
+    lengths = torch.tensor([len(row) for row in rows])  # (B,)
+    if (lengths == longest).all():
+        return ids, None
+    return ids, torch.arange(longest) < lengths[:, None]  # (B, T)

@@ -1,0 +1,161 @@
+"""Texts to vectors: tokenizer, encoder, pooling and (for most models) normalising in one object.
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
+encoder.similarity(vectors, vectors)  # (2, 2) cosines
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.assets import assets, ensure
+from minisbert.bert import Bert
+from minisbert.checkpoint import (
+    SentenceConfig,
+    load_bert,
+    read_sentence_config,
+    save_bert,
+    write_sentence_config,
+)
+from minisbert.console import InputError, LiveLine, duration, one_line
+from minisbert.data import pad_batch
+from minisbert.files import atomic_folder
+from minisbert.losses import normalize
+from minisbert.pooling import Pooling
+from minisbert.tokenizer import Tokenizer
+
+BATCH_TOKENS = 4096  # pads included; the sweet spot of two cores lies at 1,000 to 4,000
+
+
+class SentenceEncoder(nn.Module):
+    """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was trained.
+
+    ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.bert = bert
+        self.pooling = pooling
+        self.normalize = normalize
+        self.truncated = 0  # texts that the last ``encode`` had to cut
+
+    @classmethod
+    def load(
+        cls, model: str | Path, pooling: str | None = None, device: str | torch.device = "cpu"
+    ) -> "SentenceEncoder":
+        """A name from the manifest (fetched where it is missing) or a folder in sentence-transformers' layout.
+
+        ``pooling`` overrides the folder's, and is needed where it states none (a plain BERT). In eval mode.
+        Raises ``InputError`` for anything missing, damaged or not supported.
+        """
+        folder = find_model(model)
+        encoder_folder, config = read_sentence_config(folder)
+        chosen = pooling or config.pooling
+        if chosen is None:
+            raise InputError(
+                f"{folder} has no pooling config (1_Pooling/config.json): choose one, for a plain BERT mostly 'mean'"
+            )
+        try:
+            pooling_module = Pooling(chosen)
+        except ValueError as error:
+            raise InputError(str(error)) from error
+        bert = load_bert(encoder_folder)
+        tokenizer = Tokenizer.load(encoder_folder)
+        return cls(tokenizer, bert, pooling_module, config.normalize).to(device).eval()
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
+        vectors = self.pooling(self.bert(ids, mask), mask)  # (B, T, D) -> (B, D)
+        return normalize(vectors) if self.normalize else vectors
+
+    @property
+    def width(self) -> int:
+        return self.bert.config.hidden_size
+
+    @property
+    def device(self) -> torch.device:
+        return self.bert.embeddings.word.weight.device
+
+    def encode(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, progress: bool = False) -> np.ndarray:
+        """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
+
+        An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
+        and counted in ``self.truncated``. ``progress`` shows a live line with rate and time left.
+        Raises ``InputError`` for what is not a list of valid strings.
+        """
+        encoded = self.tokenizer.encode(texts)
+        self.truncated = encoded.truncated
+        vectors = torch.empty(len(encoded), self.width, dtype=self.bert.embeddings.word.weight.dtype)  # (N, D)
+        was_training = self.training
+        self.eval()
+        try:
+            with torch.inference_mode(), LiveLine() as line:
+                started, done = time.monotonic(), 0
+                for rows in budgeted_batches([len(ids) for ids in encoded.ids], batch_tokens):
+                    ids, mask = pad_batch([encoded.ids[row] for row in rows], self.tokenizer.pad_id)
+                    mask = None if mask is None else mask.to(self.device)
+                    vectors[rows] = self(ids.to(self.device), mask).cpu()  # (B, D)
+                    done += len(rows)
+                    if progress:
+                        rate = done / (time.monotonic() - started)
+                        left = duration((len(encoded) - done) / rate)
+                        line.show(f"encoded {done:,} of {len(encoded):,} texts, {rate:,.0f} a second, {left} left")
+        finally:
+            self.train(was_training)
+        return vectors.numpy()
+
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M)."""
+        a, b = np.atleast_2d(a), np.atleast_2d(b)
+        if a.shape[1] != b.shape[1]:
+            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
+        return (normalize(torch.from_numpy(a)) @ normalize(torch.from_numpy(b)).T).numpy()
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a folder that sentence-transformers opens too; replaces what stands there, atomically."""
+        with atomic_folder(folder) as partial:
+            save_bert(self.bert, partial)
+            self.tokenizer.save(partial)
+            config = SentenceConfig(self.pooling.mode, self.normalize)
+            write_sentence_config(config, self.width, self.tokenizer.limit, partial)
+
+
+def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    """Row numbers in batches of like length, longest first, of at most ``batch_tokens`` tokens with padding."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    batches: list[list[int]] = []
+    longest = 0  # tokens of the longest row of the current batch: every row is padded to it
+    for row in order:
+        if not batches or longest * (len(batches[-1]) + 1) > batch_tokens:
+            batches.append([])
+            longest = lengths[row]
+        batches[-1].append(row)
+    return batches
+
+
+def find_model(model: str | Path) -> Path:
+    """The folder of a model given by manifest name or path; ``InputError`` lists the names for anything else."""
+    weights = [name for name, entry in assets().items() if entry.kind == "weights"]
+    if str(model) in weights:
+        return ensure(str(model))
+    if Path(model).is_dir():
+        return Path(model)
+    raise InputError(f"no model {one_line(model)}: neither a folder nor one of {', '.join(weights)}")
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` takes a CUDA GPU, else Apple's MPS, else the CPU; a device that is not there is an ``InputError``."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by how it was built
+        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return torch.device(name)

@@ -1,0 +1,58 @@
+"""Hidden states to one vector per text. Pads never count, however many there are.
+
+Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens, and gives (B, D). ``mask=None``
+says that every token is real.
+"""
+
+import torch
+from torch import Tensor
+
+
+def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3: its default).
+
+    hidden (B, T, D), mask (B, T) -> (B, D). Tokens [1], [3] and a pad give [2].
+    """
+    if mask is None:
+        return hidden.mean(dim=1)  # (B, D)
+    weights = mask.to(hidden.dtype).unsqueeze(-1)  # (B, T, 1)
+    # subtle: each text is divided by its own number of tokens, not by T
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)  # (B, D) / (B, 1)
+
+
+def cls_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The first token, [CLS] (BERT, section 3.2). hidden (B, T, D) -> (B, D)."""
+    return hidden[:, 0]
+
+
+def max_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The largest value of each column over a text's real tokens (SBERT, section 3: MAX).
+
+    hidden (B, T, D), mask (B, T) -> (B, D). Tokens [-1], [-3] and a pad give [-1], whatever stands in the pad.
+    """
+    if mask is not None:
+        # subtle: minus infinity, not 0: a column of negative numbers must not lose to its pads
+        hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), float("-inf"))
+    return hidden.amax(dim=1)  # (B, D)
+
+
+POOLINGS = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}
+
+
+class Pooling(torch.nn.Module):
+    """One of ``POOLINGS``, by name. Raises ``ValueError`` for another name."""
+
+    def __init__(self, mode: str):
+        super().__init__()
+        if mode not in POOLINGS:
+            raise ValueError(f"unknown pooling {mode!r}: choose from {', '.join(POOLINGS)}")
+        self.mode = mode
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """hidden (B, T, D), mask (B, T) -> (B, D)."""
+        if mask is not None and not mask.bool().any(dim=1).all():
+            raise ValueError("a row of the mask has no real token: there is nothing to pool")
+        return POOLINGS[self.mode](hidden, mask)
+
+    def extra_repr(self) -> str:
+        return self.mode
