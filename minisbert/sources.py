@@ -12,9 +12,11 @@ import tarfile
 import tempfile
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO
 
@@ -62,7 +64,7 @@ def read_chunk(stream: IO[bytes], name: str) -> bytes:
     """The next bytes; a broken connection or archive is a ``FetchError`` (a full disk, elsewhere, is not)."""
     try:
         return stream.read(CHUNK)
-    except (OSError, EOFError, zipfile.BadZipFile, tarfile.TarError) as error:
+    except (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error, tarfile.TarError) as error:
         raise FetchError(f"{name} broke off: {error}") from error
 
 
@@ -153,7 +155,7 @@ def from_archive(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> 
                     if stream is None:
                         raise FetchError(f"{path.name}: {file.name} is not a file")
                     yield file, stream
-        except (tarfile.TarError, KeyError, EOFError) as error:
+        except (OSError, tarfile.TarError, KeyError, EOFError) as error:
             raise FetchError(f"{path.name}: {error}") from error
 
 
@@ -162,7 +164,7 @@ def connect(address: str) -> Iterator[IO[bytes]]:
     """Open an address; ``FetchError`` where nobody answers or the answer is not a file."""
     try:
         response = urllib.request.urlopen(address, timeout=TIMEOUT)
-    except (OSError, ValueError) as error:  # URLError is an OSError; ValueError is an address that is none
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError is an address that is none
         raise FetchError(f"{address}: {error}") from error
     with response:
         yield response

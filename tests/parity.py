@@ -1,0 +1,74 @@
+"""Compare with the reference, number by number, and say where and by how much it differs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+REFERENCE = Path(__file__).parent / "reference"
+
+# abs bounds, rel 0 (the smallest real mistake we know of shows at 3e-4)
+PIECE = 1e-10  # a piece or the whole tiny model, float64
+GRADIENT = 1e-9  # gradients, float64
+TRACE = 1e-9  # 10-step loss trace, float64
+MINILM_HIDDEN = 2e-5  # real MiniLM hidden states, float32
+MINILM_VECTOR = 2e-6  # real unit embeddings, float32
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One tensor beside its reference."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    largest: float  # of the absolute differences; NaN where either side has one
+    mean: float
+    worst: tuple[int, ...]  # index of the largest difference
+    tolerance: float
+
+    @property
+    def used(self) -> float:
+        """Share of the tolerance that the largest difference uses up; above 1 is a failure."""
+        return self.largest / self.tolerance
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} {self.shape} {self.dtype}: max difference {self.largest:.3g} at {self.worst}, "
+            f"mean {self.mean:.3g}, {100 * self.used:.3g} % of the tolerance {self.tolerance:g}"
+        )
+
+
+COMPARISONS: list[Comparison] = []  # of this test run, for the report
+
+
+def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Comparison:
+    """The comparison of two tensors; AssertionError where shape or dtype differ."""
+    assert ours.shape == reference.shape, f"{name}: shape {tuple(ours.shape)}, reference {tuple(reference.shape)}"
+    assert ours.dtype == reference.dtype, f"{name}: {ours.dtype}, reference {reference.dtype}"
+    difference = (ours.detach().double() - reference.detach().double()).abs()
+    at = int(difference.nan_to_num(nan=torch.inf).argmax())
+    worst = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), difference.shape))
+    return Comparison(
+        name,
+        tuple(ours.shape),
+        ours.dtype,
+        float(difference.flatten()[at]),
+        float(difference.mean()),
+        worst,
+        tolerance,
+    )
+
+
+def assert_parity(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> None:
+    """Pass only where every number lies within ``tolerance`` of the reference."""
+    result = compare(name, ours, reference, tolerance)
+    COMPARISONS.append(result)
+    assert result.largest <= tolerance, str(result)  # False for NaN
+
+
+def golden(name: str) -> dict[str, Tensor]:
+    """A golden file, made by ``python -m tests.reference.make_reference``."""
+    return load_file(REFERENCE / f"{name}.safetensors")

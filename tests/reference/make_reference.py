@@ -1,0 +1,294 @@
+"""Make the golden files: what transformers and sentence-transformers compute, written down once.
+
+    python -m tests.reference.make_reference            write the tiny checkpoint and the golden files
+    python -m tests.reference.make_reference --check    make them again in memory and compare with what is committed
+
+Needs the ``reference`` extra. Nothing of minisbert is imported here: the expected values must not come from the
+code under test. Every parameter of the tiny models is random, LayerNorm's weights around 1 and no bias zero,
+because freshly made models hide a forgotten bias or LayerNorm; and all sizes differ, so that no two axes can be
+mistaken for each other. Reference values are float64.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here or has been fetched already
+
+import sentence_transformers
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
+from torch import Tensor, nn
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+TINY = ROOT / "weights" / "tiny"
+
+# batch 5, tokens 11, heads 3, head width 8, width 24, feed-forward 40, layers 2, vocabulary 131: all different
+SIZES = {
+    "vocab_size": 131,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 40,
+    "max_position_embeddings": 32,
+}
+LENGTHS = (11, 2, 7, 4, 9)  # ragged; one full, one with nothing but its special tokens
+LIMIT = 16  # tokens of a text of the tiny model: below its position table, as in MiniLM
+
+WORDS = (
+    "a the cat dog kitten child man woman bird horse is are was sit sits sitting run runs running play plays playing "
+    "eat eats eating on in at with and of to over under mat park garden house street red blue green small large "
+    "happy sad fast slow music guitar piano ball food apple bread water sun moon rain snow , . ! ?"
+).split()
+
+
+def vocabulary() -> list[str]:
+    """131 word pieces: special tokens, letters alone and as continuations, some whole words."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + letters + [f"##{letter}" for letter in letters]
+    pieces += [word for word in WORDS if word not in pieces]
+    if len(pieces) < SIZES["vocab_size"]:
+        pieces += [f"[unused{i}]" for i in range(SIZES["vocab_size"] - len(pieces))]
+    assert len(pieces) == len(set(pieces)) == SIZES["vocab_size"], len(pieces)
+    return pieces
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Fill every parameter, in float32 values, so that the saved float32 checkpoint holds them exactly."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_norm = "LayerNorm.weight" in name or "layer_norm.weight" in name
+            parameter.copy_((1 + 0.2 * noise if is_norm else 0.2 * noise).float())
+
+
+def ragged_batch(seed: int, vocab: int, types: int) -> dict[str, Tensor]:
+    """ids, mask and token types (B, T) with the lengths above; the second half of each text is the second sentence."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(LENGTHS), max(LENGTHS))
+    mask = torch.arange(shape[1]) < torch.tensor(LENGTHS)[:, None]
+    ids = torch.randint(5, vocab, shape, generator=generator).masked_fill(~mask, 0)
+    second = torch.arange(shape[1]) >= torch.tensor(LENGTHS)[:, None] / 2
+    token_types = (second & mask).long() if types > 1 else torch.zeros_like(ids)
+    return {"ids": ids, "mask": mask, "token_types": token_types}
+
+
+def tiny_bert(seed: int = 1) -> transformers.BertModel:
+    model = transformers.BertModel(transformers.BertConfig(**SIZES, attn_implementation="eager"))
+    randomise(model, seed)
+    return model.eval()
+
+
+def write_tiny(folder: Path) -> None:
+    """The committed checkpoint, saved by sentence-transformers itself in its new layout: mean pooling, normalised."""
+    with tempfile.TemporaryDirectory() as plain:
+        tiny_bert().save_pretrained(plain)
+        ids = {piece: i for i, piece in enumerate(vocabulary())}
+        tokenizer = transformers.BertTokenizer(vocab=ids, do_lower_case=True, model_max_length=LIMIT)
+        tokenizer.save_pretrained(plain)
+        modules = sentence_transformers.sentence_transformer.modules
+        encoder = modules.Transformer(plain)
+        pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
+        SentenceTransformer(modules=[encoder, pooling, modules.Normalize()], device="cpu").save(
+            str(folder), create_model_card=False
+        )
+
+
+def bert_golden() -> dict[str, Tensor]:
+    """Everything a BERT computes on a ragged batch, and the gradient of every parameter.
+
+    The gradients are those of sum(hidden * pull_hidden) + sum(pooler * pull_pooler).
+    """
+    model = tiny_bert().double()
+    batch = ragged_batch(2, SIZES["vocab_size"], types=2)
+    generator = torch.Generator().manual_seed(3)
+    embeddings: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: tuple, output: Tensor) -> None:
+        output.retain_grad()
+        embeddings.append(output)
+
+    hook = model.embeddings.register_forward_hook(keep)
+    out = model(
+        batch["ids"],
+        batch["mask"].long(),
+        batch["token_types"],
+        output_hidden_states=True,
+        output_attentions=True,
+    )
+    hook.remove()
+    pull = {
+        "hidden": torch.randn(out.last_hidden_state.shape, generator=generator, dtype=torch.float64),
+        "pooler": torch.randn(out.pooler_output.shape, generator=generator, dtype=torch.float64),
+    }
+    pull["hidden"] *= batch["mask"].unsqueeze(-1)  # what stands at a pad is nobody's business
+    ((out.last_hidden_state * pull["hidden"]).sum() + (out.pooler_output * pull["pooler"]).sum()).backward()
+
+    golden = dict(batch) | {f"pull.{name}": value for name, value in pull.items()}
+    golden |= {"embeddings": out.hidden_states[0], "pooler": out.pooler_output}
+    for i, (state, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+        golden |= {f"layers.{i}": state, f"layers.{i}.attention": probabilities}
+    golden["grad.embeddings"] = embeddings[0].grad
+    golden |= {f"grad.{name}": parameter.grad for name, parameter in model.named_parameters()}
+
+    pooling = sentence_transformers.sentence_transformer.modules.Pooling
+    for mode in ("mean", "cls", "max"):
+        features = {"token_embeddings": out.last_hidden_state, "attention_mask": batch["mask"].long()}
+        golden[f"pooled.{mode}"] = pooling(SIZES["hidden_size"], mode)(features)["sentence_embedding"]
+    return golden
+
+
+def trace_golden() -> dict[str, Tensor]:
+    """Ten steps of AdamW on one batch of pairs: warm-up over 3 steps, linear decay to 0 at step 12, weight decay .01.
+
+    Dropout is off (eval mode), so that the trace depends on nothing but the arithmetic.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny(Path(folder) / "tiny")
+        model = SentenceTransformer(str(Path(folder) / "tiny"), device="cpu").double().eval()
+    first = ragged_batch(4, SIZES["vocab_size"], types=1)
+    second = ragged_batch(5, SIZES["vocab_size"], types=1)
+    targets = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
+    schedule = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=12)
+    loss_function = CosineSimilarityLoss(model)
+    losses, rates = [], []
+    for _ in range(10):
+        features = [{"input_ids": batch["ids"], "attention_mask": batch["mask"].long()} for batch in (first, second)]
+        loss = loss_function(features, targets)
+        optimizer.zero_grad()
+        loss.backward()
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+    golden = {f"first.{name}": value for name, value in first.items()}
+    golden |= {f"second.{name}": value for name, value in second.items()}
+    golden |= {"targets": targets, "losses": torch.tensor(losses), "rates": torch.tensor(rates)}
+    weights = model[0].model.named_parameters()
+    return golden | {f"after.{name}": value.detach() for name, value in weights if not name.startswith("pooler")}
+
+
+# texts that have tripped tokenizers before: accents, Chinese, punctuation runs, control characters, long words
+TEXTS = (
+    "A man is playing a guitar.",
+    "",
+    "Café naïve São Paulo — “quoted” 'single' it's don't",
+    "中文 and English 混合 text",
+    "zero\u200bwidth\u00a0space\ttab\nnewline \x00\x07\x7f control",
+    "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis " + "x" * 120,
+    "$1,000.50 @user #tag https://example.com/a?b=c&d=e ... !!! ???",
+    "emoji 😀👍🏽 flags 🇩🇪 and ﬁ ligatures ½ ①",
+    "[CLS] [SEP] [MASK] [PAD] in the text",
+    "word " * 400,
+)
+
+
+def minilm_golden(folder: Path) -> dict[str, Tensor]:
+    """The real model in float32: each layer on a ragged batch, unit vectors, and token ids of difficult texts."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    sentences = ["A man is playing a guitar.", "Hi", "Two dogs run through the snow, chasing a ball."]
+    batch = tokenizer(sentences, padding="longest", return_tensors="pt")
+    with torch.no_grad():
+        states = model(**batch, output_hidden_states=True).hidden_states
+    golden = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
+    golden |= {f"hidden.{i}": state for i, state in enumerate(states)}
+    golden["vectors"] = SentenceTransformer(str(folder), device="cpu").encode(sentences, convert_to_tensor=True)
+    for i, text in enumerate(TEXTS):
+        singles = tokenizer(text, truncation=True, max_length=256)
+        pair = tokenizer(text, TEXTS[i - 1], truncation=True, max_length=256)
+        golden |= {f"single.{i}": torch.tensor(singles["input_ids"]), f"pair.{i}": torch.tensor(pair["input_ids"])}
+        golden[f"pair_types.{i}"] = torch.tensor(pair["token_type_ids"])
+    return golden
+
+
+def make(minilm: Path) -> dict[str, dict[str, Tensor]]:
+    """Every golden file by name."""
+    return {"bert": bert_golden(), "trace": trace_golden(), "minilm": minilm_golden(minilm)}
+
+
+def metadata() -> dict[str, str]:
+    """Written into each file: who made it, and from which state of this script."""
+    return {
+        "torch": torch.__version__.partition("+")[0],
+        "transformers": transformers.__version__,
+        "sentence_transformers": sentence_transformers.__version__,
+        "script_sha256": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+    }
+
+
+REBUILD = "rebuild it: python -m tests.reference.make_reference"
+
+
+def check(name: str, tensors: dict[str, Tensor]) -> list[str]:
+    """What differs between a committed golden file and one made just now."""
+    path = HERE / f"{name}.safetensors"
+    if not path.is_file():
+        return [f"{path.name} is missing; {REBUILD}"]
+    problems = []
+    with safe_open(path, "pt") as file:
+        made = file.metadata() or {}
+        for key, value in metadata().items():
+            if key != "torch" and made.get(key) != value:  # torch is recorded, but is not the reference
+                problems.append(f"{path.name} is stale: {key} was {made.get(key)}, is {value}; {REBUILD}")
+        if set(file.keys()) != set(tensors):
+            problems.append(f"{path.name}: other tensors: {sorted(set(file.keys()) ^ set(tensors))}; {REBUILD}")
+            return problems
+        for key, value in tensors.items():
+            # other processors round differently: 1e-11 is far below the tests' own 1e-10, 1e-5 likewise for float32
+            bound = 1e-11 if value.dtype == torch.float64 else 5e-6
+            stored = file.get_tensor(key)
+            if stored.shape != value.shape or (stored.double() - value.double()).abs().max() > bound:
+                problems.append(f"{path.name}: {key} is not what the reference computes now; {REBUILD}")
+    return problems
+
+
+def check_tiny() -> list[str]:
+    """The committed checkpoint against one made just now, file by file."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_tiny(Path(folder) / "tiny")
+        made = {path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()}
+        stored = {path.relative_to(TINY.parent) for path in TINY.rglob("*") if path.is_file()}
+        differing = [
+            str(path)
+            for path in made & stored
+            if (Path(folder) / path).read_bytes() != (TINY.parent / path).read_bytes()
+        ]
+    wrong = sorted([str(path) for path in made ^ stored] + differing)
+    return [f"weights/tiny differs in {', '.join(wrong)}; {REBUILD}"] if wrong else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.reference.make_reference", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare with the committed files, write nothing")
+    parser.add_argument("--minilm", type=Path, default=ROOT / "weights" / "all-MiniLM-L6-v2", help="its folder")
+    options = parser.parse_args()
+    golden = {
+        name: {key: value.detach().contiguous() for key, value in tensors.items()}
+        for name, tensors in make(options.minilm).items()
+    }
+    if options.check:
+        problems = check_tiny() + [problem for name, tensors in golden.items() for problem in check(name, tensors)]
+        print("\n".join(problems) or f"{len(golden)} golden files and weights/tiny are what the reference computes")
+        sys.exit(1 if problems else 0)
+    shutil.rmtree(TINY, ignore_errors=True)
+    write_tiny(TINY)
+    for name, tensors in golden.items():
+        save_file(tensors, HERE / f"{name}.safetensors", metadata=metadata())
+    print(json.dumps(metadata(), indent=2))
+
+
+if __name__ == "__main__":
+    main()
