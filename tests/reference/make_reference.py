@@ -29,6 +29,8 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 from torch import Tensor, nn
 
+from tests.reference.texts import TEXTS
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 TINY = ROOT / "weights" / "tiny"
@@ -45,11 +47,11 @@ SIZES = {
 LENGTHS = (11, 2, 7, 4, 9)  # ragged; one full, one with nothing but its special tokens
 LIMIT = 16  # tokens of a text of the tiny model: below its position table, as in MiniLM
 
-WORDS = (
-    "a the cat dog kitten child man woman bird horse is are was sit sits sitting run runs running play plays playing "
-    "eat eats eating on in at with and of to over under mat park garden house street red blue green small large "
-    "happy sad fast slow music guitar piano ball food apple bread water sun moon rain snow , . ! ?"
-).split()
+WORDS = """
+    a the cat dog kitten child man woman bird horse is are was sit sits sitting run runs running play plays playing
+    eat eats eating on in at with and of to over under mat park garden house street red blue green small large
+    happy sad fast slow music guitar piano ball food apple bread water sun moon rain snow , . ! ?
+""".split()
 
 
 def vocabulary() -> list[str]:
@@ -149,6 +151,10 @@ def bert_golden() -> dict[str, Tensor]:
     return golden
 
 
+def doubles(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def trace_golden() -> dict[str, Tensor]:
     """Ten steps of AdamW on one batch of pairs: warm-up over 3 steps, linear decay to 0 at step 12, weight decay .01.
 
@@ -159,7 +165,7 @@ def trace_golden() -> dict[str, Tensor]:
         model = SentenceTransformer(str(Path(folder) / "tiny"), device="cpu").double().eval()
     first = ragged_batch(4, SIZES["vocab_size"], types=1)
     second = ragged_batch(5, SIZES["vocab_size"], types=1)
-    targets = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    targets = doubles([0.0, 0.25, 0.5, 0.75, 1.0])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.01)
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, num_warmup_steps=3, num_training_steps=12)
     loss_function = CosineSimilarityLoss(model)
@@ -175,24 +181,9 @@ def trace_golden() -> dict[str, Tensor]:
         losses.append(loss.item())
     golden = {f"first.{name}": value for name, value in first.items()}
     golden |= {f"second.{name}": value for name, value in second.items()}
-    golden |= {"targets": targets, "losses": torch.tensor(losses), "rates": torch.tensor(rates)}
+    golden |= {"targets": targets, "losses": doubles(losses), "rates": doubles(rates)}
     weights = model[0].model.named_parameters()
     return golden | {f"after.{name}": value.detach() for name, value in weights if not name.startswith("pooler")}
-
-
-# texts that have tripped tokenizers before: accents, Chinese, punctuation runs, control characters, long words
-TEXTS = (
-    "A man is playing a guitar.",
-    "",
-    "Café naïve São Paulo — “quoted” 'single' it's don't",
-    "中文 and English 混合 text",
-    "zero\u200bwidth\u00a0space\ttab\nnewline \x00\x07\x7f control",
-    "antidisestablishmentarianism pneumonoultramicroscopicsilicovolcanoconiosis " + "x" * 120,
-    "$1,000.50 @user #tag https://example.com/a?b=c&d=e ... !!! ???",
-    "emoji 😀👍🏽 flags 🇩🇪 and ﬁ ligatures ½ ①",
-    "[CLS] [SEP] [MASK] [PAD] in the text",
-    "word " * 400,
-)
 
 
 def minilm_golden(folder: Path) -> dict[str, Tensor]:
@@ -207,10 +198,12 @@ def minilm_golden(folder: Path) -> dict[str, Tensor]:
     golden |= {f"hidden.{i}": state for i, state in enumerate(states)}
     golden["vectors"] = SentenceTransformer(str(folder), device="cpu").encode(sentences, convert_to_tensor=True)
     for i, text in enumerate(TEXTS):
-        singles = tokenizer(text, truncation=True, max_length=256)
-        pair = tokenizer(text, TEXTS[i - 1], truncation=True, max_length=256)
-        golden |= {f"single.{i}": torch.tensor(singles["input_ids"]), f"pair.{i}": torch.tensor(pair["input_ids"])}
-        golden[f"pair_types.{i}"] = torch.tensor(pair["token_type_ids"])
+        # as lists of one: given bare strings, the tokenizer takes an empty second text for none at all
+        single = tokenizer([text], truncation=True, max_length=256)
+        pair = tokenizer([text], [TEXTS[i - 1]], truncation=True, max_length=256)
+        golden[f"single.{i}"] = torch.tensor(single["input_ids"][0])
+        golden[f"pair.{i}"] = torch.tensor(pair["input_ids"][0])
+        golden[f"pair_types.{i}"] = torch.tensor(pair["token_type_ids"][0])
     return golden
 
 

@@ -1,0 +1,161 @@
+"""Every parity check: one piece of minisbert beside its reference, forward and backward.
+
+A check is a generator of ``Comparison``. ``test_parity.py`` runs each and demands every number;
+``test_mutants.py`` runs them on code with one planted mistake and demands that some number gives it away.
+Our side always goes through the production loader.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from minisbert import bert, losses, train
+from minisbert.dialects import BERT
+from minisbert.encoder import SentenceEncoder
+from minisbert.pooling import Pooling
+from tests.conftest import ROOT
+from tests.parity import GRADIENT, PIECE, TRACE, Comparison, compare, golden
+
+Check = Callable[[], Iterator[Comparison]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__] = function
+    return function
+
+
+def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
+    """Float64 numbers that ask for a gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).requires_grad_()
+
+
+def with_gradients(
+    name: str, ours: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
+) -> Iterator[Comparison]:
+    """The values of two functions, then the gradient of every input under one random pull."""
+    our_value, value = ours(*inputs), reference(*inputs)
+    yield compare(name, our_value, value, PIECE)
+    pull = normal(*value.shape, seed=99).detach()
+    our_gradients = torch.autograd.grad(our_value, inputs, pull, allow_unused=True)
+    gradients = torch.autograd.grad(value, inputs, pull)
+    for i, (ours_i, reference_i) in enumerate(zip(our_gradients, gradients, strict=True)):
+        # a piece that forgot an input altogether has no gradient there: that is a zero that must not be
+        ours_i = torch.zeros_like(reference_i) if ours_i is None else ours_i
+        yield compare(f"{name}, gradient of input {i}", ours_i, reference_i, GRADIENT)
+
+
+@check
+def gelu() -> Iterator[Comparison]:
+    yield from with_gradients("gelu", bert.gelu, nn.functional.gelu, normal(3, 7, scale=3.0))
+
+
+@check
+def layer_norm() -> Iterator[Comparison]:
+    x, weight, bias = normal(3, 5, 8), normal(8, seed=1), normal(8, seed=2)
+
+    def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return nn.functional.layer_norm(x, (8,), weight, bias, eps=1e-3)
+
+    yield from with_gradients(
+        "layer_norm", lambda x, weight, bias: bert.layer_norm(x, weight, bias, 1e-3), reference, x, weight, bias
+    )
+
+
+@check
+def attention() -> Iterator[Comparison]:
+    # batch 2, heads 3, queries 4, keys 6, width 5
+    query, key, value = normal(2, 3, 4, 5), normal(2, 3, 6, 5, seed=1), normal(2, 3, 6, 5, seed=2)
+    mask = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])[:, None, None, :]
+    for name, hidden in (("attention", None), ("attention, masked", mask)):
+        yield from with_gradients(
+            name,
+            lambda q, k, v, hidden=hidden: bert.attention(q, k, v, hidden)[0],
+            lambda q, k, v, hidden=hidden: nn.functional.scaled_dot_product_attention(q, k, v, hidden),
+            query,
+            key,
+            value,
+        )
+
+
+def tiny() -> SentenceEncoder:
+    """The tiny checkpoint through the production loader, float64, in eval mode."""
+    return SentenceEncoder.load(ROOT / "weights" / "tiny").double()
+
+
+def tiny_names(encoder: SentenceEncoder) -> dict[str, str]:
+    """Our parameter name -> Hugging Face's."""
+    return BERT.names(encoder.bert.config.num_hidden_layers, pooler=True)
+
+
+@check
+def bert_forward() -> Iterator[Comparison]:
+    """Embeddings, every layer's probabilities and output, pooler, on a ragged batch with both token types."""
+    model, reference = tiny().bert, golden("bert")
+    trace: dict[str, Tensor] = {}
+    hidden = model(reference["ids"], reference["mask"], reference["token_types"], trace)
+    trace["pooler"] = model.pool(hidden)
+    for name, value in trace.items():
+        yield compare(f"bert {name}", value, reference[name], PIECE)
+
+
+@check
+def bert_gradients() -> Iterator[Comparison]:
+    """The gradient of every parameter and of the embeddings' output."""
+    encoder, reference = tiny(), golden("bert")
+    trace: dict[str, Tensor] = {}
+    hidden = encoder.bert(reference["ids"], reference["mask"], reference["token_types"], trace)
+    trace["embeddings"].retain_grad()
+    pooled = encoder.bert.pool(hidden)
+    ((hidden * reference["pull.hidden"]).sum() + (pooled * reference["pull.pooler"]).sum()).backward()
+    yield compare("gradient of embeddings", trace["embeddings"].grad, reference["grad.embeddings"], GRADIENT)
+    names = tiny_names(encoder)
+    for ours, parameter in encoder.bert.named_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        yield compare(f"gradient of {ours}", gradient, reference[f"grad.{names[ours]}"], GRADIENT)
+
+
+@check
+def pooling() -> Iterator[Comparison]:
+    """Every pooling on the reference's hidden states; what stands at the pads must not matter."""
+    reference = golden("bert")
+    for mode in ("mean", "cls", "max"):
+        value = Pooling(mode)(reference["layers.1"], reference["mask"])
+        yield compare(f"{mode} pooling", value, reference[f"pooled.{mode}"], PIECE)
+
+
+@check
+def cosine_mse_loss() -> Iterator[Comparison]:
+    u, v, target = normal(5, 7), normal(5, 7, seed=1), torch.rand(5, dtype=torch.float64)
+
+    def reference(u: Tensor, v: Tensor) -> Tensor:
+        return nn.functional.mse_loss(nn.functional.cosine_similarity(u, v), target)
+
+    yield from with_gradients("cosine_mse_loss", lambda u, v: losses.cosine_mse_loss(u, v, target), reference, u, v)
+
+
+@check
+def training_trace() -> Iterator[Comparison]:
+    """Ten steps of fine-tuning: loss and learning rate of each, and every parameter afterwards."""
+    encoder, reference = tiny(), golden("trace")
+    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+    found, rates = [], []
+    for step in range(10):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * train.linear_schedule(step, warmup=3, total=12)
+        u, v = (encoder(reference[f"{side}.ids"], reference[f"{side}.mask"]) for side in ("first", "second"))
+        loss = losses.cosine_mse_loss(u, v, reference["targets"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+        rates.append(optimizer.param_groups[0]["lr"])
+    yield compare("10 learning rates", torch.tensor(rates, dtype=torch.float64), reference["rates"], TRACE)
+    yield compare("10 losses", torch.tensor(found, dtype=torch.float64), reference["losses"], TRACE)
+    names = tiny_names(encoder)
+    for ours, parameter in encoder.bert.named_parameters():
+        if "pooler" not in ours:
+            yield compare(f"after 10 steps {ours}", parameter, reference[f"after.{names[ours]}"], TRACE)
