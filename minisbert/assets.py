@@ -183,11 +183,11 @@ def verify_command(name: str | None) -> None:
     bad = []
     for entry in chosen:
         found = problems(entry)
-        bad += found
+        bad += [entry.name] if found else []
         print(f"{entry.name}: " + ("; ".join(found) or f"{len(entry.files)} files, all as the manifest says"))
     if bad:
         raise InputError(
-            f"{len(bad)} files are not as the manifest says; fetch them again: python -m minisbert.assets fetch NAME"
+            f"not as the manifest says: {', '.join(bad)}; fetch again: python -m minisbert.assets fetch {bad[0]}"
         )
 
 

@@ -20,9 +20,10 @@ def run_command(main: Callable[[], None]) -> None:
     """
     try:
         main()
+        sys.stdout.flush()  # now, while a full disk or a closed pipe can still be told
     except (InputError, OSError) as error:
+        settle_output()
         if isinstance(error, BrokenPipeError):  # the reader of our output (head, less) has gone: not an error
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         if os.environ.get("MINISBERT_TRACEBACK"):
             raise
@@ -31,6 +32,15 @@ def run_command(main: Callable[[], None]) -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def settle_output() -> None:
+    """Write out what is still held back; where that cannot be, drop it, or Python complains again at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def say(text: str) -> None:
@@ -88,4 +98,4 @@ def duration(seconds: float) -> str:
 def one_line(text: object, most: int = 80) -> str:
     """A value as it may stand in a message: quoted, cut at ``most`` characters, safe for any terminal."""
     shown = repr(text) if len(str(text)) <= most else repr(str(text)[:most]) + "..."
-    return shown.encode("ascii", "backslashreplace").decode() if not shown.isprintable() else shown
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)

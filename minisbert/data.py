@@ -80,13 +80,16 @@ def tab_rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 def comma_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
     """The same for comma-separated values, where a quoted cell may run over several lines."""
-    reader = csv.reader(text.split("\n"), strict=True)
+    # subtle: lines keep their ends, or a quoted cell's two lines would become one word where they meet
+    reader = csv.reader((line + "\n" for line in text.split("\n")), strict=True)
+    start = 1  # line of the row's beginning
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
-                yield reader.line_num, cells
+                yield start, cells
+            start = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(f"{path}, line {reader.line_num}: not comma-separated values: {error}") from error
+        raise InputError(f"{path}, line {start}: not comma-separated values: {error}") from error
 
 
 def parse_score(cell: str, where: str) -> float:

@@ -39,10 +39,12 @@ def write_vectors(vectors: np.ndarray, path: Path, suffix: str) -> None:
         with open(path, "wb") as file:
             np.save(file, vectors)
         return
+    mode = path.stat().st_mode
     try:
         save_file({"vectors": torch.from_numpy(vectors)}, path)
     except SafetensorError as error:  # a full disk, most often
         raise OSError(f"{path} could not be written: {error}") from error
+    path.chmod(mode)  # save_file lets nobody but the owner read
 
 
 def main(arguments: list[str] | None = None) -> None:

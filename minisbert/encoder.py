@@ -57,7 +57,7 @@ class SentenceEncoder(nn.Module):
         """
         folder = find_model(model)
         encoder_folder, config = read_sentence_config(folder)
-        chosen = pooling or config.pooling
+        chosen = config.pooling if pooling is None else pooling
         if chosen is None:
             raise InputError(
                 f"{folder} has no pooling config (1_Pooling/config.json): choose one, for a plain BERT mostly 'mean'"
@@ -112,11 +112,13 @@ class SentenceEncoder(nn.Module):
         return vectors.numpy()
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M)."""
+        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
         a, b = np.atleast_2d(a), np.atleast_2d(b)
         if a.shape[1] != b.shape[1]:
             raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
-        return (normalize(torch.from_numpy(a)) @ normalize(torch.from_numpy(b)).T).numpy()
+        dtype = np.result_type(a, b, np.float32)
+        a, b = (normalize(torch.tensor(x.astype(dtype, copy=False))) for x in (a, b))
+        return (a @ b.T).numpy()
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too; replaces what stands there, atomically."""
@@ -155,7 +157,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
+        torch.empty(1, device=name).cpu()  # and back: the device "meta" takes everything and returns nothing
     except (RuntimeError, AssertionError) as error:  # torch raises either, by how it was built
         raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
     return torch.device(name)

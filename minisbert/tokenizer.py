@@ -14,7 +14,7 @@ from tokenizers import Encoding, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
 from minisbert.console import InputError, one_line
-from minisbert.files import read_json
+from minisbert.files import read_json, read_text
 
 FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
 
@@ -70,14 +70,15 @@ class Tokenizer:
         else:
             raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt: a model needs one of them")
 
-        config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-        pad_id = config.get("pad_token_id", 0)
-        table = config.get("max_position_embeddings")
-        sentence_config = folder / "sentence_bert_config.json"
-        stated = read_json(sentence_config).get("max_seq_length") if sentence_config.is_file() else None
-        # model_max_length is a huge number in files whose author set no limit; the position table then decides
-        limits = [limit or stated or options.get("model_max_length"), table]
-        limits = [int(value) for value in limits if value]
+        pad_id = stated_number(folder / "config.json", "pad_token_id") or 0
+        table = stated_number(folder / "config.json", "max_position_embeddings")
+        stated = [
+            limit,
+            stated_number(folder / "sentence_bert_config.json", "max_seq_length"),
+            # a huge number in files whose author set no limit; the position table then decides
+            stated_number(folder / "tokenizer_config.json", "model_max_length"),
+        ]
+        limits = [value for value in stated if value is not None][:1] + ([] if table is None else [table])
         if not limits:
             raise InputError(f"{folder} states no length limit (config.json: max_position_embeddings); give one")
         if limit is not None and table is not None and limit > table:
@@ -90,6 +91,7 @@ class Tokenizer:
         Raises ``InputError`` for anything but a sequence of strings, and for a string that is not valid Unicode
         (a lone surrogate), with its place in the sequence.
         """
+        check_texts(texts)
         room = self.limit - len(self.single_template) + 1  # what the special tokens leave
         pieces = self._pieces(texts)
         rows = [assemble(self.single_template, [ids[:room]]) for ids in pieces]
@@ -100,6 +102,8 @@ class Tokenizer:
 
         Raises ``InputError`` as ``encode`` does, and where the two sequences differ in length.
         """
+        check_texts(firsts)
+        check_texts(seconds)
         if len(firsts) != len(seconds):
             raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
         room = self.limit - len(self.pair_template) + 2
@@ -113,7 +117,6 @@ class Tokenizer:
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
         """The whole of each text as ids, without special tokens."""
-        check_texts(texts)
         # subtle: the library's own truncation keeps everything it cuts, in pairs as a product of both sides:
         # two texts of 100,000 tokens would take all memory. Here it is off and the cut is ours.
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -171,16 +174,23 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
     return (room - short, short) if first > second else (short, room - short)
 
 
+def stated_number(path: Path, key: str) -> int | None:
+    """The number that a JSON file states for ``key``; None where there is no such file or key, or it is null."""
+    value = read_json(path).get(key) if path.is_file() else None
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{path}: {key} must be a whole number, not {one_line(value)}") from error
+
+
 def wordpiece(vocab: Path, options: dict) -> Backend:
     """BERT's tokenizer (clean, lowercase, split at punctuation, WordPiece) from a bare list of word pieces.
 
     ``options`` are those of ``tokenizer_config.json``; what it does not say is as in BERT uncased.
     """
-    try:
-        pieces = vocab.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{vocab} is not UTF-8 (byte {error.start})") from error
-    ids = {piece: i for i, piece in enumerate(pieces)}
+    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 and would shift every id after them
+    pieces = read_text(vocab).removesuffix("\n").split("\n")
+    ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
     missing = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if piece not in ids]
     if missing:
         raise InputError(f"{vocab} has no {', '.join(missing)}: is it a BERT vocabulary, one word piece a line?")
@@ -204,6 +214,8 @@ def check_texts(texts: Sequence[str]) -> None:
     """Raise ``InputError`` unless ``texts`` is a sequence of valid Unicode strings."""
     if isinstance(texts, str):
         raise InputError("a list of texts is needed, not one string: put it in brackets")
+    if not hasattr(texts, "__len__"):  # a generator would be used up by this check
+        raise InputError(f"a list of texts is needed, not {type(texts).__name__}")
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"text {i} is not a string but {type(text).__name__}: {one_line(text)}")

@@ -21,7 +21,7 @@ import torch
 from minisbert.console import InputError, LiveLine, duration, run_command, say
 from minisbert.data import MAX_SCORE, length_grouped_batches, load_scored_pairs, pad_batch
 from minisbert.encoder import SentenceEncoder, choose_device
-from minisbert.evaluate import evaluate
+from minisbert.evaluate import check_scores, evaluate
 from minisbert.files import atomic_file, write_json
 from minisbert.losses import cosine_mse_loss
 
@@ -36,11 +36,18 @@ def linear_schedule(step: int, warmup: int, total: int) -> float:
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
+def adamw(parameters: list[torch.nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), betas .9 and .999, eps 1e-8."""
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+
+
 def train(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     device = choose_device(options.device)
     pairs = {split: load_scored_pairs(data, split) for split, data in data_of(options).items()}
+    for split in ("dev", "test"):
+        check_scores(pairs[split], data_of(options)[split])
     encoder = SentenceEncoder.load(options.model, options.pooling, device)
     tokenizer = encoder.tokenizer
     first = tokenizer.encode([pair.sentence1 for pair in pairs["train"]])
@@ -48,7 +55,7 @@ def train(options: argparse.Namespace) -> None:
     targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs["train"]])  # 0..1
 
     parameters = [parameter for parameter in encoder.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, lr=options.lr, weight_decay=options.weight_decay)
+    optimizer = adamw(parameters, options.lr, options.weight_decay)
     steps_per_epoch = math.ceil(len(targets) / options.batch_size)
     total = min(steps_per_epoch * options.epochs, options.max_steps or math.inf)
     warmup = math.ceil(options.warmup * total)
@@ -97,7 +104,7 @@ def train(options: argparse.Namespace) -> None:
                     group["lr"] = lr
                 optimizer.zero_grad()
                 loss.backward()
-                torch.nn.utils.clip_grad_norm_(parameters, options.clip)
+                torch.nn.utils.clip_grad_norm_(parameters, options.clip or math.inf)
                 optimizer.step()
 
                 step += 1
@@ -119,7 +126,8 @@ def train(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         line.clear()
         encoder.save(out / "last")
-        say(f"stopped at step {step}: its weights are in {out / 'last'}, the best by dev in {out / 'model'}")
+        also = f", the best by dev in {out / 'model'}" if (out / "model").exists() else ""
+        say(f"stopped at step {step}: its weights are in {out / 'last'}{also}")
         raise
     finally:
         line.clear()
@@ -205,8 +213,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     group.add_argument("--lr", type=at_least(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     group.add_argument("--warmup", type=at_least(float, 0, 1), default=0.1, help="share of the steps (default: 0.1)")
     group.add_argument("--weight-decay", type=at_least(float, 0), default=0.0, help="default: 0")
-    group.add_argument("--clip", type=at_least(float, 0), default=1.0, help="largest gradient norm (default: 1)")
-    group.add_argument("--seed", type=at_least(int, 0), default=42, help="of dropout and the order (default: 42)")
+    group.add_argument("--clip", type=at_least(float, 0), default=1.0, help="largest gradient norm, 0: any; default: 1")
+    group.add_argument("--seed", type=at_least(int, 0, 2**64), default=42, help="of dropout and order (default: 42)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     group.add_argument("--log-every", type=at_least(int, 1), default=10, help="steps a line of metrics.jsonl")
     return parser.parse_args(arguments)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from minisbert import bert, losses, train
+from minisbert import bert, losses, metrics, train
 from minisbert.dialects import BERT
 from minisbert.encoder import SentenceEncoder
 from minisbert.pooling import Pooling
@@ -137,11 +137,23 @@ def cosine_mse_loss() -> Iterator[Comparison]:
 
 
 @check
+def correlations() -> Iterator[Comparison]:
+    """Pearson and Spearman, with many ties, few ties and none."""
+    reference = golden("metrics")
+    for name in ("ties", "few_ties", "no_ties"):
+        x, y = (reference[f"{name}.{side}"].numpy() for side in ("x", "y"))
+        for metric in (metrics.pearson, metrics.spearman):
+            kind = "pearson" if metric is metrics.pearson else "spearman"
+            ours = torch.tensor([metric(x, y)], dtype=torch.float64)
+            yield compare(f"{kind}, {name}", ours, reference[f"{name}.{kind}"], PIECE)
+
+
+@check
 def training_trace() -> Iterator[Comparison]:
     """Ten steps of fine-tuning: loss and learning rate of each, and every parameter afterwards."""
     encoder, reference = tiny(), golden("trace")
     parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
-    optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+    optimizer = train.adamw(parameters, lr=1e-2, weight_decay=0.01)
     found, rates = [], []
     for step in range(10):
         for group in optimizer.param_groups:

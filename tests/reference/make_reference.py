@@ -20,6 +20,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here or has been fetched already
 
+import scipy.stats
 import sentence_transformers
 import torch
 import transformers
@@ -186,6 +187,22 @@ def trace_golden() -> dict[str, Tensor]:
     return golden | {f"after.{name}": value.detach() for name, value in weights if not name.startswith("pooler")}
 
 
+def metrics_golden() -> dict[str, Tensor]:
+    """Correlations by scipy, of scores in steps (as people give them) and of continuous ones."""
+    generator = torch.Generator().manual_seed(6)
+    noise = [torch.randn(41, generator=generator, dtype=torch.float64) for _ in range(2)]
+    golden = {}
+    for name, (x, y) in {
+        "ties": (noise[0].round(), (noise[0] + noise[1]).round()),
+        "few_ties": (noise[0].mul(5).round(), noise[1] + noise[0]),
+        "no_ties": (noise[0] + 3, noise[0].exp() + noise[1]),
+    }.items():
+        golden |= {f"{name}.x": x, f"{name}.y": y}
+        golden[f"{name}.pearson"] = doubles([scipy.stats.pearsonr(x, y).statistic])
+        golden[f"{name}.spearman"] = doubles([scipy.stats.spearmanr(x, y).statistic])
+    return golden
+
+
 def minilm_golden(folder: Path) -> dict[str, Tensor]:
     """The real model in float32: each layer on a ragged batch, unit vectors, and token ids of difficult texts."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -209,7 +226,7 @@ def minilm_golden(folder: Path) -> dict[str, Tensor]:
 
 def make(minilm: Path) -> dict[str, dict[str, Tensor]]:
     """Every golden file by name."""
-    return {"bert": bert_golden(), "trace": trace_golden(), "minilm": minilm_golden(minilm)}
+    return {"bert": bert_golden(), "trace": trace_golden(), "metrics": metrics_golden(), "minilm": minilm_golden(minilm)}
 
 
 def metadata() -> dict[str, str]:

@@ -1,0 +1,75 @@
+"""A web server on this machine that serves what a test says, well or badly."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+Answer = bytes | Callable[[BaseHTTPRequestHandler], None]
+
+
+class Site:
+    """Where the server is, what it serves (a test may change that), and which paths it was asked for, in order."""
+
+    def __init__(self, address: str, pages: dict[str, Answer | None]):
+        self.address = address
+        self.pages = pages
+        self.asked: list[str] = []
+
+
+@contextmanager
+def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
+    """Serve ``pages`` (path to bytes, or to a function of the request handler) while the block runs; else 404."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            site.asked.append(self.path)
+            self.close_connection = True
+            answer = site.pages.get(self.path)
+            if answer is None:
+                self.send_error(404)
+            elif callable(answer):
+                answer(self)
+            else:
+                send(self, answer)
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's stderr for the code under test."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    site = Site(f"http://127.0.0.1:{server.server_port}", pages)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield site
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None) -> None:
+    """A plain answer; ``promised`` is the Content-Length where it is not the truth."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(body) if promised is None else promised))
+    handler.end_headers()
+    handler.wfile.write(body)
+
+
+def cut(body: bytes, after: int) -> Answer:
+    """The connection breaks off ``after`` so many bytes of ``body``."""
+    return lambda handler: send(handler, body[:after], promised=len(body))
+
+
+def cut_chunked(body: bytes) -> Answer:
+    """The same in chunked encoding, where no length was promised and the end mark never comes."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(f"{len(body) * 2:x}\r\n".encode() + body)
+
+    return answer

@@ -1,0 +1,187 @@
+"""The encoder's properties and its bad input; its numbers are in ``test_parity.py``."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from minisbert.bert import Bert, BertConfig, attention, gelu, layer_norm
+
+# batch 4, tokens 9, heads 3, head width 5, width 15, feed-forward 22, layers 2, vocabulary 37
+CONFIG = BertConfig(
+    vocab_size=37,
+    hidden_size=15,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=22,
+    max_position_embeddings=12,
+)
+
+
+@pytest.fixture
+def model() -> Bert:
+    """Random in every parameter, float64, in eval mode."""
+    torch.manual_seed(0)
+    bert = Bert(CONFIG).double().eval()
+    for parameter in bert.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return bert
+
+
+def batch(lengths=(9, 2, 5, 7)):
+    torch.manual_seed(1)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    return torch.randint(1, CONFIG.vocab_size, mask.shape) * mask, mask
+
+
+def test_worked_numbers_of_the_docstrings():
+    assert gelu(torch.tensor([1.0, -1.0])).tolist() == pytest.approx([0.8413, -0.1587], abs=1e-4)
+    one, zero = torch.ones(2), torch.zeros(2)
+    assert layer_norm(torch.tensor([1.0, 3.0]), one, zero, 1e-12).tolist() == pytest.approx([-1, 1])
+
+
+def test_attention_gives_pads_exactly_nothing():
+    query, key, value = torch.randn(3, 1, 2, 4, 5, dtype=torch.float64)
+    mask = torch.tensor([[True, True, False, False]])[:, None, None, :]
+    context, probabilities = attention(query, key, value, mask)
+    assert (probabilities[..., 2:] == 0).all()
+    assert probabilities.sum(dim=-1).allclose(torch.ones(1, 2, 4, dtype=torch.float64))
+    changed = torch.where(mask.transpose(-1, -2), value, 1e30)
+    assert torch.equal(attention(query, key, changed, mask)[0], context)
+
+
+def test_attention_survives_large_scores():
+    query = torch.full((1, 1, 2, 3), 1e4)
+    context, probabilities = attention(query, query, torch.ones(1, 1, 2, 3))
+    assert probabilities.isfinite().all()
+    assert context.allclose(torch.ones(1, 1, 2, 3))
+
+
+@pytest.mark.parametrize("extra", [0, 1, 3])
+def test_padding_does_not_change_real_tokens(model, extra):
+    ids, mask = batch()
+    alone = [model(ids[i : i + 1, : mask[i].sum()]) for i in range(len(ids))]
+    wide_ids = torch.nn.functional.pad(ids, (0, extra), value=5)  # pads need not be zero
+    wide_mask = torch.nn.functional.pad(mask, (0, extra), value=False)
+    together = model(wide_ids, wide_mask)
+    for i, states in enumerate(alone):
+        assert (together[i, : states.shape[1]] - states[0]).abs().max() < 1e-12
+
+
+def test_batch_order_does_not_matter(model):
+    ids, mask = batch()
+    order = torch.tensor([2, 0, 3, 1])
+    assert (model(ids, mask)[order] - model(ids[order], mask[order])).abs().max() < 1e-12
+
+
+def test_mask_of_ones_equals_no_mask_and_integers_equal_booleans(model):
+    ids, mask = batch()
+    assert torch.equal(model(ids, torch.ones_like(mask)), model(ids))
+    assert torch.equal(model(ids, mask.long()), model(ids, mask))
+
+
+def test_no_token_types_are_zeros(model):
+    ids, mask = batch()
+    assert torch.equal(model(ids, mask), model(ids, mask, torch.zeros_like(ids)))
+    assert not torch.allclose(model(ids, mask), model(ids, mask, torch.ones_like(ids)))
+
+
+def test_hidden_states_end_with_what_forward_gives(model):
+    ids, mask = batch()
+    states = model.hidden_states(ids, mask)
+    assert [tuple(state.shape) for state in states] == [(4, 9, 15)] * 3
+    assert torch.equal(states[-1], model(ids, mask))
+
+
+def test_eval_twice_is_identical_and_training_twice_is_not(model):
+    ids, mask = batch()
+    assert torch.equal(model(ids, mask), model(ids, mask))
+    model.train()
+    assert not torch.allclose(model(ids, mask), model(ids, mask))
+
+
+def test_nothing_but_dropout_depends_on_the_mode(model):
+    still = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
+    still.load_state_dict(model.state_dict())
+    ids, mask = batch()
+    assert torch.equal(still.train()(ids, mask), model(ids, mask))
+
+
+def test_dropout_stands_where_bert_has_it(model):
+    """Embeddings, attention probabilities, and behind both blocks of each layer: 1 + 3 per layer."""
+    calls = []
+    real = torch.nn.functional.dropout
+
+    def counting(x, *arguments, **options):
+        calls.append(tuple(x.shape))
+        return real(x, *arguments, **options)
+
+    ids, mask = batch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.nn.functional, "dropout", counting)
+        model.train()(ids, mask)
+    wide, heads = (4, 9, 15), (4, 3, 9, 9)
+    assert calls == [wide] + [heads, wide, wide] * 2
+
+
+def test_every_parameter_gets_a_gradient(model):
+    ids, mask = batch()
+    hidden = model(ids, mask, mask.long())
+    (hidden.pow(2).sum() + model.pool(hidden).sum()).backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().any()] == []
+
+
+def test_a_fresh_model_starts_small():
+    torch.manual_seed(0)
+    fresh = Bert(dataclasses.replace(CONFIG, hidden_size=60, intermediate_size=80))
+    assert fresh.layers[0].feed_forward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert not fresh.layers[0].feed_forward.up.bias.any()
+    assert Bert(CONFIG, pooler=False).pooler is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act 'relu'"),
+        ({"hidden_act": "gelu_new"}, "hidden_act 'gelu_new'"),
+        ({"position_embedding_type": "relative_key"}, "position_embedding_type 'relative_key'"),
+        ({"hidden_size": 16}, "multiple of num_attention_heads"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"num_hidden_layers": "2"}, "num_hidden_layers"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps"),
+        ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
+        ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob"),
+    ],
+)
+def test_a_config_that_is_not_bert_is_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(CONFIG, **change)
+
+
+def ones(*shape):
+    return torch.ones(shape, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((ones(3),), "must be \\(B, T\\)"),
+        ((ones(2, 0),), "at least one token"),
+        ((ones(1, 13),), "13 tokens, but the position table has 12"),
+        ((ones(1, 2) * 37,), "from 37 to 37, the vocabulary from 0 to 36"),
+        ((ones(1, 2) * -1,), "from -1 to -1"),
+        ((ones(2, 3), ones(2, 4)), "mask \\(2, 4\\) must have the shape of ids"),
+        ((ones(2, 3), None, ones(3)), "token_types \\(3,\\) must have the shape of ids"),
+        ((ones(1, 3), torch.zeros(1, 3)), "not floats"),
+        ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),
+    ],
+)
+def test_bad_input_is_refused(model, inputs, message):
+    with pytest.raises(ValueError, match=message):
+        model(*inputs)
+
+
+def test_pooler_that_is_not_there():
+    bert = Bert(CONFIG, pooler=False)
+    with pytest.raises(ValueError, match="no pooler"):
+        bert.pool(torch.zeros(1, 2, 15))

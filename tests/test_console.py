@@ -1,0 +1,249 @@
+"""What a person at the terminal sees: errors in one line, exit codes, the progress line."""
+
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from minisbert import console
+from minisbert.console import InputError, LiveLine, duration, one_line, run_command, say
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def main() -> None:
+        raise error
+
+    return main
+
+
+@pytest.fixture(autouse=True)
+def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MINISBERT_TRACEBACK", raising=False)
+
+
+# ------------------------------------------------------------------------------------- exit codes
+
+
+def test_success_returns_silently(capsys):
+    assert run_command(lambda: None) is None
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InputError("no split is called 'tset'"), "error: no split is called 'tset'\n"),
+        (PermissionError(13, "Permission denied", "a.csv"), "error: [Errno 13] Permission denied: 'a.csv'\n"),
+        (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device\n"),
+    ],
+)  # fmt: skip
+def test_what_the_user_can_mend_is_one_line_and_exit_code_2(error, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(raising(error))
+    assert stopped.value.code == 2
+    assert capsys.readouterr() == ("", message)
+
+
+def test_ctrl_c_is_exit_code_130(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(raising(KeyboardInterrupt()))
+    assert stopped.value.code == 130
+    assert capsys.readouterr() == ("", "stopped\n")
+
+
+@pytest.mark.parametrize("error", [InputError("bad"), OSError("bad")])
+def test_the_traceback_can_be_asked_for(error, monkeypatch):
+    monkeypatch.setenv("MINISBERT_TRACEBACK", "1")
+    with pytest.raises(type(error)) as raised:
+        run_command(raising(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("error", [ValueError("ours"), KeyError("ours"), AssertionError("ours")])
+def test_a_programming_error_keeps_its_traceback(error):
+    """``InputError`` is a ``ValueError``; the other ValueErrors are our own fault."""
+    with pytest.raises(type(error)) as raised:
+        run_command(raising(error))
+    assert raised.value is error
+
+
+def test_exit_codes_of_the_parser_pass_through():
+    with pytest.raises(SystemExit) as stopped:
+        run_command(raising(SystemExit(3)))
+    assert stopped.value.code == 3
+
+
+# --------------------------------------------------------------------- output that cannot be written
+
+PRINT = "from minisbert.console import run_command; run_command(lambda: print('x' * {}))"
+SMALL, LARGE = 10, 1_000_000  # less and more than Python and the pipe hold back
+
+
+def python(code: str, **streams) -> subprocess.Popen:
+    """Another Python that runs ``code``, its output buffered as it is for any user."""
+    path = os.pathsep.join([str(Path(console.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams)
+
+
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_a_reader_that_has_gone_is_no_error(length):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = python(PRINT.format(length), stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("length", [SMALL, LARGE])
+def test_a_full_disk_under_stdout_is_one_line(length):
+    with open("/dev/full", "w") as full:
+        process = python(PRINT.format(length), stdout=full, stderr=subprocess.PIPE)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (2, "error: [Errno 28] No space left on device\n")
+
+
+def test_results_printed_before_an_error_still_arrive():
+    code = "from minisbert.console import *\ndef main():\n print('first')\n raise InputError('then')\nrun_command(main)"
+    process = python(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.communicate(timeout=60) == ("first\n", "error: then\n")
+    assert process.returncode == 2
+
+
+def test_say_leaves_stdout_to_the_results(capsys):
+    say("wrote 3 vectors")
+    assert capsys.readouterr() == ("", "wrote 3 vectors\n")
+
+
+# ---------------------------------------------------------------------------------- progress line
+
+
+class Screen(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """``clock.now`` is the time in seconds that the progress line sees."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def test_short_work_leaves_no_line_in_a_log_file(clock, capsys):
+    with LiveLine(seconds=10) as line:
+        for _ in range(9):
+            clock.now += 1
+            line.show("working")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_log_file_gets_a_line_every_ten_seconds(clock, capsys):
+    with LiveLine(seconds=10) as line:
+        for second in range(1, 26):
+            clock.now += 1
+            line.show(f"after {second} s")
+    assert capsys.readouterr().err == "after 10 s\nafter 20 s\n"
+
+
+def test_a_terminal_shows_the_first_line_at_once_and_the_next_in_its_place(clock, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    line = LiveLine()
+    line.show("step 100 of 100")
+    assert screen.getvalue() == "\rstep 100 of 100"
+    line.show("too soon to be read")
+    assert screen.getvalue() == "\rstep 100 of 100"
+    clock.now += 0.2
+    line.show("step 1")
+    assert screen.getvalue() == "\rstep 100 of 100" + "\rstep 1         "  # nothing of the longer text stays
+
+
+def test_a_terminal_is_clean_again_at_the_end(clock, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with LiveLine() as line:
+        line.show("step 1")
+    assert screen.getvalue() == "\rstep 1" + "\r      \r"
+    line.clear()
+    assert screen.getvalue() == "\rstep 1" + "\r      \r"
+
+
+def test_a_terminal_is_clean_again_after_an_error(clock, monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+
+    def work() -> None:
+        with LiveLine() as line:
+            line.show("step 1")
+            raise InputError("bad")
+
+    with pytest.raises(InputError, match="bad"):
+        work()
+    assert screen.getvalue().endswith("\r      \r")
+
+
+# ---------------------------------------------------------------------------------------- wording
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0:00"), (9.4, "0:09"), (59.6, "1:00"), (75, "1:15"), (3599, "59:59"), (3599.7, "1:00:00"),
+        (4000, "1:06:40"), (100 * 3600, "100:00:00"),
+    ],
+)  # fmt: skip
+def test_duration(seconds, text):
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a cat", "'a cat'"),
+        ("naïve 猫", "'naïve 猫'"),
+        ("two\nlines\ttab", r"'two\nlines\ttab'"),
+        ("\x1b[31mred\x07", r"'\x1b[31mred\x07'"),
+        ("\udc80 alone", r"'\udc80 alone'"),
+        ("right\u202eleft", r"'right\u202eleft'"),
+        (3.5, "3.5"),
+        (None, "None"),
+    ],
+)
+def test_one_line_quotes_a_value_for_a_message(value, shown):
+    assert one_line(value) == shown
+
+
+def test_one_line_cuts_long_text():
+    assert one_line("x" * 80) == "'" + "x" * 80 + "'"
+    assert one_line("x" * 81) == "'" + "x" * 80 + "'..."
+    assert one_line("abcdef", most=3) == "'abc'..."
+    assert one_line(["word"] * 1000, most=6) == '"[\'word"...'
+
+
+def test_one_line_is_safe_whatever_a_repr_holds():
+    """A tensor's repr has line breaks, for one."""
+
+    class Odd:
+        def __repr__(self) -> str:
+            return "odd\n\x1b[2J\ud800"
+
+    assert one_line(Odd()) == r"odd\n\x1b[2J\ud800"
+
+
+@pytest.mark.parametrize("value", ["\ud800", "\x00\x9b", "a\u2028b", "é" * 500, ["\udfff\n"]])
+def test_one_line_is_one_printable_line(value):
+    shown = one_line(value)
+    assert len(shown.splitlines()) == 1
+    assert shown.isprintable()
+    assert shown.encode("utf-8").decode("utf-8") == shown

@@ -1,0 +1,212 @@
+"""The encode command: a matrix for a few texts, a file of vectors for many."""
+
+import errno
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from minisbert import encode
+from minisbert.console import InputError
+from minisbert.encode import main
+from minisbert.encoder import SentenceEncoder
+from tests.conftest import ROOT
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """The texts above, one a line."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def cosine_matrix(tiny: Path, texts: list[str]) -> np.ndarray:
+    vectors = SentenceEncoder.load(tiny).encode(texts)
+    lengths = np.linalg.norm(vectors, axis=1)
+    return vectors @ vectors.T / np.outer(lengths, lengths)
+
+
+def printed_matrix(out: str) -> tuple[np.ndarray, list[str]]:
+    """The numbers of the table, and what stands behind each row."""
+    rows = [line.split(maxsplit=len(out.splitlines())) for line in out.splitlines()[1:]]
+    return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [row[-1] for row in rows]
+
+
+def read_vectors(path: Path) -> np.ndarray:
+    return np.load(path) if path.suffix == ".npy" else load_file(path)["vectors"]
+
+
+# ---------------------------------------------------------------------------------- where texts come from
+
+
+def test_a_few_texts_give_a_matrix(tiny, capsys):
+    main(["--model", str(tiny), *TEXTS])
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["cosine", "1", "2", "3", "4"]
+    matrix, names = printed_matrix(out)
+    assert names == TEXTS
+    np.testing.assert_allclose(matrix, cosine_matrix(tiny, TEXTS), atol=0.00051, rtol=0)  # three digits are shown
+
+
+def test_texts_of_a_file(tiny, lines, capsys):
+    main(["--model", str(tiny), "--file", str(lines)])
+    matrix, names = printed_matrix(capsys.readouterr().out)
+    assert names == TEXTS
+    np.testing.assert_allclose(matrix, cosine_matrix(tiny, TEXTS), atol=0.00051, rtol=0)
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_texts_of_standard_input(tiny, capsys, monkeypatch, ending):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(ending.join(TEXTS).encode())))
+    main(["--model", str(tiny), "-"])
+    assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
+
+
+def test_a_pooling_of_ones_own(tiny, tmp_path):
+    main(["--model", str(tiny), "--pooling", "cls", "--out", str(tmp_path / "v.npy"), *TEXTS])
+    expected = SentenceEncoder.load(tiny, pooling="cls").encode(TEXTS)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
+
+
+def test_a_long_text_is_shown_shortened_on_one_line(tiny, capsys):
+    main(["--model", str(tiny), "a cat\nand\ta dog", "moon " * 13])
+    names = printed_matrix(capsys.readouterr().out)[1]
+    assert names == ["a cat and a dog", ("moon " * 13)[:57] + "..."]
+
+
+# ---------------------------------------------------------------------------------- where vectors go
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, capsys, suffix):
+    out = tmp_path / "new" / f"vectors{suffix}"
+    main(["--model", str(tiny), "--file", str(lines), "--out", str(out)])
+    np.testing.assert_array_equal(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"wrote 4 vectors of width 24 to {out}" in captured.err
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_whoever_may_read_one_format_may_read_the_other(tiny, tmp_path):
+    for name in ("v.npy", "v.safetensors"):
+        main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
+    assert (tmp_path / "v.npy").stat().st_mode == (tmp_path / "v.safetensors").stat().st_mode
+
+
+def test_a_matrix_has_its_limit_and_a_file_has_none(tiny, tmp_path, capsys):
+    texts = ["moon"] * 13
+    with pytest.raises(InputError, match=r"13 texts are too many for a matrix \(at most 12\): give --out"):
+        main(["--model", str(tiny), *texts])
+    main(["--model", str(tiny), *texts[:12]])
+    assert len(capsys.readouterr().out.splitlines()) == 13
+    main(["--model", str(tiny), "--out", str(tmp_path / "v.npy"), *texts])
+    assert np.load(tmp_path / "v.npy").shape == (13, 24)
+
+
+def test_cut_texts_are_reported(tiny, capsys):
+    main(["--model", str(tiny), "cat " * 15, "cat " * 14])
+    assert "1 of 2 texts were longer than 16 tokens and were cut\n" in capsys.readouterr().err
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def full_disk_for_tensors(*_: object) -> None:
+    raise SafetensorError("I/O error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("name", "saver", "failure"),
+    [("v.npy", "np.save", full_disk), ("v.safetensors", "save_file", full_disk_for_tensors)],
+)
+def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):
+    (tmp_path / name).write_text("the old vectors")
+    monkeypatch.setattr(f"minisbert.encode.{saver}", failure)
+    with pytest.raises(OSError, match="No space left on device"):
+        main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
+    assert (tmp_path / name).read_text() == "the old vectors"
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+@pytest.mark.parametrize("name", ["file/v.npy", "folder.npy"])
+def test_a_place_that_cannot_be_written_is_told_before_the_work(tiny, tmp_path, monkeypatch, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.npy").mkdir()
+    monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded first"))
+    with pytest.raises((InputError, OSError)):
+        main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
+
+
+# ---------------------------------------------------------------------------------- what cannot be used
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either texts or --file"),
+        (["a cat", "--file", "texts.txt"], "give either texts or --file"),
+        (["a cat", ""], "an empty text has nothing to encode"),
+        (["a cat", " \t"], "an empty text has nothing to encode"),
+        (["--file", "no.txt"], "no.txt does not exist"),
+        (["a cat", "--out", "vectors.csv"], r"vectors\.csv: the name must end in \.npy or \.safetensors"),
+        (["a cat", "--out", "vectors"], r"must end in \.npy or \.safetensors"),
+        (["a cat", "--model", "no-model"], "neither a folder nor one of all-MiniLM-L6-v2"),
+        (["a cat", "--device", "tpu"], "device 'tpu' cannot be used"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error(tiny, arguments, message):
+    with pytest.raises(InputError, match=message):
+        main(["--model", str(tiny), *arguments])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a cat\n\na dog\n", "line 2: an empty line has no text to encode"),
+        (b"a cat\na dog\n  \n", "line 3: an empty line"),
+        (b"a cat\na d\xf6g\n", r"line 2: not UTF-8 \(byte 0xf6\)"),
+        (b"", "is empty"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_with_its_line(tiny, tmp_path, content, message):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=rf"texts\.txt.*{message}"):
+        main(["--model", str(tiny), "--file", str(path)])
+
+
+def test_nothing_is_loaded_for_bad_input(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode.SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first"))
+    with pytest.raises(InputError, match="must end in"):
+        main(["a cat", "--out", str(tmp_path / "v.csv")])
+    with pytest.raises(InputError, match="too many for a matrix"):
+        main(["moon"] * 13)
+
+
+def test_bad_standard_input_is_one_line_and_exit_code_2(tiny):
+    command = [sys.executable, "-m", "minisbert.encode", "--model", str(tiny), "-"]
+    done = subprocess.run(command, cwd=ROOT, input="a cat\n\n", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: standard input, line 2: an empty line has no text to encode; remove it\n"
+
+
+def test_vectors_through_a_pipe(tiny, tmp_path):
+    """The whole way of ``sort -u texts.txt | python -m minisbert.encode - --out vectors.safetensors``."""
+    out = tmp_path / "v.safetensors"
+    command = [sys.executable, "-m", "minisbert.encode", "--model", str(tiny), "-", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, input="\n".join(TEXTS).encode(), capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == b""
+    np.testing.assert_array_equal(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS))

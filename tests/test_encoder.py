@@ -1,0 +1,425 @@
+"""The encoder: loading, encoding whatever the batch, comparing, saving."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+
+from minisbert import checkpoint, encoder
+from minisbert.console import InputError
+from minisbert.encoder import SentenceEncoder, budgeted_batches, choose_device, find_model
+from tests.parity import MINILM_VECTOR, assert_parity, golden
+
+# 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
+TEXTS = [
+    "the cat sits on the mat",
+    "a dog",
+    "a small child plays the guitar in the park with a happy dog and a sad cat . " * 2,
+    "",
+    "moon",
+    "a woman eats bread and an apple under the sun",
+    "the horse runs fast over snow , the bird is slow",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> SentenceEncoder:
+    return SentenceEncoder.load(tiny)
+
+
+@pytest.fixture
+def plain(tiny: Path, tmp_path: Path) -> Path:
+    """The tiny model as a plain BERT folder that says nothing about pooling."""
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, folder)
+    return folder
+
+
+def copies_left(folder: Path) -> list[str]:
+    """What stands beside a saved folder and should not."""
+    return [path.name for path in folder.parent.iterdir() if path != folder]
+
+
+# ------------------------------------------------------------------------------------------ load
+
+
+def test_loads_a_folder_given_as_path_or_string_in_eval_mode(tiny):
+    for folder in (tiny, str(tiny)):
+        model = SentenceEncoder.load(folder)
+        assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
+        assert not any(module.training for module in model.modules())
+        assert model.device == torch.device("cpu")
+
+
+def test_loads_a_name_of_the_manifest(tiny, monkeypatch):
+    asked = []
+    monkeypatch.setattr(encoder, "ensure", lambda name: asked.append(name) or tiny)
+    assert SentenceEncoder.load("all-MiniLM-L6-v2").width == 24
+    assert asked == ["all-MiniLM-L6-v2"]
+
+
+@pytest.mark.parametrize("name", ["all-minilm", "stsb", "no/such/folder"])
+def test_unknown_model_lists_the_names(name):
+    with pytest.raises(InputError, match=f"'{name}'.*all-MiniLM-L6-v2, bert-base-uncased"):
+        find_model(name)
+
+
+def test_a_file_is_no_model(tiny):
+    with pytest.raises(InputError, match="neither a folder nor one of"):
+        SentenceEncoder.load(tiny / "model.safetensors")
+
+
+def test_a_folder_without_pooling_needs_one(plain):
+    with pytest.raises(InputError, match="no pooling config"):
+        SentenceEncoder.load(plain)
+    model = SentenceEncoder.load(plain, pooling="max")
+    assert (model.pooling.mode, model.normalize) == ("max", False)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_pooling_given_overrides_the_folders(tiny, model, pooling):
+    """Against a slow pooling of the hidden states of one text."""
+    vector = SentenceEncoder.load(tiny, pooling=pooling).encode(TEXTS[:1])[0]
+    with torch.inference_mode():
+        hidden = model.bert(torch.tensor(model.tokenizer.encode(TEXTS[:1]).ids))[0].numpy()  # (T, D)
+    pooled = {"mean": sum(hidden) / len(hidden), "cls": hidden[0], "max": np.maximum.reduce(list(hidden))}[pooling]
+    np.testing.assert_allclose(vector, pooled / np.sqrt(np.sum(pooled**2)), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("pooling", ["sum", "", "Mean"])
+def test_unknown_pooling_lists_the_known(tiny, pooling):
+    with pytest.raises(InputError, match=f"unknown pooling '{pooling}'.*mean, cls, max"):
+        SentenceEncoder.load(tiny, pooling=pooling)
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", ""])
+def test_a_device_that_cannot_be_used_is_an_error(name):
+    with pytest.raises(InputError, match=f"device '{name}' cannot be used"):
+        choose_device(name)
+
+
+def test_auto_is_a_device_that_can_be_used():
+    assert torch.ones(1, device=choose_device("auto")).item() == 1
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+# ---------------------------------------------------------------------------------------- encode
+
+
+def test_vectors_keep_the_order_of_the_texts(model):
+    """One call for all texts gives, row by row, what one call for each gives."""
+    together = model.encode(TEXTS)
+    assert together.shape == (len(TEXTS), 24)
+    assert together.dtype == np.float32
+    for text, vector in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(model.encode([text])[0], vector, atol=1e-6, rtol=0)
+
+
+def test_vectors_have_length_1(model):
+    np.testing.assert_allclose((model.encode(TEXTS) ** 2).sum(axis=1), 1, atol=1e-6, rtol=0)
+
+
+def test_vectors_of_a_plain_bert_are_not_scaled(plain):
+    model = SentenceEncoder.load(plain, pooling="mean")
+    with torch.inference_mode():
+        hidden = model.bert(torch.tensor(model.tokenizer.encode(TEXTS[:1]).ids))[0].numpy()
+    np.testing.assert_allclose(model.encode(TEXTS[:1])[0], sum(hidden) / len(hidden), atol=1e-6, rtol=0)
+
+
+def test_no_texts_give_no_vectors(model):
+    vectors = model.encode([])
+    assert vectors.shape == (0, 24)
+    assert vectors.dtype == np.float32
+    assert model.truncated == 0
+
+
+def test_an_empty_text_has_the_vector_of_its_special_tokens(model):
+    with torch.inference_mode():
+        expected = model(torch.tensor([[2, 3]]))[0]  # [CLS] [SEP]
+    np.testing.assert_allclose(model.encode([""])[0], expected.numpy(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a cat", "not one string"),
+        (["a cat", 3], "text 1 is not a string but int"),
+        ([None], "text 0 is not a string but NoneType"),
+        ([b"a cat"], "text 0 is not a string but bytes"),
+        (["a cat", "a dog", "a \ud800"], "text 2 is not valid Unicode"),
+    ],
+)
+def test_what_is_not_a_list_of_texts_is_an_error(model, texts, message):
+    with pytest.raises(InputError, match=message):
+        model.encode(texts)
+
+
+def test_texts_that_were_cut_are_counted(model):
+    fourteen = "cat " * 14  # with [CLS] and [SEP] exactly the 16 tokens that the tiny model takes
+    vectors = model.encode([fourteen, fourteen + "dog", "a dog", fourteen + "sun moon"])
+    assert model.truncated == 2
+    np.testing.assert_allclose(vectors[[1, 3]], vectors[[0, 0]], atol=1e-6, rtol=0)
+    model.encode(["a dog"])
+    assert model.truncated == 0  # of the last call, not of all
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encode_is_without_dropout_and_restores_the_mode(tiny, model, training):
+    other = SentenceEncoder.load(tiny).train(training)
+    np.testing.assert_array_equal(other.encode(TEXTS), model.encode(TEXTS))
+    assert all(module.training is training for module in other.modules())
+
+
+def test_the_mode_is_restored_after_an_error_too(tiny, monkeypatch):
+    model = SentenceEncoder.load(tiny).train()
+    monkeypatch.setattr(encoder, "pad_batch", lambda rows, pad_id: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model.encode(TEXTS)
+    assert model.training
+
+
+def test_encode_leaves_nothing_for_the_gradient(tiny):
+    model = SentenceEncoder.load(tiny).train()
+    model.encode(TEXTS)
+    ids = torch.tensor([[2, 58, 3]])
+    model(ids).sum().backward()  # an inference tensor left behind would stop this
+    assert model.bert.embeddings.word.weight.grad is not None
+
+
+@pytest.mark.parametrize(("double", "bound"), [(False, 1e-6), (True, 1e-12)])
+def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
+    """The same text alone, beside longer ones and in batches of every size."""
+    model = SentenceEncoder.load(tiny)
+    model = model.double() if double else model
+    alone = np.concatenate([model.encode([text]) for text in TEXTS])
+    assert alone.dtype == (np.float64 if double else np.float32)
+    for batch_tokens in (1, 16, 23, 40, 64, 10_000):
+        np.testing.assert_allclose(model.encode(TEXTS, batch_tokens), alone, atol=bound, rtol=0)
+
+
+@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=12), st.integers(1, 200))
+@settings(max_examples=25, deadline=None)
+def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
+    alone = dict(zip(TEXTS, model.encode(TEXTS, batch_tokens=1), strict=True))
+    vectors = model.encode(texts, batch_tokens)
+    np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=1e-6, rtol=0)
+
+
+LENGTHS = st.lists(st.integers(2, 50), max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_every_row_stands_in_one_batch(lengths, batch_tokens):
+    batches = budgeted_batches(lengths, batch_tokens)
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    assert all(batches)
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_batches_keep_their_budget(lengths, batch_tokens):
+    """With every row padded to the longest; only a single row that is larger by itself may exceed it."""
+    for rows in budgeted_batches(lengths, batch_tokens):
+        padded = len(rows) * max(lengths[row] for row in rows)
+        assert padded <= batch_tokens or len(rows) == 1
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_batches_come_longest_first_and_use_their_budget(lengths, batch_tokens):
+    """The largest comes first, so that memory runs out at once or never; no batch could take one more row."""
+    batches = budgeted_batches(lengths, batch_tokens)
+    in_order = [lengths[row] for rows in batches for row in rows]
+    assert in_order == sorted(lengths, reverse=True)
+    for rows in batches[:-1]:
+        assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
+
+
+def test_batches_by_hand():
+    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
+    assert budgeted_batches([], 8) == []
+
+
+# ------------------------------------------------------------------------------------ similarity
+
+
+def test_similarity_is_the_cosine(model):
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 5)), rng.normal(size=(4, 5))
+    expected = [[np.dot(x, y) / (np.linalg.norm(x) * np.linalg.norm(y)) for y in b] for x in a]
+    np.testing.assert_allclose(model.similarity(a, b), expected, atol=1e-12, rtol=0)
+    np.testing.assert_allclose(model.similarity(a[0], b[0]), [[expected[0][0]]], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "result"),
+    [
+        (np.float32, np.float32, np.float32),
+        (np.float32, np.float64, np.float64),
+        (np.float16, np.float32, np.float32),
+        (np.int64, np.float32, np.float64),
+    ],
+)
+def test_similarity_takes_numbers_of_any_kind(model, first, second, result):
+    found = model.similarity(np.array([[3, 4]], first), np.array([[1, 0], [0, 0]], second))
+    assert found.dtype == result
+    np.testing.assert_allclose(found, [[0.6, 0]], atol=1e-7, rtol=0)  # a zero vector is like nothing
+
+
+def test_similarity_leaves_its_arguments_alone(model):
+    a = np.array([[3.0, 4.0]])
+    a.setflags(write=False)  # as np.load(mmap_mode="r") gives them
+    model.similarity(a, a)
+    np.testing.assert_array_equal(a, [[3, 4]])
+
+
+def test_similarity_of_two_widths_is_an_error(model):
+    with pytest.raises(InputError, match="width 3 and 4 cannot be compared"):
+        model.similarity(np.ones((2, 3)), np.ones((2, 4)))
+
+
+# ------------------------------------------------------------------------------------------ save
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_saved_and_loaded_the_vectors_are_the_same_bit_for_bit(tiny, tmp_path, pooling):
+    model = SentenceEncoder.load(tiny, pooling=pooling)
+    model.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+    assert (again.tokenizer.limit, again.pooling.mode, again.normalize) == (16, pooling, True)
+
+
+def test_a_model_without_normalising_stays_without(plain, tmp_path):
+    model = SentenceEncoder.load(plain, pooling="cls")
+    model.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "2_Normalize").exists()
+    np.testing.assert_array_equal(again.encode(TEXTS), model.encode(TEXTS))
+
+
+def test_the_saved_folder_has_every_file_of_the_layout(model, tmp_path):
+    model.save(tmp_path / "saved")
+    found = {str(path.relative_to(tmp_path / "saved")) for path in (tmp_path / "saved").rglob("*")}
+    assert found >= {
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "1_Pooling/config.json",
+        "2_Normalize",
+    }
+    modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Normalize"]
+    assert json.loads((tmp_path / "saved" / "sentence_bert_config.json").read_text())["max_seq_length"] == 16
+    assert copies_left(tmp_path / "saved") == []
+
+
+def test_saving_replaces_the_folder_that_stands_there(tiny, tmp_path):
+    folder = tmp_path / "saved"
+    SentenceEncoder.load(tiny, pooling="max").save(folder)
+    (folder / "old.txt").write_text("of the model before")
+    SentenceEncoder.load(tiny, pooling="cls").save(folder)
+    assert SentenceEncoder.load(folder).pooling.mode == "cls"
+    assert not (folder / "old.txt").exists()
+    assert copies_left(folder) == []
+
+
+def test_saving_over_its_own_source(tiny, tmp_path, model):
+    shutil.copytree(tiny, tmp_path / "own")
+    own = SentenceEncoder.load(tmp_path / "own")
+    own.save(tmp_path / "own")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "own").encode(TEXTS), model.encode(TEXTS))
+
+
+def test_saving_a_model_whose_source_is_gone(tiny, tmp_path, model):
+    shutil.copytree(tiny, tmp_path / "source")
+    orphan = SentenceEncoder.load(tmp_path / "source")
+    shutil.rmtree(tmp_path / "source")
+    orphan.save(tmp_path / "saved")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "saved").encode(TEXTS), model.encode(TEXTS))
+
+
+def disk_full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def disk_full_for_tensors(*_: object, **__: object) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "failure"),
+    [(checkpoint, "save_file", disk_full_for_tensors), (encoder, "write_sentence_config", disk_full)],
+)
+def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypatch, module, name, failure):
+    folder = tmp_path / "saved"
+    model.save(folder)
+    monkeypatch.setattr(module, name, failure)
+    with pytest.raises(OSError, match="No space left on device"):
+        SentenceEncoder.load(tiny, pooling="max").save(folder)
+    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(TEXTS), model.encode(TEXTS))
+    assert copies_left(folder) == []
+
+
+# ------------------------------------------------------------------------- the real model, the reference
+
+
+@pytest.mark.weights
+def test_real_vectors_are_those_of_the_reference(minilm):
+    sentences = ["A man is playing a guitar.", "Hi", "Two dogs run through the snow, chasing a ball."]
+    vectors = torch.from_numpy(SentenceEncoder.load(minilm).encode(sentences))
+    assert_parity("all-MiniLM-L6-v2 vectors", vectors, golden("minilm")["vectors"], MINILM_VECTOR)
+
+
+@pytest.mark.weights
+def test_the_red_planet_is_mars(minilm):
+    model = SentenceEncoder.load(minilm)
+    query = model.encode(["Which planet is known as the Red Planet?"])
+    planets = model.encode(
+        [
+            "Venus is often called Earth's twin because of its similar size and proximity.",
+            "Mars, known for its reddish appearance, is often referred to as the Red Planet.",
+            "Jupiter, the largest planet in our solar system, has a prominent red spot.",
+            "Saturn, famous for its rings, is sometimes mistaken for the Red Planet.",
+        ]
+    )
+    np.testing.assert_allclose(model.similarity(query, planets), [[0.464, 0.812, 0.728, 0.751]], atol=0.001, rtol=0)
+
+
+SOURCES = [pytest.param("tiny", id="tiny"), pytest.param("minilm", id="minilm", marks=pytest.mark.weights)]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("source", SOURCES)
+def test_sentence_transformers_opens_what_we_saved(source, request, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceEncoder.load(request.getfixturevalue(source))
+    model.save(tmp_path / "saved")
+    theirs = SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert theirs.max_seq_length == model.tokenizer.limit
+    vectors = theirs.encode(TEXTS, convert_to_tensor=True)
+    assert_parity(f"{source}, saved by us", torch.from_numpy(model.encode(TEXTS)), vectors, MINILM_VECTOR)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("source", SOURCES)
+def test_we_open_what_sentence_transformers_saved(source, request, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(request.getfixturevalue(source)), device="cpu")
+    theirs.save(str(tmp_path / "saved"), create_model_card=False)
+    model = SentenceEncoder.load(tmp_path / "saved")
+    assert model.tokenizer.limit == theirs.max_seq_length
+    vectors = theirs.encode(TEXTS, convert_to_tensor=True)
+    assert_parity(f"{source}, saved by them", torch.from_numpy(model.encode(TEXTS)), vectors, MINILM_VECTOR)

@@ -1,0 +1,154 @@
+"""Evaluation: four similarities, two correlations, and the command that prints them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.console import InputError
+from minisbert.data import ScoredPair
+from minisbert.encoder import SentenceEncoder
+from minisbert.evaluate import PROTOCOL, evaluate, main, similarities
+from tests.conftest import ROOT
+
+PAIRS = [
+    ScoredPair("the cat sits on the mat", "a cat sits", 4.5),
+    ScoredPair("a man plays the guitar", "the sun and the moon", 0.5),
+    ScoredPair("a dog runs in the park", "a small dog is running", 4.0),
+    ScoredPair("the woman eats bread", "a child eats an apple", 2.5),
+    ScoredPair("snow", "rain over the garden", 1.0),
+]
+
+
+@pytest.fixture
+def tsv(tmp_path: Path) -> Path:
+    """The pairs above as a file of one's own."""
+    path = tmp_path / "pairs.tsv"
+    rows = [f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in PAIRS]
+    path.write_text("score\tsentence1\tsentence2\n" + "".join(rows), encoding="utf-8")
+    return path
+
+
+def test_similarities_by_hand():
+    u, v = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0], [1.0, 0.0]])
+    found = similarities(u, v)
+    assert list(found) == ["cosine", "dot", "euclidean", "manhattan"]
+    np.testing.assert_allclose(found["cosine"], [24 / 25, 0, 0], atol=1e-15)  # a zero vector is like nothing
+    np.testing.assert_allclose(found["dot"], [24, 0, 0], atol=0)
+    np.testing.assert_allclose(found["euclidean"], [-np.sqrt(2), -np.sqrt(5), -1], atol=1e-15)
+    np.testing.assert_allclose(found["manhattan"], [-2, -3, -1], atol=0)
+
+
+def test_similarities_are_computed_in_float64():
+    """This angle's cosine, 1 - 2^-27, would be 1 in float32, and a tie with a pair of equal vectors."""
+    u = np.array([[1.0, 0.0]], dtype=np.float32)
+    v = np.array([[1.0, 2.0**-13]], dtype=np.float32)
+    cosine = similarities(u, v)["cosine"]
+    assert cosine.dtype == np.float64
+    np.testing.assert_allclose(1 - cosine, 2.0**-27, rtol=1e-6)
+
+
+def test_evaluate_against_numpy(tiny):
+    """Pearson from numpy, Spearman from the squared differences of the ranks, on vectors encoded one by one."""
+    encoder = SentenceEncoder.load(tiny)
+    scores = np.array([pair.score for pair in PAIRS])
+    cosines = [float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0]) for pair in PAIRS]
+    found = evaluate(encoder, PAIRS)
+    assert found["pearson"]["cosine"] == pytest.approx(np.corrcoef(cosines, scores)[0, 1], abs=1e-5)
+    differences = np.argsort(np.argsort(cosines)) - np.argsort(np.argsort(scores))
+    n = len(PAIRS)
+    assert found["spearman"]["cosine"] == pytest.approx(1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12)
+
+
+def test_json_has_these_keys(tiny, tsv, capsys):
+    main(["--model", str(tiny), "--data", str(tsv), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["data", "split", "pairs", "model", "pooling", "pearson", "spearman"]
+    assert (found["data"], found["split"], found["pairs"]) == (str(tsv), None, 5)
+    assert (found["model"], found["pooling"]) == (str(tiny), "mean")
+    expected = evaluate(SentenceEncoder.load(tiny), PAIRS)
+    assert {metric: found[metric] for metric in ("pearson", "spearman")} == expected  # to the last digit
+
+
+def test_the_table_says_what_was_measured_and_how(tiny, tsv, capsys):
+    main(["--model", str(tiny), "--data", str(tsv), "--pooling", "max"])
+    out = capsys.readouterr().out
+    assert f"{tiny}, max pooling" in out
+    assert f"{tsv}, 5 pairs" in out
+    assert PROTOCOL in out
+    result = evaluate(SentenceEncoder.load(tiny, pooling="max"), PAIRS)
+    table = dict(line.split(maxsplit=1) for line in out.splitlines()[-4:])
+    assert table["cosine"].split() == [f"{100 * result[m]['cosine']:.2f}" for m in ("pearson", "spearman")]
+    assert list(table) == ["cosine", "dot", "euclidean", "manhattan"]
+
+
+def test_long_sentences_are_reported(tiny, tmp_path, capsys):
+    path = tmp_path / "long.tsv"
+    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
+    main(["--model", str(tiny), "--data", str(path)])
+    assert "1 of 4 texts were longer than 16 tokens and were cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("rows", ["3\ta cat\ta dog\n", "3\ta cat\ta dog\n3\tsun\tmoon\n"], ids=["single", "constant"])
+def test_scores_without_a_correlation_are_an_error(tiny, tmp_path, rows):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(rows)
+    with pytest.raises(InputError, match=r"pairs\.tsv: a correlation needs at least two pairs with different scores"):
+        main(["--model", str(tiny), "--data", str(path)])
+
+
+@pytest.mark.parametrize("pairs", [[], PAIRS[:1], [ScoredPair("a cat", "a dog", 3.0)] * 3])
+def test_pairs_without_a_correlation_are_an_error_in_python_too(tiny, pairs):
+    with pytest.raises(InputError, match="cosine similarity against the scores"):
+        evaluate(SentenceEncoder.load(tiny), pairs)
+
+
+def test_similarities_without_a_correlation_are_an_error(tiny):
+    """Different scores, but every pair is the same two texts."""
+    pairs = [ScoredPair("a cat", "a dog", score) for score in (1.0, 2.0)]
+    with pytest.raises(InputError, match="the first list is constant"):
+        evaluate(SentenceEncoder.load(tiny), pairs)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data", "pairs.tsv", "--split", "test"], "--split belongs to --data stsb"),
+        (["--data", "no.tsv"], "no.tsv does not exist"),
+    ],
+)
+def test_options_that_do_not_fit(arguments, message):
+    with pytest.raises(InputError, match=message):
+        main(arguments)
+
+
+def test_an_unknown_split_names_the_known(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["--split", "validation"])
+    assert "choose from" in capsys.readouterr().err
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tiny, tsv):
+    command = [sys.executable, "-m", "minisbert.evaluate", "--model", str(tiny), "--data", str(tsv), "--pooling", "sum"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: unknown pooling 'sum': choose from mean, cls, max\n"
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(
+    ("split", "pairs", "spearman", "pearson"), [("test", 1379, 0.820325, 0.827406), ("dev", 1500, 0.867163, 0.869619)]
+)
+def test_stsb_scores_of_the_real_model(minilm, stsb, capsys, split, pairs, spearman, pearson):
+    """The published zero-shot scores, 82.03 and 82.74 on test, with the digits that the reference measures."""
+    main(["--model", str(minilm), "--split", split, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["data"], found["split"], found["pairs"]) == ("stsb", split, pairs)
+    assert found["spearman"]["cosine"] == pytest.approx(spearman, abs=1e-5)
+    assert found["pearson"]["cosine"] == pytest.approx(pearson, abs=1e-5)
+    for name in ("dot", "euclidean"):  # unit vectors: three ways to write the same order
+        assert found["spearman"][name] == pytest.approx(spearman, abs=1e-5)

@@ -1,0 +1,396 @@
+"""Files that cannot be read say why; files that cannot be written leave what was there."""
+
+import errno
+import json
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from minisbert import files
+from minisbert.console import InputError
+from minisbert.files import atomic_file, atomic_folder, decode, read_json, read_text, write_json
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def test_text_is_read_as_it_stands(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes("naïve\r\n猫\n".encode())
+    assert read_text(path) == "naïve\r\n猫\n"
+    assert read_text(str(path)) == "naïve\r\n猫\n"
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_bytes(b"\xef\xbb\xbfa cat\n\xef\xbb\xbf")
+    assert read_text(path) == "a cat\n\ufeff"  # only the first one is a mark
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError) as error:
+        read_text(tmp_path / "nowhere.txt")
+    assert str(error.value) == f"{tmp_path / 'nowhere.txt'} does not exist"
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with pytest.raises(InputError) as error:
+        read_text(tmp_path)
+    assert str(error.value) == f"{tmp_path} is a folder, a file is needed"
+
+
+def test_a_file_that_is_not_utf_8_names_the_line(tmp_path):
+    path = tmp_path / "latin.txt"
+    path.write_bytes("one\ntwo\nna\xefve\nfour\n".encode("latin-1"))
+    with pytest.raises(InputError) as error:
+        read_text(path)
+    assert str(error.value) == f"{path}, line 3: not UTF-8 (byte 0xef); save it as UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("content", "line"), [(b"\xff", 1), (b"a\nb\n\x80", 3), (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2), (b"a\n\xe7\x8c", 2)]
+)
+def test_bytes_that_are_not_utf_8_name_the_line(content, line):
+    """A lone byte, after a byte order mark, a surrogate half, a character cut short."""
+    with pytest.raises(InputError, match=rf"^standard input, line {line}: not UTF-8"):
+        decode(content, "standard input")
+
+
+@pytest.mark.parametrize("content", [{"a": 1, "ü": [None, True]}, {}])
+def test_json_comes_back_as_it_was_written(content, tmp_path):
+    write_json(tmp_path / "a.json", content)
+    assert read_json(tmp_path / "a.json") == content
+
+
+def test_json_is_written_for_people(tmp_path):
+    write_json(tmp_path / "a.json", {"naïve": [1]})
+    assert (tmp_path / "a.json").read_bytes() == '{\n  "naïve": [\n    1\n  ]\n}\n'.encode()
+
+
+def test_broken_json_names_the_line(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{\n  "a": 1,\n  "b": }\n')
+    with pytest.raises(InputError) as error:
+        read_json(path)
+    assert str(error.value) == f"{path}, line 3: not valid JSON: Expecting value"
+
+
+@pytest.mark.parametrize("content", ["", "[" * 200_000, "1" * 5000], ids=["empty", "deep", "long number"])
+def test_json_that_python_cannot_take_names_the_file(content, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(InputError) as error:
+        read_json(path)
+    assert str(error.value).startswith(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        ("[1, 2]", dict, "must hold a JSON dict, not a list"),
+        ('{"a": 1}', list, "must hold a JSON list, not a dict"),
+        ("null", dict, "must hold a JSON dict, not a NoneType"),
+    ],
+)
+def test_json_of_the_wrong_kind(content, kind, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(InputError) as error:
+        read_json(path, kind)
+    assert str(error.value) == f"{path} {message}"
+
+
+def test_missing_json_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"config\.json does not exist"):
+        read_json(tmp_path / "config.json")
+
+
+# ---------------------------------------------------------------------------------------- writing
+# The same demands on both: each writer puts OLD or NEW at a target, each reader tells what stands there.
+
+OLD, NEW = "old " * 1000, "new"
+
+Open = Callable[[Path], AbstractContextManager[Path]]
+
+
+def write(opened: Path, text: str) -> None:
+    """Fill what ``atomic_file`` or ``atomic_folder`` gave."""
+    if opened.is_dir():
+        (opened / "inner").mkdir()
+        (opened / "inner" / "text.txt").write_text(text)
+        (opened / "config.json").write_text(json.dumps(text))
+    else:
+        opened.write_text(text)
+
+
+def content(target: Path) -> str:
+    if not target.is_dir():
+        return target.read_text()
+    assert names(target) == ["config.json", "inner"]
+    assert names(target / "inner") == ["text.txt"]
+    text = (target / "inner" / "text.txt").read_text()
+    assert json.loads((target / "config.json").read_text()) == text
+    return text
+
+
+both = pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
+
+
+@both
+def test_success_makes_the_target(atomic: Open, tmp_path):
+    target = tmp_path / "new" / "parents" / "target"
+    with atomic(target) as partial:
+        write(partial, NEW)
+        assert not target.exists()
+        assert partial.parent == target.parent  # a rename across file systems would not be atomic
+    assert content(target) == NEW
+    assert names(target.parent) == ["target"]
+
+
+@both
+def test_success_replaces_what_was_there(atomic: Open, tmp_path):
+    target = tmp_path / "target"
+    for text in (OLD, NEW):
+        with atomic(str(target)) as partial:
+            write(partial, text)
+    assert content(target) == NEW
+    assert names(tmp_path) == ["target"]
+
+
+@both
+@pytest.mark.parametrize("there_before", [True, False])
+@pytest.mark.parametrize(
+    "error", [InputError("bad"), OSError(errno.ENOSPC, "full"), KeyboardInterrupt(), SystemExit(2)]
+)
+def test_any_failure_leaves_the_target_as_it_was(atomic: Open, there_before: bool, error: BaseException, tmp_path):
+    target = tmp_path / "target"
+    if there_before:
+        with atomic(target) as partial:
+            write(partial, OLD)
+
+    def fail() -> None:
+        with atomic(target) as partial:
+            write(partial, NEW)
+            raise error
+
+    with pytest.raises(type(error)) as raised:
+        fail()
+    assert raised.value is error
+    assert names(tmp_path) == (["target"] if there_before else [])
+    if there_before:
+        assert content(target) == OLD
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@both
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_disk_that_is_full_only_at_the_end(atomic: Open, call: str, tmp_path, monkeypatch):
+    """The bytes may seem written until they are flushed, and the rename needs room too."""
+    target = tmp_path / "target"
+    with atomic(target) as partial:
+        write(partial, OLD)
+
+    def write_on_full_disk() -> None:
+        with atomic(target) as partial:
+            write(partial, NEW)
+            monkeypatch.setattr(os, call, full_disk)
+
+    with pytest.raises(OSError, match="No space left"):
+        write_on_full_disk()
+    monkeypatch.undo()
+    assert names(tmp_path) == ["target"]
+    assert content(target) == OLD
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk is gone"), KeyboardInterrupt()])
+def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(error, tmp_path, monkeypatch):
+    target = tmp_path / "target"
+    with atomic_folder(target) as partial:
+        write(partial, OLD)
+    rename, failed = os.replace, []
+
+    def second_rename_fails(source: Path, destination: Path) -> None:
+        """The first moves the old folder away, the second would bring the new one."""
+        if destination == target and not failed:
+            failed.append(source)
+            raise error
+        rename(source, destination)
+
+    def replace() -> None:
+        with atomic_folder(target) as partial:
+            write(partial, NEW)
+
+    monkeypatch.setattr(os, "replace", second_rename_fails)
+    with pytest.raises(type(error)):
+        replace()
+    assert failed
+    assert content(target) == OLD
+    assert names(tmp_path) == ["target"]
+
+
+@both
+def test_a_path_below_a_file_cannot_be_written(atomic: Open, tmp_path):
+    (tmp_path / "file").write_text("text")
+    with pytest.raises(OSError, match="file"), atomic(tmp_path / "file" / "target"):
+        pytest.fail("the work must not even begin")
+    assert (tmp_path / "file").read_text() == "text"
+
+
+@both
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_without_permission_cannot_be_written(atomic: Open, tmp_path):
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(PermissionError), atomic(tmp_path / "target"):
+            pytest.fail("the work must not even begin")
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_does_not_take_the_place_of_a_file(tmp_path):
+    (tmp_path / "target").write_text(OLD)
+    with pytest.raises(InputError, match="is a file, a folder is needed"), atomic_folder(tmp_path / "target"):
+        pytest.fail("the work must not even begin")
+    assert content(tmp_path / "target") == OLD
+
+
+def test_a_file_does_not_take_the_place_of_a_folder(tmp_path):
+    (tmp_path / "target").mkdir()
+    with pytest.raises(InputError, match="a file is needed"), atomic_file(tmp_path / "target"):
+        pytest.fail("the work must not even begin")
+    assert names(tmp_path) == ["target"]
+
+
+def test_a_device_is_not_replaced(monkeypatch):
+    """As root the rename would succeed, and the machine would have no /dev/null any more."""
+    monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("renamed onto the device"))
+    with pytest.raises(InputError, match="device"), atomic_file(os.devnull):
+        pytest.fail("the work must not even begin")
+
+
+@pytest.mark.parametrize("target", [".", "..", ""])
+def test_the_folder_one_stands_in_is_not_replaced(target, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "precious.txt").write_text(OLD)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match="while you are in it"), atomic_folder(target):
+        pytest.fail("the work must not even begin")
+    assert content(tmp_path / "here" / "precious.txt") == OLD
+
+
+@both
+def test_a_link_stays_a_link(atomic: Open, tmp_path):
+    """Weights are large: many keep them on another disk and link to them."""
+    (tmp_path / "disk").mkdir()
+    with atomic(tmp_path / "disk" / "target") as partial:
+        write(partial, OLD)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "target")
+    with atomic(tmp_path / "link") as partial:
+        write(partial, NEW)
+    assert (tmp_path / "link").is_symlink()
+    assert content(tmp_path / "disk" / "target") == NEW
+    assert names(tmp_path) == ["disk", "link"]
+    assert names(tmp_path / "disk") == ["target"]
+
+
+# ------------------------------------------------------------------------------- several at once
+
+
+def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path):
+    target = tmp_path / "target"
+    with atomic_folder(target) as partial:
+        write(partial, NEW)
+        target.mkdir()
+        write(target, OLD)
+    assert content(target) == NEW
+    assert names(tmp_path) == ["target"]
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_path, monkeypatch):
+    """Another process puts its folder there after ours made room and before ours is renamed."""
+    target, other = tmp_path / "target", tmp_path / "other"
+    for folder in (target, other) if there_before else (other,):
+        folder.mkdir()
+        write(folder, OLD)
+    rename, seen = os.replace, []
+
+    def rename_late(source: Path, destination: Path) -> None:
+        if destination == target and not seen:
+            seen.append(source)
+            rename(other, target)
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "replace", rename_late)
+    with atomic_folder(target) as partial:
+        write(partial, NEW)
+    assert seen
+    assert content(target) == NEW
+    assert names(tmp_path) == ["target"]
+
+
+def test_a_folder_that_vanishes_meanwhile_is_no_error(tmp_path, monkeypatch):
+    target = tmp_path / "target"
+    target.mkdir()
+    rename = os.replace
+
+    def taken_away(source: Path, destination: Path) -> None:
+        if source == target and target.exists():
+            shutil.rmtree(target)
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "replace", taken_away)
+    with atomic_folder(target) as partial:
+        write(partial, NEW)
+    assert content(target) == NEW
+
+
+@both
+def test_many_writers_of_one_target_leave_one_whole_result(atomic: Open, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_flush", lambda path: None)  # this test is about names and renames
+    target, writers, rounds = tmp_path / "target", 6, 15
+    barrier, errors = threading.Barrier(writers), []
+
+    def work(number: int) -> None:
+        try:
+            for turn in range(rounds):
+                barrier.wait(timeout=30)
+                with atomic(target) as partial:
+                    write(partial, f"writer {number}, round {turn}")
+        except BaseException as error:
+            barrier.abort()
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert content(target) in {f"writer {number}, round {rounds - 1}" for number in range(writers)}
+    assert names(tmp_path) == ["target"]
+
+
+@both
+def test_what_a_killed_run_left_behind_is_in_nobodys_way(atomic: Open, tmp_path):
+    """In a container every run may have the same process id."""
+    abandoned = atomic(tmp_path / "target")
+    write(abandoned.__enter__(), OLD)
+    with atomic(tmp_path / "target") as partial:
+        write(partial, NEW)
+    assert content(tmp_path / "target") == NEW
+    abandoned.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert content(tmp_path / "target") == NEW
+    assert names(tmp_path) == ["target"]

@@ -1,0 +1,145 @@
+"""Live against transformers and sentence-transformers as they are installed (the ``reference`` extra)."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.bert import Bert
+from minisbert.checkpoint import load_bert, save_bert
+from minisbert.data import SPLITS, pad_batch, read_scored_pairs
+from minisbert.dialects import BERT
+from minisbert.encoder import SentenceEncoder
+from minisbert.tokenizer import Tokenizer
+from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+transformers = pytest.importorskip("transformers", reason="needs the reference extra: pip install '.[reference]'")
+sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+pytestmark = pytest.mark.reference
+
+
+def random_reference(seed: int, **sizes: int) -> "transformers.BertModel":
+    """A BERT with every parameter random (gamma around 1), float64 with float32 values."""
+    torch.manual_seed(seed)
+    model = transformers.BertModel(transformers.BertConfig(**sizes, attn_implementation="eager"))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = 0.2 * torch.randn(parameter.shape)
+            parameter.copy_(1 + noise if "LayerNorm.weight" in name else noise)
+    return model.double().eval()
+
+
+def through_disk(reference: "transformers.BertModel", folder) -> Bert:
+    """The same weights by way of Hugging Face's own save and our own load."""
+    reference.float().save_pretrained(folder)
+    reference.double()
+    return load_bert(folder).double()
+
+
+CONFIGURATIONS = {
+    # name: (vocabulary, width, layers, heads, feed-forward, positions), lengths of the texts
+    "one layer": ((53, 20, 1, 4, 31, 17), (13, 2, 6)),
+    "one head": ((41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
+    "batch of one": ((67, 30, 2, 5, 48, 20), (11,)),
+    "many layers, odd widths": ((29, 21, 7, 3, 10, 9), (7, 3, 5, 2, 6)),
+    "every position taken": ((31, 12, 2, 2, 50, 15), (15, 1)),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_random_models_forward_and_backward(name, tmp_path):
+    (vocabulary, width, layers, heads, feed_forward, positions), lengths = CONFIGURATIONS[name]
+    reference = random_reference(
+        seed=len(name),
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=feed_forward,
+        max_position_embeddings=positions,
+    )
+    ours = through_disk(reference, tmp_path)
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(1, vocabulary, mask.shape) * mask
+    types = torch.randint(0, 2, mask.shape)
+
+    out = reference(ids, mask.long(), types, output_hidden_states=True)
+    states = ours.hidden_states(ids, mask, types)
+    for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
+        assert_parity(f"{name}, hidden state {i}", state, expected, PIECE)
+    assert_parity(f"{name}, pooler", ours.pool(states[-1]), out.pooler_output, PIECE)
+
+    pull = torch.randn(states[-1].shape, dtype=torch.float64) * mask[..., None]
+    (out.last_hidden_state * pull).sum().backward()
+    (states[-1] * pull).sum().backward()
+    names, expected = BERT.names(layers, pooler=True), dict(reference.named_parameters())
+    for parameter_name, parameter in ours.named_parameters():
+        if not parameter_name.startswith("pooler"):
+            gradient = expected[names[parameter_name]].grad
+            assert_parity(f"{name}, gradient of {parameter_name}", parameter.grad, gradient, GRADIENT)
+
+
+def test_what_we_save_transformers_opens(tiny, tmp_path):
+    ours = load_bert(tiny)
+    save_bert(ours, tmp_path)
+    reference = transformers.AutoModel.from_pretrained(tmp_path).eval()
+    ids = torch.randint(5, 131, (3, 7))
+    with torch.no_grad():
+        assert_parity("saved, opened by transformers", ours(ids), reference(ids).last_hidden_state, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def sentences(stsb) -> list[str]:
+    """Every sentence of the STS Benchmark, firsts and seconds."""
+    pairs = [pair for split in SPLITS for pair in read_scored_pairs(stsb / f"sts-{split}.csv")]
+    return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+
+
+@pytest.mark.weights
+def test_token_ids_of_every_stsb_sentence_alone_and_in_pairs(minilm, sentences):
+    reference, ours = transformers.AutoTokenizer.from_pretrained(minilm), Tokenizer.load(minilm)
+    assert len(sentences) == 2 * (5749 + 1500 + 1379)
+    expected = reference(sentences, truncation=True, max_length=256)
+    assert ours.encode(sentences).ids == expected["input_ids"]
+    firsts, seconds = sentences[: len(sentences) // 2], sentences[len(sentences) // 2 :]
+    # and texts over the limit: a hundred sentences in one, the first longer, the second longer, both
+    long = [" ".join(sentences[i : i + 40]) for i in range(0, 400, 40)]
+    firsts, seconds = firsts + long + sentences[:10] + long, seconds + sentences[:10] + long + long[::-1]
+    expected, pairs = reference(firsts, seconds, truncation=True, max_length=256), ours.encode_pairs(firsts, seconds)
+    assert pairs.ids == expected["input_ids"]
+    assert pairs.token_types == expected["token_type_ids"]
+    assert pairs.truncated == 30
+    assert ours.encode(long).ids == reference(long, truncation=True, max_length=256)["input_ids"]
+
+
+@pytest.mark.weights
+def test_vocabulary_alone_gives_the_same_ids(minilm, sentences, tmp_path):
+    for name in ("vocab.txt", "config.json", "tokenizer_config.json", "sentence_bert_config.json"):
+        (tmp_path / name).write_bytes((minilm / name).read_bytes())
+    assert Tokenizer.load(tmp_path).encode(sentences).ids == Tokenizer.load(minilm).encode(sentences).ids
+
+
+@pytest.mark.weights
+def test_every_layer_of_the_real_model(minilm, sentences):
+    reference = transformers.AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
+    ours, tokenizer = load_bert(minilm), Tokenizer.load(minilm)
+    texts = [*sorted(sentences[:2000], key=len)[::125], " ".join(sentences[:40])]  # short to cut at the limit
+    ids, mask = pad_batch(tokenizer.encode(texts).ids, tokenizer.pad_id)
+    assert ids.shape == (17, 256)
+    with torch.no_grad():
+        expected = reference(ids, mask.long(), output_hidden_states=True).hidden_states
+        states = ours.hidden_states(ids, mask)
+    for i, (state, other) in enumerate(zip(states, expected, strict=True)):
+        assert_parity(f"MiniLM live, hidden state {i}", state[mask], other[mask], MINILM_HIDDEN)
+
+
+@pytest.mark.weights
+def test_unit_vectors_of_the_real_model(minilm, sentences):
+    texts = [*sentences[:300], "", " ".join(sentences[:40])]
+    reference = sentence_transformers.SentenceTransformer(str(minilm), device="cpu").encode(texts)
+    ours = SentenceEncoder.load(minilm).encode(texts)
+    assert_parity(
+        "MiniLM live, vectors", torch.from_numpy(ours), torch.from_numpy(np.asarray(reference)), MINILM_VECTOR
+    )

@@ -1,0 +1,168 @@
+"""Correlations against hand-worked values, a slow independent version, and scipy."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from minisbert.metrics import pearson, ranks, spearman
+
+numbers = st.floats(-1e3, 1e3).map(lambda x: round(x, 3))
+few_values = st.integers(-2, 2).map(float)  # so that most are ties
+
+
+def two_lists(values):
+    pairs = st.lists(st.tuples(values, values), min_size=2, max_size=30)
+    return pairs.map(lambda rows: tuple(map(list, zip(*rows, strict=True)))).filter(
+        lambda lists: all(len(set(one)) > 1 for one in lists)
+    )
+
+
+def slow_pearson(x: list[float], y: list[float]) -> float:
+    """From sums over all pairs of rows, without a mean: sum (xi - xj)(yi - yj) over its two norms."""
+    pairs = [(i, j) for i in range(len(x)) for j in range(i)]
+    both = math.fsum((x[i] - x[j]) * (y[i] - y[j]) for i, j in pairs)
+    return (
+        both
+        / math.sqrt(math.fsum((x[i] - x[j]) ** 2 for i, j in pairs))
+        / math.sqrt(math.fsum((y[i] - y[j]) ** 2 for i, j in pairs))
+    )
+
+
+def slow_ranks(x: list[float]) -> list[float]:
+    """A value's rank: 1, plus 1 for each smaller, plus 1/2 for each other equal value."""
+    return [1 + sum(b < a for b in x) + (sum(b == a for b in x) - 1) / 2 for a in x]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 4], 3 / math.sqrt(2 * 14 / 3)),  # 0.98198
+        ([1, 2, 3], [3, 2, 1], -1.0),
+        ([0, 1], [5, 9], 1.0),
+        ([1, 2, 3, 4], [1, -1, -1, 1], 0.0),
+        ([1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),
+    ],
+)
+def test_pearson_by_hand(x, y, expected):
+    assert pearson(x, y) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        ([1, 2, 3], [1, 2, 400], 1.0),
+        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 1 - 6 * 4 / (5 * 24)),  # 1 - 6 sum d^2 / (n (n^2 - 1))
+        ([1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),  # ranks 1.5 1.5 3
+        ([1, 2, 2, 3], [1, 3, 2, 4], 4.5 / math.sqrt(4.5 * 5)),  # ranks 1 2.5 2.5 4
+        ([0, 0, 1, 1], [0, 1, 0, 1], 0.0),
+    ],
+)
+def test_spearman_by_hand(x, y, expected):
+    assert spearman(x, y) == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        ([30, 10, 10, 20], [4, 1.5, 1.5, 3]),
+        ([7], [1]),
+        ([2, 2, 2], [2, 2, 2]),
+        ([-1.0, -0.0, 0.0], [1, 2.5, 2.5]),
+        ([3, 1, 3, 1, 3], [4, 1.5, 4, 1.5, 4]),
+    ],
+)
+def test_ranks_by_hand(x, expected):
+    assert ranks(x).tolist() == expected
+    assert ranks(x).dtype == np.float64
+
+
+@given(st.lists(few_values | numbers, min_size=1, max_size=40))
+def test_ranks_equal_pairwise_counting(x):
+    assert ranks(x).tolist() == slow_ranks(x)  # halves of small integers are exact
+
+
+@given(two_lists(numbers))
+def test_pearson_equals_the_slow_version(lists):
+    assume(all(max(one) - min(one) > 0.1 for one in lists))  # else the digits that differ are lost to rounding
+    assert pearson(*lists) == pytest.approx(slow_pearson(*lists), abs=1e-9)
+
+
+@given(two_lists(few_values) | two_lists(numbers))
+def test_spearman_equals_the_slow_version(lists):
+    x, y = lists
+    assert spearman(x, y) == pytest.approx(slow_pearson(slow_ranks(x), slow_ranks(y)), abs=1e-13)
+
+
+@given(two_lists(numbers | few_values))
+def test_both_are_symmetric_odd_and_within_minus_one_to_one(lists):
+    x, y = lists
+    for metric in (pearson, spearman):
+        assert -1.0 <= metric(x, y) <= 1.0
+        assert metric(y, x) == pytest.approx(metric(x, y), abs=1e-14)
+        assert metric(x, [-value for value in y]) == pytest.approx(-metric(x, y), abs=1e-14)
+        assert metric(x, x) == pytest.approx(1.0, abs=1e-15)
+
+
+@given(two_lists(st.integers(-20, 20)))
+def test_spearman_sees_only_the_order(lists):
+    x, y = lists
+    expected = spearman(x, y)
+    assert spearman([value**3 for value in x], y) == expected
+    assert spearman(x, np.exp(y)) == expected
+    assert spearman([7 - value for value in x], y) == pytest.approx(-expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200])
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_scale_and_shift_change_nothing(scale, shift):
+    x, y = np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 2.0, 4.0, 0.5])
+    assert pearson((x + shift) * scale, y) == pytest.approx(pearson(x, y), abs=1e-14)
+    assert pearson(x, (y - shift) * scale) == pytest.approx(pearson(x, y), abs=1e-14)
+    assert spearman(x * scale, y * scale) == pytest.approx(spearman(x, y), abs=1e-15)
+
+
+def test_float32_scores_are_correlated_in_float64():
+    x = np.array([0.9, 0.90001, 0.9002], dtype=np.float32)
+    y = [1, 2, 3]
+    assert pearson(x, y) == pearson(x.astype(np.float64), y)
+    assert pearson(x, y) == pytest.approx(slow_pearson(x.tolist(), y), abs=1e-9)
+
+
+@pytest.mark.parametrize("metric", [pearson, spearman])
+@pytest.mark.parametrize(
+    ("x", "y", "message"),
+    [
+        ([2, 2, 2], [1, 2, 3], r"the first list is constant \(2\)"),
+        ([1, 2, 3], [0.1, 0.1, 0.1], r"the second list is constant \(0.1\)"),
+        ([-0.0, 0.0], [1, 2], "the first list is constant"),
+        ([1, math.nan, 3], [1, 2, 3], "value 1 of the first list is not a finite number"),
+        ([1, 2, 3], [1, 2, math.inf], "value 2 of the second list is not a finite number"),
+        ([-math.inf, 2, 3], [1, 2, 3], "value 0 of the first list is not a finite number"),
+        ([1, 2], [1, 2, 3], r"shapes \(2,\) and \(3,\)"),
+        ([[1, 2]], [[1, 3]], r"shapes \(1, 2\) and \(1, 2\)"),
+        ([[1], [2]], [1, 2], r"shapes \(2, 1\) and \(2,\)"),
+        (1, 2, r"shapes \(\) and \(\)"),
+        ([1], [2], "at least 2 values, not 1"),
+        ([], [], "at least 2 values, not 0"),
+    ],
+)
+def test_where_no_correlation_is_defined(metric, x, y, message):
+    with pytest.raises(ValueError, match=message):
+        metric(x, y)
+
+
+@pytest.mark.reference
+def test_correlations_equal_scipy():
+    stats = pytest.importorskip("scipy.stats")
+    random = np.random.default_rng(0)
+    for count in (2, 3, 17, 1379):
+        for decimals in (0, 1, 8):
+            x = np.round(random.normal(size=count), decimals)
+            y = np.round(x + random.normal(size=count), decimals)
+            if len(set(x)) > 1 and len(set(y)) > 1:
+                assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic, abs=1e-13)
+                assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic, abs=1e-13)
+            assert ranks(x).tolist() == stats.rankdata(x).tolist()
