@@ -29,8 +29,9 @@ class BertConfig:
     num_hidden_layers: int  # L
     num_attention_heads: int  # H
     intermediate_size: int  # F
-    max_position_embeddings: int  # the most tokens one text can have
-    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second
+    max_position_embeddings: int  # rows of the position table
+    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second; DistilBERT has none
+    position_offset: int = 0  # row of the first token: RoBERTa starts behind its padding index
     layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
     hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
     attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
@@ -38,13 +39,14 @@ class BertConfig:
     position_embedding_type: str = "absolute"  # learned, one vector per position
     initializer_range: float = 0.02  # standard deviation of freshly made weights (BERT, A.2)
     pad_token_id: int = 0
+    model_type: str = "bert"  # the family of ``dialects.py`` whose names a saved checkpoint bears
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        for name in (*sizes, "max_position_embeddings", "type_vocab_size"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+        for name in (*sizes, "max_position_embeddings", "type_vocab_size", "position_offset"):
+            value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} cannot be shared out to {self.num_attention_heads} "
@@ -61,6 +63,13 @@ class BertConfig:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
+        if self.positions < 1:
+            raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
+
+    @property
+    def positions(self) -> int:
+        """The most tokens that one text can have."""
+        return self.max_position_embeddings - self.position_offset
 
 
 # ---------------------------------------------------------------------------------------- formulas
@@ -129,16 +138,17 @@ class Embeddings(nn.Module):
         super().__init__()
         self.word = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position = nn.Embedding(config.max_position_embeddings, config.hidden_size)
-        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.token_type = nn.Embedding(config.type_vocab_size, config.hidden_size) if config.type_vocab_size else None
+        self.offset = config.position_offset
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, ids: Tensor, token_types: Tensor | None) -> Tensor:
         """ids (B, T), token_types (B, T) or None for all zero -> (B, T, D)."""
-        positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
-        if token_types is None:
-            token_types = torch.zeros_like(ids)  # (B, T)
-        x = self.word(ids) + self.position(positions) + self.token_type(token_types)  # (B, T, D)
+        positions = torch.arange(self.offset, self.offset + ids.shape[1], device=ids.device)  # (T,)
+        x = self.word(ids) + self.position(positions)  # (B, T, D) + (T, D)
+        if self.token_type is not None:
+            x = x + self.token_type(torch.zeros_like(ids) if token_types is None else token_types)  # (B, T, D)
         return self.dropout(self.norm(x))  # (B, T, D)
 
 
@@ -256,9 +266,9 @@ class Bert(nn.Module):
     def _check(self, ids: Tensor, mask: Tensor | None, token_types: Tensor | None) -> None:
         if ids.ndim != 2 or 0 in ids.shape:
             raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
-        if ids.shape[1] > self.config.max_position_embeddings:
+        if ids.shape[1] > self.config.positions:
             raise ValueError(
-                f"{ids.shape[1]} tokens, but the position table has {self.config.max_position_embeddings}: "
+                f"{ids.shape[1]} tokens, but the position table has {self.config.positions}: "
                 "cut the text before it comes here (the tokenizer does)"
             )
         if ids.min() < 0 or ids.max() >= self.config.vocab_size:
@@ -269,6 +279,9 @@ class Bert(nn.Module):
         for name, other in (("mask", mask), ("token_types", token_types)):
             if other is not None and other.shape != ids.shape:
                 raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
+        types = self.config.type_vocab_size
+        if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
+            raise ValueError(f"token_types run up to {token_types.max().item()}, this model has {types or 'no'} types")
         if mask is not None:
             if mask.is_floating_point():
                 raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")

@@ -22,8 +22,8 @@ from minisbert.console import InputError
 from minisbert.dialects import DIALECTS, Dialect
 from minisbert.files import read_json, write_json
 
-# what config.json may say about a model that this encoder does not compute, and the only value accepted
-REFUSED = {"is_decoder": False, "add_cross_attention": False}
+# what config.json may say about a model that this encoder does not compute, and the only values accepted
+ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
 
 
 def read_config(folder: Path) -> tuple[Dialect, BertConfig]:
@@ -34,18 +34,18 @@ def read_config(folder: Path) -> tuple[Dialect, BertConfig]:
     raw = read_json(path)
     dialect = DIALECTS.get(raw.get("model_type"))
     if dialect is None:
-        raise InputError(
-            f"{path}: model_type {raw.get('model_type')!r} is not supported, only {', '.join(DIALECTS)} so far"
-        )
-    for key, accepted in REFUSED.items():
-        if raw.get(key, accepted) != accepted:
-            raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted!r} is")
+        raise InputError(f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(DIALECTS)} are")
+    for key, accepted in ACCEPTED.items():
+        if raw.get(key, accepted[0]) not in accepted:
+            raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is")
+    stated = dialect.fields(raw)
     fields = dataclasses.fields(BertConfig)
-    missing = [field.name for field in fields if field.default is dataclasses.MISSING and field.name not in raw]
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    missing = [dialect.settings.get(name, name) for name in required if name not in stated]
     if missing:
         raise InputError(f"{path} does not say {', '.join(missing)}")
     try:
-        return dialect, BertConfig(**{field.name: raw[field.name] for field in fields if field.name in raw})
+        return dialect, BertConfig(**{field.name: stated[field.name] for field in fields if field.name in stated})
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
 
@@ -60,7 +60,7 @@ def load_bert(folder: str | Path) -> Bert:
     dialect, config = read_config(folder)
     path = folder / "model.safetensors"
     found = read_tensors(path, dialect)
-    has_pooler = any(name.startswith(tuple(dialect.pooler.values())) for name in found)
+    has_pooler = any(name.startswith(f"{theirs}.") for theirs in dialect.pooler.values() for name in found)
     with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
         bert = Bert(config, pooler=has_pooler)
     names = dialect.names(config.num_hidden_layers, has_pooler)
@@ -105,13 +105,10 @@ def read_tensors(path: Path, dialect: Dialect) -> dict[str, Tensor]:
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
-    """Write ``config.json`` and ``model.safetensors`` under Hugging Face's names, on the CPU, as float32."""
-    dialect = DIALECTS["bert"]
-    config = dataclasses.asdict(bert.config)
-    write_json(
-        folder / "config.json",
-        {"architectures": [dialect.architecture], "model_type": dialect.model_type, "dtype": "float32"} | config,
-    )
+    """Write ``config.json`` and ``model.safetensors`` in the model's own dialect, float32."""
+    dialect = DIALECTS[bert.config.model_type]
+    about = {"architectures": [dialect.architecture], "dtype": "float32"}
+    write_json(folder / "config.json", about | dialect.raw(dataclasses.asdict(bert.config)))
     names = dialect.names(bert.config.num_hidden_layers, bert.pooler is not None)
     tensors = {
         names[ours]: parameter.detach().float().cpu().contiguous() for ours, parameter in bert.named_parameters()

@@ -1,10 +1,15 @@
-"""One explicit name table per checkpoint family: what each of our tensors is called in a file.
+"""One explicit name table per checkpoint family: what each of our tensors and settings is called in its files.
 
 A table maps our module's name to the file's; a line with ``{i}`` stands for every layer. Reading and writing
 use the same table, so a checkpoint goes through both ways without loss.
+
+    bert        BERT, MiniLM, and most sentence encoders; as ``bert.*`` with gamma and beta where it is old
+    distilbert  other names, no token types, no pooler
+    roberta     BERT's names; positions start behind the padding index, one token type
 """
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,9 @@ class Dialect:
     linears: dict[str, str]
     pooler: dict[str, str]  # optional: in the file or not
     prefix: str  # stands before every name in files that also hold pre-training heads
-    skipped: frozenset[str] = field(default_factory=frozenset)  # in some files, of no use to an encoder
+    skipped: frozenset[str]  # in some files, of no use to an encoder
+    settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
+    constants: dict[str, Any] = field(default_factory=dict)  # our config fields that the family never states
 
     def names(self, layers: int, pooler: bool) -> dict[str, str]:
         """Our name -> the file's name, of every tensor of a model with so many layers."""
@@ -37,6 +44,23 @@ class Dialect:
             if name.endswith(f"LayerNorm{old}"):
                 name = name.removesuffix(old) + new
         return name
+
+    def fields(self, raw: dict) -> dict[str, Any]:
+        """The contents of ``config.json`` under our field names, the family's constants filled in."""
+        renamed = {theirs: ours for ours, theirs in self.settings.items()}
+        found = {renamed.get(key, key): value for key, value in raw.items()} | self.constants
+        if self.model_type == "roberta":
+            found["position_offset"] = found.get("pad_token_id", 1) + 1
+        return found
+
+    def raw(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The inverse: our fields as the family's ``config.json`` has them, what it never states left out."""
+        hidden = {*self.constants, "position_offset"}
+        return {self.settings.get(name, name): value for name, value in fields.items() if name not in hidden}
+
+
+def dense(module: str) -> set[str]:
+    return {f"{module}.weight", f"{module}.bias"}
 
 
 BERT = Dialect(
@@ -63,19 +87,68 @@ BERT = Dialect(
     pooler={"pooler": "pooler.dense"},
     prefix="bert.",
     skipped=frozenset(
-        {
-            "embeddings.position_ids",  # 0, 1, 2, ...: a constant that old versions saved
-            "cls.predictions.bias",  # the heads of pre-training: masked words and next sentence
-            "cls.predictions.transform.dense.weight",
-            "cls.predictions.transform.dense.bias",
-            "cls.predictions.transform.LayerNorm.weight",
-            "cls.predictions.transform.LayerNorm.bias",
-            "cls.predictions.decoder.weight",
-            "cls.predictions.decoder.bias",
-            "cls.seq_relationship.weight",
-            "cls.seq_relationship.bias",
-        }
+        # 0, 1, 2, ...: a constant that old versions saved
+        {"embeddings.position_ids"}
+        # the heads of pre-training: masked words and next sentence
+        | {"cls.predictions.bias"}
+        | dense("cls.predictions.transform.dense")
+        | dense("cls.predictions.transform.LayerNorm")
+        | dense("cls.predictions.decoder")
+        | dense("cls.seq_relationship")
     ),
 )
 
-DIALECTS = {dialect.model_type: dialect for dialect in (BERT,)}
+DISTILBERT = Dialect(
+    model_type="distilbert",
+    architecture="DistilBertModel",
+    tables={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+    },
+    norms={
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
+        "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+    },
+    linears={
+        "layers.{i}.attention.query": "transformer.layer.{i}.attention.q_lin",
+        "layers.{i}.attention.key": "transformer.layer.{i}.attention.k_lin",
+        "layers.{i}.attention.value": "transformer.layer.{i}.attention.v_lin",
+        "layers.{i}.attention.output": "transformer.layer.{i}.attention.out_lin",
+        "layers.{i}.feed_forward.up": "transformer.layer.{i}.ffn.lin1",
+        "layers.{i}.feed_forward.down": "transformer.layer.{i}.ffn.lin2",
+    },
+    pooler={},
+    prefix="distilbert.",
+    skipped=frozenset(
+        {"embeddings.position_ids"} | dense("vocab_transform") | dense("vocab_layer_norm") | dense("vocab_projector")
+    ),
+    settings={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "hidden_act": "activation",
+    },
+    constants={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"},
+)
+
+ROBERTA = Dialect(
+    model_type="roberta",
+    architecture="RobertaModel",
+    tables=BERT.tables,
+    norms=BERT.norms,
+    linears=BERT.linears,
+    pooler=BERT.pooler,
+    prefix="roberta.",
+    skipped=frozenset(
+        {"embeddings.position_ids", "lm_head.bias"}
+        | dense("lm_head.dense")
+        | dense("lm_head.layer_norm")
+        | dense("lm_head.decoder")
+    ),
+)
+
+DIALECTS = {dialect.model_type: dialect for dialect in (BERT, DISTILBERT, ROBERTA)}

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
+from urllib.error import HTTPError
 
 from minisbert.console import InputError, LiveLine
 
@@ -169,6 +170,8 @@ def connect(address: str) -> Iterator[IO[bytes]]:
     try:
         response = urllib.request.urlopen(address, timeout=TIMEOUT)
     except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError: no address at all
+        if isinstance(error, HTTPError):  # it holds the connection
+            error.close()
         raise FetchError(f"{address}: {error}") from error
     with response:
         yield response

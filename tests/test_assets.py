@@ -592,7 +592,7 @@ def test_verify_finds_what_is_missing(site, store, capsys):
 
 
 def test_verify_of_a_named_asset_that_is_not_there_is_an_error(site):
-    with pytest.raises(InputError, match="fetch again: python -m minisbert.assets fetch tiny"):
+    with pytest.raises(InputError, match=r"fetch again: python -m minisbert\.assets fetch tiny"):
         run("verify", "tiny")
 
 

@@ -1,0 +1,470 @@
+"""Fine-tuning: the schedule, the loop, what a run writes, and what stops it."""
+
+import json
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity, mse_loss
+
+from minisbert import train
+from minisbert.console import InputError, run_command
+from minisbert.data import read_scored_pairs
+from minisbert.dialects import BERT
+from minisbert.encoder import SentenceEncoder
+from minisbert.losses import cosine_mse_loss
+from minisbert.train import linear_schedule, main, parse
+from tests.conftest import ROOT
+from tests.parity import TRACE, assert_parity, golden
+
+SUBJECTS = {
+    "animal": ["cat", "dog", "kitten", "bird", "horse"],
+    "sky": ["sun", "moon", "rain", "snow"],
+    "sound": ["music", "guitar", "piano"],
+}
+FRAMES = ["the {}", "a {} is in the park", "a small {}", "the {} is under the house", "a {} and a {}"]
+
+
+def toy_rows(count: int, seed: int) -> list[str]:
+    """Pairs of one subject score 5 or 4, of two subjects 0 or 1: a child could learn it."""
+    chance = random.Random(seed)
+
+    def sentence(subject: str) -> str:
+        words = SUBJECTS[subject]
+        return chance.choice(FRAMES).format(chance.choice(words), chance.choice(words))
+
+    rows = []
+    for i in range(count):
+        one, other = chance.sample(list(SUBJECTS), 2)
+        alike = i % 2 == 0
+        score = chance.choice([4, 5]) if alike else chance.choice([0, 1])
+        rows.append(f"{score}\t{sentence(one)}\t{sentence(one if alike else other)}\n")
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Three files of toy pairs, as the options that name them."""
+    folder = tmp_path_factory.mktemp("pairs")
+    arguments = []
+    for seed, (option, count) in enumerate({"--data": 40, "--dev": 20, "--test": 20}.items()):
+        path = folder / f"{option[2:]}.tsv"
+        path.write_text("".join(toy_rows(count, seed)))
+        arguments += [option, str(path)]
+    return arguments
+
+
+@pytest.fixture
+def run(tiny: Path, data: list[str], tmp_path: Path):
+    """``run("name", "--epochs", "2")`` trains the tiny model on the toy pairs -> the folder of the run."""
+
+    def start(name: str, *arguments: str) -> Path:
+        main(["--model", str(tiny), *data, "--batch-size", "8", "--out", str(tmp_path / name), *arguments])
+        return tmp_path / name
+
+    return start
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, without what the clock had a say in."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in metrics(folder) if "loss" in line]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return SentenceEncoder.load(folder).state_dict()
+
+
+# ------------------------------------------------------------------------------------- learning rate
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "shares"),
+    [
+        (2, 6, [0, 0.5, 1, 0.75, 0.5, 0.25, 0]),
+        (0, 4, [1, 0.75, 0.5, 0.25, 0]),
+        (3, 3, [0, 1 / 3, 2 / 3, 0]),
+        (1, 1, [0, 0]),
+    ],
+)
+def test_linear_schedule_by_hand(warmup, total, shares):
+    assert [linear_schedule(step, warmup, total) for step in range(total + 1)] == pytest.approx(shares, abs=1e-15)
+
+
+def test_the_schedule_stays_at_0_after_the_end():
+    assert linear_schedule(9, 2, 6) == 0
+
+
+# ----------------------------------------------------------------------------- the arithmetic of training
+
+
+def test_ten_steps_are_those_of_the_reference(tiny):
+    """Loss, learning rate and every weight of ten AdamW steps, against transformers and sentence-transformers."""
+    expected = golden("trace")
+    encoder = SentenceEncoder.load(tiny).double().eval()
+    # the pooler is in the file but takes no part: it has no gradient and AdamW leaves it alone
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=1e-2, weight_decay=0.01)
+    found, rates = [], []
+    for step in range(10):
+        rates.append(1e-2 * linear_schedule(step, 3, 12))
+        optimizer.param_groups[0]["lr"] = rates[-1]
+        u, v = (encoder(expected[f"{side}.ids"], expected[f"{side}.mask"]) for side in ("first", "second"))
+        loss = cosine_mse_loss(u, v, expected["targets"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    assert_parity("trace losses", torch.tensor(found, dtype=torch.float64), expected["losses"], TRACE)
+    assert_parity("trace rates", torch.tensor(rates, dtype=torch.float64), expected["rates"], TRACE)
+    for ours, theirs in BERT.names(2, pooler=False).items():
+        assert_parity(f"trace {ours}", encoder.bert.get_parameter(ours), expected[f"after.{theirs}"], TRACE)
+
+
+@pytest.fixture
+def without_dropout(tiny: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "without-dropout"
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:
+    """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
+    encoder = SentenceEncoder.load(folder)
+    pairs = read_scored_pairs(path)
+    targets = torch.tensor([pair.score / 5 for pair in pairs])
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=lr, weight_decay=0.1)
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-9, 1, warmup)
+    fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 1e-9, epochs - warmup)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
+    found = []
+    for _ in range(epochs):
+        sides = []
+        for texts in ([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]):
+            ids = [torch.tensor(ids) for ids in encoder.tokenizer.encode(texts).ids]
+            sides.append(torch.stack([encoder(row[None])[0] for row in ids]))  # one by one: no padding, no mask
+        loss = mse_loss(cosine_similarity(*sides), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(encoder.parameters(), clip)
+        optimizer.step()
+        schedule.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.0])
+def test_the_loop_computes_what_the_recipe_says(run, without_dropout, data, clip):
+    """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's ready-made pieces."""
+    options = ["--model", str(without_dropout), "--lr", "1e-3", "--warmup", "0.34", "--weight-decay", "0.1"]
+    folder = run("run", *options, "--clip", str(clip), "--batch-size", "40", "--epochs", "6", "--log-every", "1")
+    expected = independent_losses(without_dropout, Path(data[1]), epochs=6, lr=1e-3, warmup=3, clip=clip)
+    # float32 sums in another order: 1e-6 of a loss of .2, where a forgotten clip or decay shows from 1e-4 on
+    np.testing.assert_allclose(losses(folder), expected, atol=1e-6, rtol=0)
+    rates = [line["lr"] for line in metrics(folder) if "loss" in line]
+    np.testing.assert_allclose(rates, [0, 1e-3 / 3, 2e-3 / 3, 1e-3, 2e-3 / 3, 1e-3 / 3], atol=1e-12, rtol=0)
+
+
+# ---------------------------------------------------------------------------------------- a whole run
+
+
+def test_the_defaults_are_the_recipe():
+    options = parse([])
+    assert (options.model, options.data, options.dev, options.test) == ("all-MiniLM-L6-v2", "stsb", None, None)
+    assert (options.lr, options.batch_size, options.warmup, options.epochs, options.seed) == (2e-5, 32, 0.1, 1, 42)
+    assert (options.weight_decay, options.clip, options.max_steps, options.pooling) == (0.0, 1.0, None, None)
+
+
+def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
+    folder = run("run", "--epochs", "6", "--lr", "5e-3", "--log-every", "5")
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "metrics.jsonl", "model", "results.json"]
+
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["model"], config["lr"], config["epochs"], config["seed"]) == (str(tiny), 5e-3, 6, 42)
+    assert config["torch"] == torch.__version__
+
+    lines = metrics(folder)
+    assert [line["step"] for line in lines if "dev" in line] == [0, 5, 10, 15, 20, 25, 30]  # before, then each epoch
+    assert [line["step"] for line in lines if "loss" in line] == [5, 10, 15, 20, 25, 30]
+    assert [line["epoch"] for line in lines if "dev" in line] == [0, 1, 2, 3, 4, 5, 6]
+    assert lines[0]["step"] == 0
+    assert set(lines[0]["dev"]) == {"pearson", "spearman"}
+    assert losses(folder)[-1] < losses(folder)[0] / 2
+
+    results = json.loads((folder / "results.json").read_text())
+    assert set(results) == {"before", "after", "seconds", "steps"}
+    assert results["steps"] == 30
+    for split in ("dev", "test"):
+        before, after = (results[when][split]["spearman"]["cosine"] for when in ("before", "after"))
+        assert after > before + 0.1
+    best = max(line["dev"]["spearman"] for line in lines if "dev" in line)
+    assert results["after"]["dev"]["spearman"]["cosine"] == pytest.approx(best, abs=1e-9)
+
+    vectors = SentenceEncoder.load(folder / "model").encode(["the cat", "a small dog", "the moon"])
+    assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
+
+    captured = capsys.readouterr()
+    assert "30 steps of 8 pairs" in captured.err
+    shown = [f"{100 * results[when]['test']['spearman']['cosine']:.2f}" for when in ("before", "after")]
+    assert " -> ".join(shown) in captured.out
+
+
+def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, tiny, data):
+    """Labels turned upside down: every step makes the model worse on dev, so the first one is kept."""
+    path = Path(data[1]).with_name("upside-down.tsv")
+    rows = [row.split("\t", 1) for row in Path(data[1]).read_text().splitlines(keepends=True)]
+    path.write_text("".join(f"{5 - int(score)}\t{rest}" for score, rest in rows))
+    folder = run("run", "--data", str(path), "--lr", "5e-3", "--epochs", "2")
+    curve = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
+    assert max(curve) == curve[0] > curve[-1]
+    untrained = weights(tiny)
+    assert all(torch.equal(value, untrained[name]) for name, value in weights(folder / "model").items())
+
+
+def test_one_seed_one_result(run):
+    """The same seed gives the same numbers and weights to the last bit, another seed does not."""
+    first, again, other = (
+        run(name, "--lr", "5e-3", "--log-every", "1", "--seed", seed)
+        for name, seed in (("first", "7"), ("again", "7"), ("other", "8"))
+    )
+    assert metrics(first) == metrics(again)
+    assert losses(first)[0] != losses(other)[0]
+    same, different = weights(again / "model"), weights(other / "model")
+    assert all(torch.equal(value, same[name]) for name, value in weights(first / "model").items())
+    assert any(not torch.equal(value, different[name]) for name, value in weights(first / "model").items())
+
+
+@pytest.mark.parametrize(("most", "steps"), [(3, 3), (7, 7), (1000, 10)])
+def test_max_steps_ends_a_run_early_with_the_rate_at_its_end(run, most, steps):
+    """Two epochs of five batches; the schedule is planned for the steps that are made."""
+    folder = run("run", "--epochs", "2", "--max-steps", str(most), "--log-every", "1", "--lr", "1", "--warmup", "0")
+    assert [line["step"] for line in metrics(folder) if "loss" in line] == list(range(1, steps + 1))
+    assert metrics(folder)[-1]["step"] == steps
+    assert "dev" in metrics(folder)[-1]
+    assert json.loads((folder / "results.json").read_text())["steps"] == steps
+    rates = [line["lr"] for line in metrics(folder) if "loss" in line]
+    assert rates == pytest.approx([1 - step / steps for step in range(steps)], abs=1e-12)
+
+
+def test_each_line_of_metrics_is_the_mean_loss_since_the_line_before(run):
+    each, grouped = (run(name, "--log-every", every) for name, every in (("each", "1"), ("grouped", "2")))
+    one, two, three, four, five = losses(each)
+    # the last line, at the end of the run, is the mean over the last two steps again
+    expected = [(one + two) / 2, (three + four) / 2, (four + five) / 2]
+    assert losses(grouped) == pytest.approx(expected, abs=1e-12)
+
+
+def test_long_sentences_are_reported(run, tmp_path, capsys):
+    path = tmp_path / "long.tsv"
+    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
+    run("run", "--data", str(path))
+    assert "1 of 4 texts were longer than 16 tokens and were cut" in capsys.readouterr().err
+
+
+def test_a_pooling_of_ones_own_is_trained_and_saved(run):
+    folder = run("run", "--pooling", "cls", "--max-steps", "1")
+    assert SentenceEncoder.load(folder / "model").pooling.mode == "cls"
+
+
+# ---------------------------------------------------------------------------------- the run's folder
+
+
+def test_an_existing_run_is_replaced_only_when_asked(run):
+    folder = run("run", "--max-steps", "1")
+    before = (folder / "metrics.jsonl").read_text()
+    (folder / "last").mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"run exists: choose another --out, or --overwrite"):
+        run("run", "--max-steps", "2")
+    assert (folder / "metrics.jsonl").read_text() == before
+    run("run", "--max-steps", "2", "--overwrite")
+    assert metrics(folder)[-1]["step"] == 2
+    assert not (folder / "last").exists()
+    assert (folder / "notes.txt").read_text() == "mine"
+
+
+def test_what_is_no_run_is_never_overwritten(run, tiny, tmp_path):
+    shutil.copytree(tiny, tmp_path / "model")
+    (tmp_path / "file").write_text("text")
+    for name in ("model", "file"):
+        with pytest.raises(InputError, match="is not the folder of a run"):
+            run(name, "--overwrite")
+    assert (tmp_path / "file").read_text() == "text"
+    SentenceEncoder.load(tmp_path / "model")
+
+
+def test_an_empty_folder_is_welcome(run, tmp_path):
+    (tmp_path / "run").mkdir()
+    assert (run("run", "--max-steps", "1") / "results.json").is_file()
+
+
+def test_a_run_has_a_name_of_its_own(tiny, data, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main(["--model", str(tiny), *data, "--max-steps", "1"])
+    assert (tmp_path / "runs" / "data-tiny" / "results.json").is_file()
+
+
+# ------------------------------------------------------------------------------------------- Ctrl-C
+
+
+def interrupt_at(call: int, function):
+    """``function``, but Ctrl-C comes at its so manieth call."""
+    calls = 0
+
+    def interrupted(*arguments, **options):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return interrupted
+
+
+def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypatch, capsys):
+    """Interrupted at the third step: last/ has two, model/ none (the best so far is the untrained one)."""
+    monkeypatch.setattr(train, "cosine_mse_loss", interrupt_at(3, cosine_mse_loss))
+    # a rate that does not depend on the length of the run, so that a run of two steps is the same
+    monkeypatch.setattr(train, "linear_schedule", lambda *_: 1.0)
+    with pytest.raises(SystemExit, match="130"):
+        run_command(lambda: run("run", "--lr", "5e-3", "--log-every", "1"))
+    folder = tmp_path / "run"
+    err = capsys.readouterr().err
+    assert f"stopped at step 2: its weights are in {folder / 'last'}, the best by dev in {folder / 'model'}" in err
+    assert len(losses(folder)) == 2
+    assert not (folder / "results.json").exists()
+    untrained, last = weights(tiny), weights(folder / "last")
+    assert any(not torch.equal(value, untrained[name]) for name, value in last.items())
+    assert all(torch.equal(value, untrained[name]) for name, value in weights(folder / "model").items())
+
+
+def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "evaluate", interrupt_at(1, train.evaluate))
+    with pytest.raises(KeyboardInterrupt):
+        run("run")
+    err = capsys.readouterr().err
+    assert "stopped at step 0" in err
+    assert "best by dev" not in err
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json", "last", "metrics.jsonl"]
+
+
+def test_an_interrupted_run_can_be_overwritten(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "cosine_mse_loss", interrupt_at(2, cosine_mse_loss))
+        with pytest.raises(KeyboardInterrupt):
+            run("run")
+    folder = run("run", "--overwrite", "--max-steps", "1")
+    assert not (folder / "last").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for another process")
+def test_a_real_ctrl_c_ends_with_exit_code_130(tiny, data, tmp_path):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "minisbert.train", "--model", str(tiny), *data, "--out", str(folder)]
+    process = subprocess.Popen(
+        [*command, "--epochs", "100000", "--batch-size", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a shell's background jobs, and all they start, ignore SIGINT
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while process.poll() is None and time.monotonic() < deadline:
+            if (folder / "metrics.jsonl").is_file() and losses(folder):  # it is training
+                break
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert int(re.search(r"stopped at step (\d+)", err)[1]) >= 10
+    assert err.splitlines()[-1] == "stopped"
+    SentenceEncoder.load(folder / "last")
+    SentenceEncoder.load(folder / "model")
+
+
+# ----------------------------------------------------------------------------------- what cannot be used
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--batch-size", ["0", "-1", "2.5", "many"]),
+        ("--lr", ["nan", "-1e-5", "inf", "fast"]),
+        ("--warmup", ["1.5", "1", "-0.1", "nan"]),
+        ("--epochs", ["0", "-1"]),
+        ("--max-steps", ["0"]),
+        ("--log-every", ["0"]),
+        ("--weight-decay", ["-1", "nan"]),
+        ("--clip", ["-1", "nan", "inf"]),
+        ("--seed", ["-1", str(2**64), "now"]),
+    ],
+)
+def test_a_number_out_of_range_exits_2_and_names_the_option(option, values, capsys):
+    for value in values:
+        with pytest.raises(SystemExit, match="2"):
+            parse([f"{option}={value}"])
+        assert f"argument {option}: invalid" in capsys.readouterr().err
+
+
+def test_the_largest_seed_is_a_seed(run):
+    run("run", "--seed", str(2**64 - 1), "--max-steps", "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "no-model"], "no model 'no-model': neither a folder nor one of all-MiniLM-L6-v2"),
+        (["--device", "tpu"], "device 'tpu' cannot be used"),
+        (["--pooling", "sum"], "unknown pooling 'sum'"),
+        (["--data", "no.tsv"], "no.tsv does not exist"),
+    ],
+)
+def test_what_cannot_be_used_leaves_no_folder(run, tmp_path, arguments, message):
+    with pytest.raises(InputError, match=message):
+        run("run", *arguments)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("option", ["--dev", "--test"])
+def test_scores_without_a_correlation_are_told_before_anything_is_written(run, tmp_path, option):
+    path = tmp_path / "constant.tsv"
+    path.write_text("3\ta cat\ta dog\n3\tsun\tmoon\n")
+    with pytest.raises(InputError, match=r"constant\.tsv: a correlation needs at least two pairs"):
+        run("run", option, str(path))
+    assert not (tmp_path / "run").exists()
+
+
+def test_bad_input_is_one_line_and_exit_code_2(tiny, data, tmp_path):
+    path = tmp_path / "scores.tsv"
+    path.write_text("5\ta cat\ta dog\n80\tsun\tmoon\n")
+    command = [sys.executable, "-m", "minisbert.train", "--model", str(tiny), *data, "--data", str(path)]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == f"error: {path}, line 2: the score 80 is not on the scale of 0 to 5; rescale the file\n"
+    assert not (tmp_path / "run").exists()
