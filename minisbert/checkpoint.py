@@ -1,26 +1,26 @@
 """A folder on disk <-> the modules, strict in both directions.
 
-The folder is laid out as sentence-transformers lays it out, so that models move both ways:
+``config.json`` and ``model.safetensors`` are read and written with Hugging Face's names (``dialects.py``); what
+stands behind the encoder in a sentence model is ``layout.py``'s. Only safetensors are opened. An old checkpoint,
+which is a pickle, is converted once, by torch's restricted unpickler:
 
-    config.json, model.safetensors       the encoder, with Hugging Face's names
-    tokenizer.json, vocab.txt, ...       the tokenizer
-    sentence_bert_config.json            the length limit
-    modules.json                         what stands behind the encoder: pooling, then perhaps normalising
-    1_Pooling/config.json                which pooling
+    python -m minisbert.checkpoint convert path/to/pytorch_model.bin
 """
 
+import argparse
 import dataclasses
+import pickle
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from minisbert.bert import Bert, BertConfig
-from minisbert.console import InputError
+from minisbert.console import InputError, run_command
 from minisbert.dialects import DIALECTS, Dialect
-from minisbert.files import read_json, write_json
+from minisbert.files import atomic_file, read_json, write_json
 
 # what config.json may say about a model that this encoder does not compute, and the only values accepted
 ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
@@ -81,27 +81,42 @@ def load_bert(folder: str | Path) -> Bert:
 
 def read_tensors(path: Path, dialect: Dialect) -> dict[str, Tensor]:
     """Every tensor of a safetensors file under its canonical name, those that the dialect skips left out."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in read_safetensors(path).items():
+        canonical = dialect.canonical(name)
+        if canonical in found:
+            raise InputError(f"{path} holds {canonical} twice, under two names")
+        if canonical not in dialect.skipped:
+            found[canonical] = tensor
+    return found
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a file; ``InputError`` where it is missing or damaged, with what may stand there instead."""
     if not path.is_file():
         hint = ""
         if path.with_name("pytorch_model.bin").exists():
-            hint = "; pytorch_model.bin is a pickle, which can run code when it is read, and is not opened here"
+            hint = (
+                f"; convert the old checkpoint: python -m minisbert.checkpoint convert {path.parent}/pytorch_model.bin"
+            )
         elif path.with_name("model.safetensors.index.json").exists():
             hint = "; a checkpoint in several shards is not supported"
         raise InputError(f"{path} is missing{hint}")
-    found: dict[str, Tensor] = {}
     try:
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 (not a dict)
-                canonical = dialect.canonical(name)
-                if canonical in found:
-                    raise InputError(f"{path} holds {canonical} twice, under two names")
-                if canonical not in dialect.skipped:
-                    found[canonical] = file.get_tensor(name)
+        return load_file(path)
     except SafetensorError as error:
         raise InputError(
             f"{path} is cut short or is not a safetensors file ({error}); fetch or save it again"
         ) from error
-    return found
+
+
+def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write tensors as float32 on the CPU; a full disk is an ``OSError``."""
+    try:
+        contents = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(contents, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
@@ -110,100 +125,47 @@ def save_bert(bert: Bert, folder: Path) -> None:
     about = {"architectures": [dialect.architecture], "dtype": "float32"}
     write_json(folder / "config.json", about | dialect.raw(dataclasses.asdict(bert.config)))
     names = dialect.names(bert.config.num_hidden_layers, bert.pooler is not None)
-    tensors = {
-        names[ours]: parameter.detach().float().cpu().contiguous() for ours, parameter in bert.named_parameters()
-    }
-    try:
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    except SafetensorError as error:  # a full disk, most often
-        raise OSError(f"{folder / 'model.safetensors'} could not be written: {error}") from error
+    tensors = {names[ours]: parameter for ours, parameter in bert.named_parameters()}
+    write_safetensors(tensors, folder / "model.safetensors")
 
 
-# ------------------------------------------------------------------- what stands behind the encoder
+def convert(path: Path, out: Path) -> int:
+    """An old checkpoint to safetensors, dtypes kept; the number of tensors.
 
-# our names of the poolings and sentence-transformers' flags for them
-POOLING_FLAGS = {
-    "cls": "pooling_mode_cls_token",
-    "mean": "pooling_mode_mean_tokens",
-    "max": "pooling_mode_max_tokens",
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class SentenceConfig:
-    """What a folder says about the way from hidden states to a sentence vector."""
-
-    pooling: str | None  # None: the folder does not say
-    normalize: bool  # scale each vector to length 1
-
-
-def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
-    """The folder of the encoder and the pooling that ``modules.json`` lists.
-
-    A plain encoder (no ``modules.json``) says nothing about pooling. Raises ``InputError`` for a module or a
-    setting that would change the vectors and that is not supported.
+    Raises ``InputError`` for what is no checkpoint, and for one that holds more than tensors: torch's restricted
+    unpickler (``weights_only=True``) runs no code of the file's.
     """
-    if not (folder / "modules.json").is_file():
-        return folder, SentenceConfig(pooling=None, normalize=False)
-    encoder, pooling, normalize = folder, None, False
-    for module in read_modules(folder / "modules.json"):
-        kind = module["type"].rpartition(".")[2]  # old and new files name other packages, but the same class
-        if kind == "Transformer":
-            encoder = folder / module["path"]
-        elif kind == "Pooling":
-            pooling = read_pooling(folder / module["path"] / "config.json")
-        elif kind == "Normalize":
-            normalize = True
-        else:
-            raise InputError(f"{folder / 'modules.json'}: module {module['type']!r} is not supported")
-    for path, key in (
-        (encoder / "sentence_bert_config.json", "do_lower_case"),
-        (folder / "config_sentence_transformers.json", "default_prompt_name"),
-    ):
-        if path.is_file() and read_json(path).get(key):
-            raise InputError(f"{path}: {key} changes what is encoded and is not supported")
-    return encoder, SentenceConfig(pooling, normalize)
+    if not path.is_file():
+        raise InputError(f"{path} does not exist")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} is not a checkpoint of tensors and nothing else: {reason}") from error
+    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
+        raise InputError(f"{path} does not hold a state dict: a dict from names to tensors")
+    # clone: tensors that share memory (tied weights) are refused by safetensors
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
+    with atomic_file(out) as partial:
+        try:
+            save_file(tensors, partial, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise OSError(f"{out} could not be written: {error}") from error
+    return len(tensors)
 
 
-def read_modules(path: Path) -> list[dict]:
-    """The list in ``modules.json``, in order."""
-    content = read_json(path, kind=list)
-    for module in content:
-        if not isinstance(module, dict) or not {"type", "path"} <= module.keys():
-            raise InputError(f"{path}: each module needs a type and a path")
-    return content
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m minisbert.checkpoint", description="Convert old checkpoints.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("convert", help="pytorch_model.bin to model.safetensors, beside it")
+    command.add_argument("file", type=Path, metavar="FILE", help="such as path/to/pytorch_model.bin")
+    command.add_argument("--out", type=Path, help="default: model.safetensors in the same folder")
+    options = parser.parse_args(arguments)
+    out = options.out or options.file.with_name("model.safetensors")
+    if out.exists():
+        raise InputError(f"{out} exists and is not overwritten")
+    print(f"wrote {convert(options.file, out)} tensors to {out}")
 
 
-def read_pooling(path: Path) -> str:
-    """The pooling in ``1_Pooling/config.json``: ``pooling_mode`` (new files) or one flag per mode (old files)."""
-    raw = read_json(path)
-    if "pooling_mode" in raw:
-        stated = raw["pooling_mode"]
-        modes = [stated] if isinstance(stated, str) else list(stated)
-    else:
-        named = {flag: mode for mode, flag in POOLING_FLAGS.items()}
-        modes = [named.get(flag, flag) for flag, on in raw.items() if flag.startswith("pooling_mode_") and on]
-    if len(modes) != 1 or modes[0] not in POOLING_FLAGS:
-        raise InputError(f"{path}: pooling {modes} is not supported; one of {', '.join(POOLING_FLAGS)} is")
-    return modes[0]
-
-
-def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder: Path) -> None:
-    """Write what sentence-transformers needs beside the encoder, in the layout that all its versions read."""
-    modules = [("", "Transformer"), ("1_Pooling", "Pooling")] + [("2_Normalize", "Normalize")] * config.normalize
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(modules)
-        ],
-    )
-    for path, _ in modules[1:]:
-        (folder / path).mkdir()
-    flags = {flag: mode == config.pooling for mode, flag in POOLING_FLAGS.items()}
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | flags)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
-    write_json(
-        folder / "config_sentence_transformers.json",
-        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-    )
+if __name__ == "__main__":
+    run_command(main)

@@ -15,18 +15,13 @@ from torch import Tensor, nn
 
 from minisbert.assets import assets, ensure
 from minisbert.bert import Bert
-from minisbert.checkpoint import (
-    SentenceConfig,
-    load_bert,
-    read_sentence_config,
-    save_bert,
-    write_sentence_config,
-)
+from minisbert.checkpoint import load_bert, save_bert
 from minisbert.console import InputError, LiveLine, duration, one_line
 from minisbert.data import pad_batch
 from minisbert.files import atomic_folder
+from minisbert.layout import SentenceConfig, read_sentence_config, write_sentence_config
 from minisbert.losses import normalize
-from minisbert.pooling import Pooling
+from minisbert.pooling import Dense, Pooling
 from minisbert.tokenizer import Tokenizer
 
 BATCH_TOKENS = 4096  # pads included; the sweet spot of two cores lies at 1,000 to 4,000
@@ -38,12 +33,20 @@ class SentenceEncoder(nn.Module):
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
 
-    def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
+    def __init__(
+        self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool, dense: Sequence[Dense] = ()
+    ):
         super().__init__()
         self.tokenizer = tokenizer
         self.bert = bert
         self.pooling = pooling
+        self.dense = nn.Sequential(*dense)  # nothing at all, in most models
         self.normalize = normalize
+        widths = [pooling.width(bert.config.hidden_size), *(layer.linear.out_features for layer in dense)]
+        for layer, width in zip(dense, widths, strict=False):
+            if layer.linear.in_features != width:
+                raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
+        self.width = widths[-1]  # columns of a sentence vector
         self.truncated = 0  # texts that the last ``encode`` had to cut
 
     @classmethod
@@ -68,16 +71,12 @@ class SentenceEncoder(nn.Module):
             raise InputError(str(error)) from error
         bert = load_bert(encoder_folder)
         tokenizer = Tokenizer.load(encoder_folder)
-        return cls(tokenizer, bert, pooling_module, config.normalize).to(device).eval()
+        return cls(tokenizer, bert, pooling_module, config.normalize, config.dense).to(device).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
-        vectors = self.pooling(self.bert(ids, mask), mask)  # (B, T, D) -> (B, D)
+        vectors = self.dense(self.pooling(self.bert(ids, mask), mask))  # (B, T, D) -> (B, D)
         return normalize(vectors) if self.normalize else vectors
-
-    @property
-    def width(self) -> int:
-        return self.bert.config.hidden_size
 
     @property
     def device(self) -> torch.device:
@@ -125,8 +124,8 @@ class SentenceEncoder(nn.Module):
         with atomic_folder(folder) as partial:
             save_bert(self.bert, partial)
             self.tokenizer.save(partial)
-            config = SentenceConfig(self.pooling.mode, self.normalize)
-            write_sentence_config(config, self.width, self.tokenizer.limit, partial)
+            config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense))
+            write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, partial)
 
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:

@@ -40,19 +40,43 @@ POOLINGS = {"mean": mean_pool, "cls": cls_pool, "max": max_pool}
 
 
 class Pooling(torch.nn.Module):
-    """One of ``POOLINGS``, by name. Raises ``ValueError`` for another name."""
+    """One of ``POOLINGS`` by name, or several joined by a plus, concatenated: ``mean``, ``cls+max``.
+
+    Raises ``ValueError`` for any other name.
+    """
 
     def __init__(self, mode: str):
         super().__init__()
-        if mode not in POOLINGS:
-            raise ValueError(f"unknown pooling {mode!r}: choose from {', '.join(POOLINGS)}")
+        unknown = [name for name in mode.split("+") if name not in POOLINGS]
+        if unknown:
+            known = ", ".join(POOLINGS)
+            raise ValueError(f"unknown pooling {unknown[0]!r}: choose from {known}, or join several with a plus")
         self.mode = mode
 
+    def width(self, hidden: int) -> int:
+        """Columns of the pooled vector, for hidden states of so many columns."""
+        return hidden * len(self.mode.split("+"))
+
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """hidden (B, T, D), mask (B, T) -> (B, D)."""
+        """hidden (B, T, D), mask (B, T) -> (B, D), or (B, n D) for n poolings at once."""
         if mask is not None and not mask.bool().any(dim=1).all():
             raise ValueError("a row of the mask has no real token: there is nothing to pool")
-        return POOLINGS[self.mode](hidden, mask)
+        return torch.cat([POOLINGS[name](hidden, mask) for name in self.mode.split("+")], dim=-1)
 
     def extra_repr(self) -> str:
         return self.mode
+
+
+ACTIVATIONS = {"identity": lambda x: x, "tanh": torch.tanh}
+
+
+class Dense(torch.nn.Module):
+    """A dense layer on the pooled vector, with a tanh in most models: (B, D) -> (B, other width)."""
+
+    def __init__(self, width_in: int, width_out: int, bias: bool = True, activation: str = "tanh"):
+        super().__init__()
+        self.linear = torch.nn.Linear(width_in, width_out, bias=bias)
+        self.activation = activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ACTIVATIONS[self.activation](self.linear(x))

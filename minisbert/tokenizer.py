@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from minisbert.console import InputError, one_line
 from minisbert.files import read_json, read_text
 
-FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 
 
 @dataclass
@@ -72,6 +72,8 @@ class Tokenizer:
 
         pad_id = stated_number(folder / "config.json", "pad_token_id") or 0
         table = stated_number(folder / "config.json", "max_position_embeddings")
+        if table is not None and read_json(folder / "config.json").get("model_type") == "roberta":
+            table -= pad_id + 1  # RoBERTa's positions start behind its padding index
         stated = [
             limit,
             stated_number(folder / "sentence_bert_config.json", "max_seq_length"),

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from minisbert import bert, losses, metrics, train
-from minisbert.dialects import BERT
+from minisbert.dialects import BERT, DIALECTS
 from minisbert.encoder import SentenceEncoder
 from minisbert.pooling import Pooling
 from tests.conftest import ROOT
-from tests.parity import GRADIENT, PIECE, TRACE, Comparison, compare, golden
+from tests.parity import GRADIENT, PIECE, REFERENCE, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
 CHECKS: dict[str, Check] = {}
@@ -115,6 +115,42 @@ def bert_gradients() -> Iterator[Comparison]:
     for ours, parameter in encoder.bert.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         yield compare(f"gradient of {ours}", gradient, reference[f"grad.{names[ours]}"], GRADIENT)
+
+
+def at_real_tokens(name: str, value: Tensor, mask: Tensor) -> Tensor:
+    """The part of a traced tensor that somebody reads: states, or probability rows, of real tokens."""
+    return value.transpose(1, 2)[mask] if name.endswith("attention") else value[mask]
+
+
+def dialect(folder: str) -> Iterator[Comparison]:
+    """A whole sentence model of another family: every layer, the sentence vectors, every gradient."""
+    encoder, reference = SentenceEncoder.load(REFERENCE / folder).double(), golden(folder)
+    mask, trace = reference["mask"], {}
+    encoder.bert(reference["ids"], mask, trace=trace)
+    for name, value in trace.items():
+        ours, theirs = (at_real_tokens(name, side, mask) for side in (value, reference[name]))
+        yield compare(f"{folder} {name}", ours, theirs, PIECE)
+    vectors = encoder(reference["ids"], mask)
+    yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
+    (vectors * reference["pull"]).sum().backward()
+    config = encoder.bert.config
+    names = DIALECTS[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
+    for ours, parameter in encoder.bert.named_parameters():
+        if parameter.grad is not None:
+            theirs = reference[f"grad.{names[ours]}"]
+            yield compare(f"{folder} gradient of {ours}", parameter.grad, theirs, GRADIENT)
+
+
+@check
+def distilbert() -> Iterator[Comparison]:
+    """DistilBERT with two poolings at once, a dense layer and normalising, as distiluse has them."""
+    yield from dialect("tiny-distiluse")
+
+
+@check
+def roberta() -> Iterator[Comparison]:
+    """RoBERTa with max pooling."""
+    yield from dialect("tiny-roberta")
 
 
 @check

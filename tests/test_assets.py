@@ -378,8 +378,9 @@ def test_a_home_that_cannot_be_written_is_told_at_once(site, store):
 def test_a_file_where_the_assets_folder_should_be(site, store):
     (store / "weights").mkdir(parents=True)
     (store / "weights" / "tiny").write_text("in the way")
-    with pytest.raises(InputError, match="is a file, a folder is needed"):
+    with pytest.raises(InputError) as error:
         ensure("tiny")
+    assert str(error.value) == f"{store / 'weights' / 'tiny'} is a file, a folder is needed"
     assert (store / "weights" / "tiny").read_text() == "in the way"
 
 
@@ -589,6 +590,14 @@ def test_verify_finds_what_is_missing(site, store, capsys):
         run("verify")
     model, config = (store / "weights" / "tiny" / name for name in CONTENT)
     assert capsys.readouterr().out == f"tiny: {model} is missing; {config} is missing\n"
+
+
+def test_verify_takes_a_folder_for_no_file(site, store, capsys):
+    ensure("tiny")
+    make_folder(store / "weights" / "tiny")
+    with pytest.raises(InputError, match="not as the manifest says: tiny"):
+        run("verify")
+    assert capsys.readouterr().out == f"tiny: {store / 'weights' / 'tiny' / 'model.bin'} is missing\n"
 
 
 def test_verify_of_a_named_asset_that_is_not_there_is_an_error(site):

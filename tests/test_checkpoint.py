@@ -8,16 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.bert import Bert, BertConfig
-from minisbert.checkpoint import (
-    SentenceConfig,
-    load_bert,
-    read_config,
-    read_sentence_config,
-    save_bert,
-    write_sentence_config,
-)
+from minisbert.checkpoint import load_bert, main, read_config, save_bert
 from minisbert.console import InputError
-from minisbert.dialects import BERT
+from minisbert.dialects import BERT, DISTILBERT, ROBERTA
+from tests.parity import REFERENCE
 
 
 @pytest.fixture
@@ -139,7 +133,7 @@ def test_missing_weights_say_what_stands_there_instead(folder):
     with pytest.raises(InputError, match="several shards"):
         load_bert(folder)
     (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match="pickle"):
+    with pytest.raises(InputError, match="convert the old checkpoint"):
         load_bert(folder)
 
 
@@ -174,68 +168,84 @@ def test_missing_folder_and_missing_or_broken_config(folder):
         read_config(folder)
 
 
-# ------------------------------------------------------------------- what stands behind the encoder
+# --------------------------------------------------------------------------------- old checkpoints
 
 
-def test_the_new_layout_is_read(tiny):
-    assert read_sentence_config(tiny) == (tiny, SentenceConfig("mean", normalize=True))
+def test_convert_keeps_every_tensor(tiny, folder, capsys):
+    tensors = load_file(folder / "model.safetensors")
+    tensors["tied"] = tensors["embeddings.word_embeddings.weight"]  # shares memory, as decoders do
+    torch.save(tensors, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    main(["convert", str(folder / "pytorch_model.bin")])
+    assert f"wrote {len(tensors)} tensors" in capsys.readouterr().out
+    converted = load_file(folder / "model.safetensors")
+    assert converted.keys() == tensors.keys()
+    assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
+    with pytest.raises(InputError, match="exists and is not overwritten"):
+        main(["convert", str(folder / "pytorch_model.bin")])
 
 
-@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
-@pytest.mark.parametrize("normalize", [True, False])
-def test_what_is_written_is_read_back(tmp_path, mode, normalize):
-    write_sentence_config(SentenceConfig(mode, normalize), 24, 16, tmp_path)
-    assert read_sentence_config(tmp_path) == (tmp_path, SentenceConfig(mode, normalize))
+class Trap:
+    """What a malicious pickle does: run code when it is read."""
+
+    def __reduce__(self):
+        return print, ("the trap was sprung",)
 
 
-def test_old_flags_mean_the_same(folder):
-    flags = {"word_embedding_dimension": 24, "pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
-    assert read_sentence_config(folder)[1].pooling == "max"
+@pytest.mark.parametrize("content", [Trap(), [torch.ones(2)], {"a": 1}, {}, {"a": Trap()}])
+def test_convert_refuses_anything_but_tensors(tmp_path, capsys, content):
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"not a checkpoint of tensors|does not hold a state dict"):
+        main(["convert", str(tmp_path / "pytorch_model.bin")])
+    assert "sprung" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
 
 
-def test_an_encoder_in_a_folder_of_its_own(folder):
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[0]["path"] = "0_Transformer"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    assert read_sentence_config(folder)[0] == folder / "0_Transformer"
+@pytest.mark.parametrize("content", [b"", b"not a pickle", b"PK\x03\x04 half a zip"])
+def test_convert_of_no_checkpoint_at_all(tmp_path, content):
+    (tmp_path / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(InputError, match="not a checkpoint of tensors"):
+        main(["convert", str(tmp_path / "pytorch_model.bin")])
+    with pytest.raises(InputError, match="does not exist"):
+        main(["convert", str(tmp_path / "nothing.bin")])
 
 
-def test_a_plain_encoder_says_nothing_about_pooling(folder):
-    (folder / "modules.json").unlink()
-    assert read_sentence_config(folder) == (folder, SentenceConfig(None, normalize=False))
+# ---------------------------------------------------------------------------------- other families
 
 
-@pytest.mark.parametrize("stated", [["mean", "max"], "weightedmean", []])
-def test_poolings_that_are_not_built_are_refused(folder, stated):
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
-    with pytest.raises(InputError, match="is not supported"):
-        read_sentence_config(folder)
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+def test_families_are_written_as_they_were_read(name, tmp_path):
+    bert = load_bert(REFERENCE / name)
+    save_bert(bert, tmp_path)
+    stored, saved = (load_file(path / "model.safetensors") for path in (REFERENCE / name, tmp_path))
+    assert stored.keys() == saved.keys()
+    assert all(torch.equal(stored[key], saved[key]) for key in stored)
+    original, config = (json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path))
+    assert {key: original[key] for key in config if key in original} == {
+        key: config[key] for key in config if key in original
+    }
 
 
-def test_anything_else_that_changes_the_vectors_is_refused(folder):
-    edit_json(folder / "config_sentence_transformers.json", default_prompt_name="query")
-    with pytest.raises(InputError, match="default_prompt_name"):
-        read_sentence_config(folder)
-    edit_json(folder / "config_sentence_transformers.json", default_prompt_name=None)
-    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
-    with pytest.raises(InputError, match="do_lower_case"):
-        read_sentence_config(folder)
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.LSTM"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match="LSTM"):
-        read_sentence_config(folder)
+def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path):
+    for name, dialect in (("tiny-distiluse", DISTILBERT), ("tiny-roberta", ROBERTA)):
+        folder = shutil.copytree(REFERENCE / name, tmp_path / name)
+        tensors = {f"{dialect.prefix}{key}": value for key, value in load_file(folder / "model.safetensors").items()}
+        tensors |= {key: torch.ones(3) for key in dialect.skipped}
+        save_file(tensors, folder / "model.safetensors")
+        expected = load_bert(REFERENCE / name).parameters()
+        assert all(torch.equal(a, b) for a, b in zip(load_bert(folder).parameters(), expected, strict=True))
 
 
-def test_a_pooling_config_that_is_missing(folder):
-    (folder / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(InputError, match=r"config.json does not exist"):
-        read_sentence_config(folder)
+def test_roberta_has_fewer_positions_than_its_table():
+    bert = load_bert(REFERENCE / "tiny-roberta")
+    assert (bert.config.max_position_embeddings, bert.config.position_offset, bert.config.positions) == (27, 2, 25)
+    bert(torch.ones(1, 25, dtype=torch.long))
+    with pytest.raises(ValueError, match="26 tokens, but the position table has 25"):
+        bert(torch.ones(1, 26, dtype=torch.long))
 
 
-@pytest.mark.parametrize("content", ["{}", '[{"idx": 0}]', "["])
-def test_a_broken_module_list(folder, content):
-    (folder / "modules.json").write_text(content)
-    with pytest.raises(InputError, match=r"modules.json"):
-        read_sentence_config(folder)
+def test_distilbert_has_no_token_types():
+    bert = load_bert(REFERENCE / "tiny-distiluse")
+    ids = torch.ones(1, 3, dtype=torch.long)
+    with pytest.raises(ValueError, match="this model has no types"):
+        bert(ids, token_types=torch.ones_like(ids))

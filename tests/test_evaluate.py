@@ -140,15 +140,11 @@ def test_bad_input_is_one_line_and_exit_code_2(tiny, tsv):
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize(
-    ("split", "pairs", "spearman", "pearson"), [("test", 1379, 0.820325, 0.827406), ("dev", 1500, 0.867163, 0.869619)]
-)
-def test_stsb_scores_of_the_real_model(minilm, stsb, capsys, split, pairs, spearman, pearson):
+def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
     """The published zero-shot scores, 82.03 and 82.74 on test, with the digits that the reference measures."""
-    main(["--model", str(minilm), "--split", split, "--json"])
+    main(["--model", str(minilm), "--split", "test", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert (found["data"], found["split"], found["pairs"]) == ("stsb", split, pairs)
-    assert found["spearman"]["cosine"] == pytest.approx(spearman, abs=1e-5)
-    assert found["pearson"]["cosine"] == pytest.approx(pearson, abs=1e-5)
-    for name in ("dot", "euclidean"):  # unit vectors: three ways to write the same order
-        assert found["spearman"][name] == pytest.approx(spearman, abs=1e-5)
+    assert (found["data"], found["split"], found["pairs"]) == ("stsb", "test", 1379)
+    assert found["pearson"]["cosine"] == pytest.approx(0.827406, abs=1e-5)
+    for name in ("cosine", "dot", "euclidean"):  # unit vectors: three ways to write the same order
+        assert found["spearman"][name] == pytest.approx(0.820325, abs=1e-5)

@@ -9,7 +9,7 @@ import torch
 from minisbert.bert import Bert
 from minisbert.checkpoint import load_bert, save_bert
 from minisbert.data import SPLITS, pad_batch, read_scored_pairs
-from minisbert.dialects import BERT
+from minisbert.dialects import DIALECTS
 from minisbert.encoder import SentenceEncoder
 from minisbert.tokenizer import Tokenizer
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
@@ -20,18 +20,18 @@ sentence_transformers = pytest.importorskip("sentence_transformers", reason="nee
 pytestmark = pytest.mark.reference
 
 
-def random_reference(seed: int, **sizes: int) -> "transformers.BertModel":
-    """A BERT with every parameter random (gamma around 1), float64 with float32 values."""
+def randomise(model: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Every parameter random (gamma around 1), float64 with float32 values."""
     torch.manual_seed(seed)
-    model = transformers.BertModel(transformers.BertConfig(**sizes, attn_implementation="eager"))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = 0.2 * torch.randn(parameter.shape)
-            parameter.copy_(1 + noise if "LayerNorm.weight" in name else noise)
+            is_gamma = name.endswith(("LayerNorm.weight", "layer_norm.weight"))
+            parameter.copy_(1 + noise if is_gamma else noise)
     return model.double().eval()
 
 
-def through_disk(reference: "transformers.BertModel", folder) -> Bert:
+def through_disk(reference: torch.nn.Module, folder) -> Bert:
     """The same weights by way of Hugging Face's own save and our own load."""
     reference.float().save_pretrained(folder)
     reference.double()
@@ -39,42 +39,67 @@ def through_disk(reference: "transformers.BertModel", folder) -> Bert:
 
 
 CONFIGURATIONS = {
-    # name: (vocabulary, width, layers, heads, feed-forward, positions), lengths of the texts
-    "one layer": ((53, 20, 1, 4, 31, 17), (13, 2, 6)),
-    "one head": ((41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
-    "batch of one": ((67, 30, 2, 5, 48, 20), (11,)),
-    "many layers, odd widths": ((29, 21, 7, 3, 10, 9), (7, 3, 5, 2, 6)),
-    "every position taken": ((31, 12, 2, 2, 50, 15), (15, 1)),
+    # name: (family, vocabulary, width, layers, heads, feed-forward, positions), lengths of the texts
+    "one layer": (("bert", 53, 20, 1, 4, 31, 17), (13, 2, 6)),
+    "one head": (("bert", 41, 14, 3, 1, 22, 12), (9, 4, 2, 7)),
+    "batch of one": (("bert", 67, 30, 2, 5, 48, 20), (11,)),
+    "many layers, odd widths": (("bert", 29, 21, 7, 3, 10, 9), (7, 3, 5, 2, 6)),
+    "every position taken": (("bert", 31, 12, 2, 2, 50, 15), (15, 1)),
+    "DistilBERT": (("distilbert", 47, 15, 3, 5, 26, 14), (12, 2, 7)),
+    "DistilBERT, one layer, one head": (("distilbert", 37, 11, 1, 1, 16, 10), (8, 3)),
+    "RoBERTa": (("roberta", 43, 18, 2, 3, 25, 16), (14, 5, 2, 9)),
+    "RoBERTa, another padding index": (("roberta", 61, 10, 2, 2, 19, 21), (6,)),
 }
+TYPES = {"bert": 2, "roberta": 1, "distilbert": 0}
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_random_models_forward_and_backward(name, tmp_path):
-    (vocabulary, width, layers, heads, feed_forward, positions), lengths = CONFIGURATIONS[name]
-    reference = random_reference(
-        seed=len(name),
+def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
+    vocabulary, width, layers, heads, feed_forward, positions = sizes
+    if family == "distilbert":
+        names = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim", "max_position_embeddings")
+        config = transformers.DistilBertConfig(**dict(zip(names, sizes, strict=True)))
+        config._attn_implementation = "eager"
+        return randomise(transformers.DistilBertModel(config), seed)
+    kinds = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}
+    config = kinds[family](
         vocab_size=vocabulary,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=feed_forward,
         max_position_embeddings=positions,
+        type_vocab_size=TYPES[family],
+        pad_token_id=0 if family == "bert" else 1 + seed % 3,
+        attn_implementation="eager",
     )
+    model = transformers.BertModel(config) if family == "bert" else transformers.RobertaModel(config)
+    return randomise(model, seed)
+
+
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_random_models_forward_and_backward(name, tmp_path):
+    (family, *sizes), lengths = CONFIGURATIONS[name]
+    vocabulary, layers = sizes[0], sizes[2]
+    reference = random_reference(len(name), family, *sizes)
     ours = through_disk(reference, tmp_path)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(1, vocabulary, mask.shape) * mask
-    types = torch.randint(0, 2, mask.shape)
+    pad = ours.config.pad_token_id
+    ids = torch.randint(pad + 1, vocabulary, mask.shape).masked_fill(~mask, pad)
+    types = torch.randint(0, max(TYPES[family], 1), mask.shape)
 
-    out = reference(ids, mask.long(), types, output_hidden_states=True)
+    inputs = {"input_ids": ids, "attention_mask": mask.long()} | ({"token_type_ids": types} if TYPES[family] else {})
+    out = reference(**inputs, output_hidden_states=True)
     states = ours.hidden_states(ids, mask, types)
     for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
-        assert_parity(f"{name}, hidden state {i}", state, expected, PIECE)
-    assert_parity(f"{name}, pooler", ours.pool(states[-1]), out.pooler_output, PIECE)
+        assert_parity(f"{name}, hidden state {i}", state[mask], expected[mask], PIECE)
+    if ours.pooler is not None:
+        assert_parity(f"{name}, pooler", ours.pool(states[-1]), out.pooler_output, PIECE)
 
     pull = torch.randn(states[-1].shape, dtype=torch.float64) * mask[..., None]
     (out.last_hidden_state * pull).sum().backward()
     (states[-1] * pull).sum().backward()
-    names, expected = BERT.names(layers, pooler=True), dict(reference.named_parameters())
+    names = DIALECTS[family].names(layers, ours.pooler is not None)
+    expected = dict(reference.named_parameters())
     for parameter_name, parameter in ours.named_parameters():
         if not parameter_name.startswith("pooler"):
             gradient = expected[names[parameter_name]].grad

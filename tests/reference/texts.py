@@ -1,4 +1,14 @@
-"""Texts that have tripped tokenizers before."""
+"""The texts that golden files are made of."""
+
+SENTENCES = (
+    "a cat sits on the mat.",
+    "Dogs!",
+    "the small bird sang; nobody listened to it",
+    "",
+    "a happy man plays a guitar",
+)
+
+# texts that have tripped tokenizers before
 
 TEXTS = (
     "A man is playing a guitar.",

@@ -1,0 +1,153 @@
+"""Golden values of the losses: each value in float64, and its gradient for every input that has one.
+
+sentence-transformers gives those that it has, torch's ready-made functions the plain ones; for the rest stand slow
+loops, one number at a time, that follow the papers' equations. Nothing of minisbert is imported here.
+"""
+
+from collections.abc import Callable
+
+import torch
+from sentence_transformers.sentence_transformer.losses import (
+    ContrastiveLoss,
+    CosineSimilarityLoss,
+    CoSENTLoss,
+    MultipleNegativesRankingLoss,
+    TripletLoss,
+)
+from sentence_transformers.sentence_transformer.losses.triplet import TripletDistanceMetric
+from torch import Tensor, nn
+
+BATCH, WIDTH, CLASSES = 5, 7, 3
+BOTH_WAYS = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "per_direction"}
+
+
+def inputs() -> dict[str, Tensor]:
+    """Vectors u, near ones v and w, twice as many negatives, scores and labels; ties and a target at the threshold."""
+    generator = torch.Generator().manual_seed(7)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    u = normal(BATCH, WIDTH) * torch.tensor([0.3, 1.0, 2.0, 0.7, 1.5], dtype=torch.float64)[:, None]
+    near = u.norm(dim=1, keepdim=True) * WIDTH**-0.5
+    return {
+        "u": u,
+        "v": u + 0.9 * near * normal(BATCH, WIDTH),
+        "w": u + 1.1 * near * normal(BATCH, WIDTH),
+        "negatives": normal(2 * BATCH, WIDTH),
+        "scores": normal(BATCH),
+        "logits": 2 * normal(BATCH),
+        "class_logits": normal(BATCH, CLASSES),
+        "targets": torch.tensor([0.2, 0.05, 0.6, 0.6, 1.0], dtype=torch.float64),
+        # sentence-transformers rounds the targets of a cosine to float32, which quarters survive
+        "quarters": torch.tensor([0.25, -0.5, 0.75, 0.75, 1.0], dtype=torch.float64),
+        "labels": torch.tensor([1, 0, 0, 1, 0]),
+        "classes": torch.tensor([2, 0, 1, 1, 2]),
+        "duplicates": torch.eye(BATCH).roll(2, dims=0).bool() & (torch.arange(BATCH) > 1),  # not the same both ways
+    }
+
+
+def cos(a: Tensor, b: Tensor) -> Tensor:
+    """Cosine of two vectors (D,)."""
+    return (a @ b) / ((a @ a).sqrt() * (b @ b).sqrt())
+
+
+def minus_log_share(logit: Tensor, wrong: list[Tensor]) -> Tensor:
+    """-log of exp(logit) in the sum of it and the wrong ones."""
+    return -(logit.exp() / sum((other.exp() for other in wrong), logit.exp())).log()
+
+
+def weighted_mse(scores: Tensor, targets: Tensor, threshold: float, weight: float) -> Tensor:
+    terms = [(weight if y < threshold else 1) * (x - y) ** 2 for x, y in zip(scores, targets.tolist(), strict=True)]
+    return sum(terms) / len(terms)
+
+
+def ranking_without_duplicates(u: Tensor, v: Tensor, negatives: Tensor, duplicates: Tensor, scale: float) -> Tensor:
+    """Both ways; the other positives that are right for an anchor too are not among its wrong answers."""
+    rows = range(len(u))
+    total = torch.zeros((), dtype=u.dtype)
+    for i in rows:
+        wrong = [scale * cos(u[i], v[j]) for j in rows if j != i and not duplicates[i, j]]
+        wrong += [scale * cos(u[i], negative) for negative in negatives]
+        total = total + minus_log_share(scale * cos(u[i], v[i]), wrong)
+        wrong = [scale * cos(u[j], v[i]) for j in rows if j != i and not duplicates[j, i]]
+        total = total + minus_log_share(scale * cos(u[i], v[i]), wrong)
+    return total / (2 * len(u))
+
+
+def simcse(u: Tensor, v: Tensor, w: Tensor | None, temperature: float, alpha: float) -> Tensor:
+    """SimCSE, equations 4 and 5; a row's own hard negative counts alpha times."""
+    total = torch.zeros((), dtype=u.dtype)
+    for i in range(len(u)):
+        top = (cos(u[i], v[i]) / temperature).exp()
+        bottom = sum((cos(u[i], v[j]) / temperature).exp() for j in range(len(u)))
+        if w is not None:
+            bottom += sum((alpha if i == j else 1) * (cos(u[i], w[j]) / temperature).exp() for j in range(len(u)))
+        total = total - (top / bottom).log()
+    return total / len(u)
+
+
+def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
+    """SimCLR, equation 1, over all 2N rows in the paper's order: 2k - 1 and 2k are two views of one text."""
+    rows = [row for pair in zip(u, v, strict=True) for row in pair]
+    total = torch.zeros((), dtype=u.dtype)
+    for i, row in enumerate(rows):
+        partner = i ^ 1
+        wrong = [cos(row, other) / temperature for j, other in enumerate(rows) if j not in (i, partner)]
+        total = total + minus_log_share(cos(row, rows[partner]) / temperature, wrong)
+    return total / len(rows)
+
+
+def losses_golden() -> dict[str, Tensor]:
+    """The inputs, and for each loss ``NAME.value`` and ``NAME.grad.INPUT``."""
+    given = inputs()
+    targets, labels, classes = given["targets"], given["labels"], given["classes"]
+    model, functional = nn.Identity(), nn.functional
+    cosine_distance = TripletDistanceMetric.COSINE
+    alpha = torch.tensor(0.7, dtype=torch.float64).exp().item()
+
+    def theirs(loss: Callable[..., Tensor], target: Tensor | None = None, **options: object) -> Callable[..., Tensor]:
+        return lambda *vectors: loss(model, **options).compute_loss_from_embeddings(list(vectors), target)
+
+    def ranking(**options: object) -> Callable[..., Tensor]:
+        """With the negatives as two columns of the data set, which is how sentence-transformers takes several."""
+        loss = theirs(MultipleNegativesRankingLoss, **options)
+        return lambda u, v, negatives: loss(u, v, *negatives.chunk(2))
+
+    entropy = functional.binary_cross_entropy_with_logits
+    y = labels.double()
+    references: dict[str, tuple[Callable[..., Tensor], str]] = {
+        "mse": (lambda x: functional.mse_loss(x, targets), "scores"),
+        "weighted_mse": (lambda x: weighted_mse(x, targets, 0.2, 2.0), "scores"),
+        "weighted_mse_other": (lambda x: weighted_mse(x, targets, 0.6, 0.3), "scores"),
+        "binary_cross_entropy": (lambda z: entropy(z, y), "logits"),
+        "binary_cross_entropy_weighted": (lambda z: entropy(z, y, pos_weight=y.new_tensor(2.3)), "logits"),
+        "softmax_cross_entropy": (lambda z: functional.cross_entropy(z, classes), "class_logits"),
+        "cosine_mse": (theirs(CosineSimilarityLoss, given["quarters"]), "u v"),
+        "contrastive": (theirs(ContrastiveLoss, labels), "u v"),
+        "contrastive_wide": (theirs(ContrastiveLoss, labels, margin=1.3), "u w"),
+        "triplet": (theirs(TripletLoss, triplet_margin=1.0), "u v w"),
+        "triplet_cosine": (theirs(TripletLoss, distance_metric=cosine_distance, triplet_margin=0.2), "u v w"),
+        "cosent": (theirs(CoSENTLoss, targets), "u v"),
+        "cosent_scale_3": (theirs(CoSENTLoss, targets, scale=3.0), "u v"),
+        "ranking": (theirs(MultipleNegativesRankingLoss), "u v"),
+        "ranking_hard": (ranking(scale=8.0), "u v negatives"),
+        "ranking_symmetric": (theirs(MultipleNegativesRankingLoss, **BOTH_WAYS), "u v"),
+        "ranking_symmetric_hard": (ranking(scale=8.0, **BOTH_WAYS), "u v negatives"),
+        "ranking_duplicates": (
+            lambda u, v, negatives: ranking_without_duplicates(u, v, negatives, given["duplicates"], 8.0),
+            "u v negatives",
+        ),
+        "simcse": (lambda u, v: simcse(u, v, None, 0.05, 1), "u v"),
+        "simcse_hard": (lambda u, v, w: simcse(u, v, w, 0.2, 1), "u v w"),
+        "simcse_weighted": (lambda u, v, w: simcse(u, v, w, 0.2, alpha), "u v w"),
+        "nt_xent": (lambda u, v: nt_xent(u, v, 0.05), "u v"),
+        "nt_xent_warm": (lambda u, v: nt_xent(u, v, 0.5), "u v"),
+    }
+    golden = dict(given)
+    for name, (reference, names) in references.items():
+        tensors = [given[key].clone().requires_grad_() for key in names.split()]
+        golden[f"{name}.value"] = value = reference(*tensors)
+        gradients = torch.autograd.grad(value, tensors)
+        golden |= {f"{name}.grad.{key}": gradient for key, gradient in zip(names.split(), gradients, strict=True)}
+    return golden

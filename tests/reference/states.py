@@ -1,0 +1,76 @@
+"""Every intermediate result of transformers and sentence-transformers for given ids, under minisbert's names.
+
+    python -m tests.reference.states MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
+
+MODEL is a folder, INPUTS holds ``ids``, ``mask`` and ``token_types`` (B, T). ``python -m minisbert.trace`` runs this.
+Nothing of minisbert is imported here.
+"""
+
+import argparse
+import inspect
+import json
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder has all that is needed
+
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+def read_modules(folder: Path) -> list[dict]:
+    """The list in ``modules.json``; empty for a plain encoder."""
+    path = folder / "modules.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
+    """Embeddings, every layer's attention and output, the pooler's output where there is one; and the last layer's."""
+    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+    given = {"input_ids": inputs["ids"], "attention_mask": inputs["mask"].long()}
+    if "token_type_ids" in inspect.signature(model.forward).parameters:  # DistilBERT has none
+        given["token_type_ids"] = inputs["token_types"]
+    out = model(**given, output_hidden_states=True, output_attentions=True)
+    states = {"embeddings": out.hidden_states[0]}
+    for i, (hidden, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
+        states |= {f"layers.{i}.attention": probabilities, f"layers.{i}": hidden}
+    if getattr(out, "pooler_output", None) is not None:
+        states["pooler"] = out.pooler_output
+    return states, out.last_hidden_state
+
+
+def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
+    """What sentence-transformers makes of the last layer: after pooling, and after all modules."""
+    import sentence_transformers  # here, because a plain encoder can do without
+
+    model = sentence_transformers.SentenceTransformer(str(folder), device="cpu").to(hidden.dtype).eval()
+    features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}
+    states = {}
+    for module in list(model)[1:]:
+        features = module(features)
+        if type(module).__name__ == "Pooling":
+            states["pooled"] = features["sentence_embedding"]
+    return states | {"vector": features["sentence_embedding"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.reference.states", description=__doc__)
+    parser.add_argument("model", type=Path, metavar="MODEL")
+    parser.add_argument("inputs", type=Path, metavar="INPUTS")
+    parser.add_argument("output", type=Path, metavar="OUTPUT")
+    parser.add_argument("--double", action="store_true", help="compute in float64")
+    options = parser.parse_args()
+    inputs, modules = load_file(options.inputs), read_modules(options.model)
+    places = [module["path"] for module in modules if module["type"].endswith("Transformer")]
+    dtype = torch.float64 if options.double else torch.float32
+    with torch.no_grad():
+        states, hidden = encoder_states(options.model / places[0] if places else options.model, inputs, dtype)
+        if modules:
+            states |= sentence_states(options.model, inputs, hidden)
+    save_file({name: value.contiguous().clone() for name, value in (inputs | states).items()}, options.output)
+
+
+if __name__ == "__main__":
+    main()

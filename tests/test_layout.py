@@ -1,0 +1,177 @@
+"""sentence-transformers' layout: what stands behind the encoder, read and written."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+from minisbert.console import InputError
+from minisbert.encoder import SentenceEncoder
+from minisbert.layout import SentenceConfig, read_sentence_config, write_sentence_config
+from minisbert.pooling import Dense
+from tests.parity import MINILM_VECTOR, REFERENCE
+from tests.reference.texts import SENTENCES
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A copy of the tiny checkpoint to spoil."""
+    return shutil.copytree(tiny, tmp_path / "model")
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_the_new_layout_is_read(tiny):
+    assert read_sentence_config(tiny) == (tiny, SentenceConfig("mean", normalize=True))
+
+
+@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_what_is_written_is_read_back(tmp_path, mode, normalize):
+    write_sentence_config(SentenceConfig(mode, normalize), 24, 16, tmp_path)
+    assert read_sentence_config(tmp_path) == (tmp_path, SentenceConfig(mode, normalize))
+
+
+def test_old_flags_mean_the_same(folder):
+    flags = {"word_embedding_dimension": 24, "pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
+    assert read_sentence_config(folder)[1].pooling == "max"
+
+
+def test_an_encoder_in_a_folder_of_its_own(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    assert read_sentence_config(folder)[0] == folder / "0_Transformer"
+
+
+def test_a_plain_encoder_says_nothing_about_pooling(folder):
+    (folder / "modules.json").unlink()
+    assert read_sentence_config(folder) == (folder, SentenceConfig(None, normalize=False))
+
+
+@pytest.mark.parametrize("stated", [["mean", "lasttoken"], "weightedmean", []])
+def test_poolings_that_are_not_built_are_refused(folder, stated):
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
+    with pytest.raises(InputError, match="is not supported"):
+        read_sentence_config(folder)
+
+
+def test_anything_else_that_changes_the_vectors_is_refused(folder):
+    edit_json(folder / "config_sentence_transformers.json", default_prompt_name="query")
+    with pytest.raises(InputError, match="default_prompt_name"):
+        read_sentence_config(folder)
+    edit_json(folder / "config_sentence_transformers.json", default_prompt_name=None)
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
+    with pytest.raises(InputError, match="do_lower_case"):
+        read_sentence_config(folder)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[2]["type"] = "sentence_transformers.models.LSTM"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="LSTM"):
+        read_sentence_config(folder)
+
+
+def test_a_pooling_config_that_is_missing(folder):
+    (folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(InputError, match=r"config.json does not exist"):
+        read_sentence_config(folder)
+
+
+@pytest.mark.parametrize("content", ["{}", '[{"idx": 0}]', "["])
+def test_a_broken_module_list(folder, content):
+    (folder / "modules.json").write_text(content)
+    with pytest.raises(InputError, match=r"modules.json"):
+        read_sentence_config(folder)
+
+
+def test_several_poolings_at_once_in_both_layouts(folder):
+    edit_json(folder / "1_Pooling" / "config.json", pooling_mode=["mean", "cls"])
+    assert read_sentence_config(folder)[1].pooling == "mean+cls"
+    flags = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24} | flags))
+    assert read_sentence_config(folder)[1].pooling == "cls+mean"  # flags have one order, whatever the file's
+
+
+@pytest.mark.parametrize("mode", ["cls+max+mean", "mean+cls", "max+mean"])
+def test_several_poolings_are_written_in_their_order(tmp_path, mode):
+    write_sentence_config(SentenceConfig(mode, normalize=False), 24, 16, tmp_path)
+    assert read_sentence_config(tmp_path)[1].pooling == mode
+
+
+def test_a_dense_layer_is_read_and_written_bit_for_bit(tmp_path):
+    torch.manual_seed(0)
+    layers = (Dense(24, 7), Dense(7, 5, bias=False, activation="identity"))
+    write_sentence_config(SentenceConfig("mean", True, layers), 24, 16, tmp_path)
+    _, config = read_sentence_config(tmp_path)
+    x = torch.randn(3, 24)
+    assert torch.equal(config.dense[1](config.dense[0](x)), layers[1](layers[0](x)))
+    assert config.dense[0](x).abs().max() < 1  # the tanh is there
+    assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_dir()] == [
+        "1_Pooling",
+        "2_Dense",
+        "3_Dense",
+        "4_Normalize",
+    ]
+
+
+@pytest.fixture
+def dense_folder(tmp_path):
+    write_sentence_config(SentenceConfig("mean", True, (Dense(24, 7),)), 24, 16, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"activation_function": "torch.nn.modules.activation.SiLU"}, "SiLU"),
+        ({"use_residual": True}, "use_residual"),
+        ({"out_features": 8}, r"asks for .*\(8, 24\)"),
+        ({"in_features": None}, "does not say in_features"),
+    ],
+)
+def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, message):
+    edit_json(dense_folder / "2_Dense" / "config.json", **changes)
+    with pytest.raises(InputError, match=message):
+        read_sentence_config(dense_folder)
+
+
+def test_modules_in_another_order_are_refused(dense_folder):
+    modules = json.loads((dense_folder / "modules.json").read_text())
+    (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 3, 2)]))
+    with pytest.raises(InputError, match="stand as Transformer, Pooling, Normalize, Dense"):
+        read_sentence_config(dense_folder)
+
+
+def test_another_pooling_that_the_dense_layer_cannot_take_is_refused():
+    with pytest.raises(InputError, match="a dense layer for 40 columns gets 20"):
+        SentenceEncoder.load(REFERENCE / "tiny-distiluse", pooling="max")
+
+
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+def test_other_families_survive_save_and_load(name, tmp_path):
+    encoder = SentenceEncoder.load(REFERENCE / name)
+    encoder.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again")
+    assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
+    assert again.bert.config == encoder.bert.config
+    assert again.tokenizer.limit == encoder.tokenizer.limit == 16
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+def test_other_families_open_in_sentence_transformers(name, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    ours = SentenceEncoder.load(REFERENCE / name)
+    ours.save(tmp_path / "ours")
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    assert abs(reference.encode(SENTENCES) - ours.encode(SENTENCES)).max() <= MINILM_VECTOR
+
+
+def test_an_average_by_the_root_of_the_length_is_refused_by_name(folder):
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_sqrt_len_tokens": True}))
+    with pytest.raises(InputError, match="pooling_mode_mean_sqrt_len_tokens"):
+        read_sentence_config(folder)
