@@ -3,6 +3,8 @@
 See ``mistakes.py`` for who reads the table.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
@@ -10,11 +12,12 @@ from torch.nn.functional import logsigmoid
 from minisbert import losses
 from minisbert.planting import mistake
 
+Maybe = Tensor | None
+
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
 _cosine, _matrix, _entropy = losses.cosine, losses.cosine_matrix, losses.softmax_cross_entropy_loss
 _ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, losses.nt_xent_loss
-_mse, _weighted_mse, _binary = losses.mse_loss, losses.weighted_mse_loss, losses.binary_cross_entropy_loss
-_contrastive, _triplet, _cosent = losses.contrastive_loss, losses.triplet_loss, losses.cosent_loss
+_binary, _contrastive, _cosent = losses.binary_cross_entropy_loss, losses.contrastive_loss, losses.cosent_loss
 
 # ------------------------------------------------------------------------------------- shared pieces
 
@@ -73,11 +76,6 @@ def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return _binary(logits.sigmoid(), target, pos_weight)
 
 
-@mistake(losses, "binary_cross_entropy_loss", "no term for negatives", "only rows with target 1 are scored")
-def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    return -(pos_weight * target * logsigmoid(logits)).mean()
-
-
 @mistake(losses, "softmax_cross_entropy_loss", "softmax twice", "probabilities are given where logits are due")
 def _(logits: Tensor, labels: Tensor) -> Tensor:
     return _entropy(logits.softmax(1), labels)
@@ -102,32 +100,20 @@ def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
     return _contrastive(u, v, 1 - labels, margin)
 
 
-@mistake(losses, "contrastive_loss", "cosine as the distance", "the cosine stands where 1 - cosine should")
-def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
-    d = _cosine(u, v)
-    return (labels * d.pow(2) + (1 - labels) * (margin - d).clamp_min(0).pow(2)).mean() / 2
-
-
 @mistake(losses, "triplet_loss", "triplet margin's sign", "the margin is taken off, so near misses cost nothing")
-def _(
-    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean"
-) -> Tensor:
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
     to_positive, to_negative = _distances(anchor, positive, negative, distance)
     return (to_positive - to_negative - margin).clamp_min(0).mean()
 
 
 @mistake(losses, "triplet_loss", "squared distance", "Euclidean distances are squared")
-def _(
-    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean"
-) -> Tensor:
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
     to_positive, to_negative = (d.pow(2) for d in _distances(anchor, positive, negative, distance))
     return (to_positive - to_negative + margin).clamp_min(0).mean()
 
 
 @mistake(losses, "triplet_loss", "no hinge", "triplets that are right already go on being pulled apart")
-def _(
-    anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean"
-) -> Tensor:
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
     to_positive, to_negative = _distances(anchor, positive, negative, distance)
     return (to_positive - to_negative + margin).mean()
 
@@ -159,72 +145,68 @@ def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
 
 
 @mistake(losses, "multiple_negatives_ranking_loss", "scale divided", "the cosines are divided by the scale")
-def _(anchors: Tensor, positives: Tensor, *others: Tensor | None, scale: float = 20.0, **options: object) -> Tensor:
-    return _ranking(anchors, positives, *others, scale=1 / scale, **options)
+def _(
+    anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, scale: float = 20.0, *rest: Any, **options: Any
+) -> Tensor:
+    return _ranking(anchors, positives, hard_negatives, 1 / scale, *rest, **options)
 
 
 @mistake(losses, "multiple_negatives_ranking_loss", "ranking labels off by one", "row i's answer is column i + 1")
-def _(anchors: Tensor, positives: Tensor, *others: Tensor | None, **options: object) -> Tensor:
-    return _ranking(anchors, positives.roll(-1, dims=0), *others, **options)
+def _(anchors: Tensor, positives: Tensor, *rest: Any, **options: Any) -> Tensor:
+    return _ranking(anchors, positives.roll(-1, dims=0), *rest, **options)
 
 
 @mistake(losses, "multiple_negatives_ranking_loss", "no hard negatives", "the third column of the data is not used")
-def _(anchors: Tensor, positives: Tensor, *others: Tensor | None, **options: object) -> Tensor:
-    return _ranking(anchors, positives, None, **options)
+def _(anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, *rest: Any, **options: Any) -> Tensor:
+    return _ranking(anchors, positives, None, *rest, **options)
 
 
 @mistake(losses, "multiple_negatives_ranking_loss", "one direction", "positives do not pick their anchors back")
-def _(anchors: Tensor, positives: Tensor, *others: Tensor | None, symmetric: bool = False, **options: object) -> Tensor:
-    return _ranking(anchors, positives, *others, **options)
+def _(
+    anchors: Tensor,
+    positives: Tensor,
+    hard_negatives: Maybe = None,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    duplicates: Maybe = None,
+) -> Tensor:
+    return _ranking(anchors, positives, hard_negatives, scale, False, duplicates)
 
 
 @mistake(losses, "multiple_negatives_ranking_loss", "duplicates as negatives", "the same text twice is pushed apart")
 def _(
     anchors: Tensor,
     positives: Tensor,
-    *others: Tensor | None,
-    duplicates: Tensor | None = None,
-    **options: object,
+    hard_negatives: Maybe = None,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    duplicates: Maybe = None,
 ) -> Tensor:
-    return _ranking(anchors, positives, *others, **options)
+    return _ranking(anchors, positives, hard_negatives, scale, symmetric)
 
 
 @mistake(losses, "simcse_loss", "temperature multiplied", "the cosines are multiplied by the temperature")
-def _(u: Tensor, v: Tensor, *others: Tensor | None, temperature: float = 0.05, **options: float) -> Tensor:
-    return _simcse(u, v, *others, temperature=1 / temperature, **options)
+def _(
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
+) -> Tensor:
+    return _simcse(u, v, hard_negatives, 1 / temperature, *rest, **options)
 
 
 @mistake(losses, "simcse_loss", "SimCSE labels off by one", "the diagonal of the batch is shifted by one")
-def _(u: Tensor, v: Tensor, *others: Tensor | None, **options: float) -> Tensor:
-    return _simcse(u, v.roll(-1, dims=0), *others, **options)
+def _(u: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+    return _simcse(u, v.roll(-1, dims=0), *rest, **options)
 
 
 @mistake(losses, "simcse_loss", "contradictions left out", "supervised SimCSE trains on entailment pairs alone")
-def _(u: Tensor, v: Tensor, *others: Tensor | None, hard_negative_weight: float = 0.0, **options: float) -> Tensor:
-    return _simcse(u, v, **options)
-
-
-@mistake(losses, "simcse_loss", "own contradiction only", "a row does not see the other rows' hard negatives")
 def _(
-    u: Tensor,
-    v: Tensor,
-    hard_negatives: Tensor | None = None,
-    temperature: float = 0.05,
-    hard_negative_weight: float = 0.0,
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
 ) -> Tensor:
-    if hard_negatives is None:
-        return _simcse(u, v, temperature=temperature)
-    own = _cosine(u, hard_negatives).unsqueeze(1) / temperature + hard_negative_weight
-    return _entropy(torch.cat([_matrix(u, v) / temperature, own], 1), torch.arange(len(u), device=u.device))
+    return _simcse(u, v, None, temperature)
 
 
 @mistake(losses, "simcse_loss", "weight on every contradiction", "the hard negatives of other rows get it too")
 def _(
-    u: Tensor,
-    v: Tensor,
-    hard_negatives: Tensor | None = None,
-    temperature: float = 0.05,
-    hard_negative_weight: float = 0.0,
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, hard_negative_weight: float = 0.0
 ) -> Tensor:
     logits = _matrix(u, v) / temperature
     if hard_negatives is not None:

@@ -4,7 +4,7 @@ The table has three readers. The tests plant every mistake and prove that the pa
 ``minisbert.trace`` plants them to find the one that explains a difference. The course shows them, and its grader
 names the mistake whose numbers a learner's code gives.
 
-Those of the encoder stand in ``bert_mistakes.py``, the others here; ``MISTAKES`` holds all of them by name.
+Those of the encoder stand in ``bert_mistakes.py``, of the losses in ``loss_mistakes.py``, the others here; ``MISTAKES`` holds all of them by name.
 """
 
 from typing import Any
@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert import bert_mistakes, losses, metrics, pooling, train
+from minisbert import bert_mistakes, loss_mistakes, metrics, pooling, train
 from minisbert.planting import MISTAKES, mistake, planted
 
-__all__ = ["MISTAKES", "bert_mistakes", "planted"]
+__all__ = ["MISTAKES", "bert_mistakes", "loss_mistakes", "planted"]
 
 # ------------------------------------------------------------------------------------------- pooling
 
@@ -61,22 +61,7 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
 
 
-# -------------------------------------------------------------------------------- losses and metrics
-
-
-@mistake(losses, "cosine", "dot for cosine", "the vectors are not scaled to length 1 before they are multiplied")
-def _(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum(-1)
-
-
-@mistake(losses, "cosine_mse_loss", "absolute error", "the difference is not squared")
-def _(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    return (losses.cosine(u, v) - target).abs().mean()
-
-
-@mistake(losses, "cosine_mse_loss", "summed, not averaged", "the loss grows with the batch")
-def _(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    return (losses.cosine(u, v) - target).pow(2).sum()
+# ------------------------------------------------------------------------------------------- metrics
 
 
 @mistake(metrics, "ranks", "Spearman without tie handling", "equal values get different ranks, in the order they stand")

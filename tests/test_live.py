@@ -47,7 +47,7 @@ CONFIGURATIONS = {
     "every position taken": (("bert", 31, 12, 2, 2, 50, 15), (15, 1)),
     "DistilBERT": (("distilbert", 47, 15, 3, 5, 26, 14), (12, 2, 7)),
     "DistilBERT, one layer, one head": (("distilbert", 37, 11, 1, 1, 16, 10), (8, 3)),
-    "RoBERTa": (("roberta", 43, 18, 2, 3, 25, 16), (14, 5, 2, 9)),
+    "RoBERTa": (("roberta", 43, 18, 2, 3, 25, 17), (14, 5, 2, 9)),
     "RoBERTa, another padding index": (("roberta", 61, 10, 2, 2, 19, 21), (6,)),
 }
 TYPES = {"bert": 2, "roberta": 1, "distilbert": 0}
