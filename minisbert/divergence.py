@@ -95,9 +95,7 @@ def explain(rows: list[Row], whole: list[str], part: dict[str, str], names: list
     if first is None:
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
         share = 100 * worst.difference / worst.tolerance
-        return (
-            f"Equal: {len(rows)} of {len(rows)} tensors agree; {worst.name} uses most of its tolerance, {share:.2g} %."
-        )
+        return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
     told = ", or when ".join(
         f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})" for name in whole or list(part)
     )

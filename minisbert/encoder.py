@@ -120,7 +120,13 @@ class SentenceEncoder(nn.Module):
         return (a @ b.T).numpy()
 
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that sentence-transformers opens too; replaces what stands there, atomically."""
+        """Write the model as a folder that sentence-transformers opens too; replaces a model there, atomically.
+
+        Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose what is in it.
+        """
+        folder = Path(folder)
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+            raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
         with atomic_folder(folder) as partial:
             save_bert(self.bert, partial)
             self.tokenizer.save(partial)

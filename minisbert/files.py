@@ -126,5 +126,5 @@ def _beside(target: Path, role: str) -> Path:
 
 def _flush(path: Path) -> None:
     """Wait until the file's bytes are on the disk: a rename must not outrun them."""
-    with open(path, "rb") as file:
+    with open(path, "r+b") as file:  # writable: Windows asks for it
         os.fsync(file.fileno())

@@ -4,7 +4,8 @@ The table has three readers. The tests plant every mistake and prove that the pa
 ``minisbert.trace`` plants them to find the one that explains a difference. The course shows them, and its grader
 names the mistake whose numbers a learner's code gives.
 
-Those of the encoder stand in ``bert_mistakes.py``, of the losses in ``loss_mistakes.py``, the others here; ``MISTAKES`` holds all of them by name.
+Those of the encoder stand in ``bert_mistakes.py``, of the losses in ``loss_mistakes.py``, the others here;
+``MISTAKES`` holds all of them by name.
 """
 
 from typing import Any

@@ -66,7 +66,7 @@ def train(options: argparse.Namespace) -> None:
         say(tokenizer.cut_message(first.truncated + second.truncated, 2 * len(targets)))
 
     log = open(out / "metrics.jsonl", "w", encoding="utf-8")  # noqa: SIM115 (closed below)
-    step, best, recent, tokens, started = 0, -math.inf, [], 0, time.monotonic()
+    step, best, recent, tokens, seconds = 0, -math.inf, [], 0, 0.0  # seconds of training alone, not of evaluation
     line = LiveLine()
 
     def record(**values: Any) -> None:
@@ -76,7 +76,7 @@ def train(options: argparse.Namespace) -> None:
     def check_dev() -> dict[str, Any]:
         """Evaluate on dev; the best model so far, the untrained one included, stands in model/."""
         nonlocal best
-        scores = evaluate(encoder, pairs["dev"])
+        scores = evaluate(encoder, pairs["dev"], progress=True)
         record(dev={metric: values["cosine"] for metric, values in scores.items()})
         line.clear()
         say(f"step {step:>5}  dev Spearman {100 * scores['spearman']['cosine']:.2f}")
@@ -86,12 +86,12 @@ def train(options: argparse.Namespace) -> None:
         return scores
 
     try:
-        before = {"dev": check_dev(), "test": evaluate(encoder, pairs["test"])}
-        started = time.monotonic()
+        before = {"dev": check_dev(), "test": evaluate(encoder, pairs["test"], progress=True)}
+        lengths = [max(len(a), len(b)) for a, b in zip(first.ids, second.ids, strict=True)]
         while step < total:
-            lengths = [max(len(a), len(b)) for a, b in zip(first.ids, second.ids, strict=True)]
             encoder.train()
             for rows in length_grouped_batches(lengths, options.batch_size, order):
+                started = time.monotonic()
                 # both sentences of every pair in one forward: 2B rows, the first B are the first sentences
                 texts = [first.ids[row] for row in rows] + [second.ids[row] for row in rows]
                 ids, mask = pad_batch(texts, tokenizer.pad_id)  # (2B, T)
@@ -110,7 +110,8 @@ def train(options: argparse.Namespace) -> None:
                 step += 1
                 recent.append(loss.item())
                 tokens += sum(len(text) for text in texts)
-                rate = step / (time.monotonic() - started)
+                seconds += time.monotonic() - started
+                rate = step / seconds
                 mean = sum(recent[-20:]) / len(recent[-20:])
                 line.show(
                     f"step {step:>5} of {total}  loss {mean:.4f}  lr {lr:.2e}  "
@@ -122,7 +123,6 @@ def train(options: argparse.Namespace) -> None:
                 if step == total:
                     break
             check_dev()
-        trained = time.monotonic() - started
     except KeyboardInterrupt:
         line.clear()
         encoder.save(out / "last")
@@ -134,10 +134,16 @@ def train(options: argparse.Namespace) -> None:
         log.close()
 
     best_encoder = SentenceEncoder.load(out / "model", device=device)
-    after = {split: evaluate(best_encoder, pairs[split]) for split in ("dev", "test")}
+    after = {split: evaluate(best_encoder, pairs[split], progress=True) for split in ("dev", "test")}
+    results = {"before": before, "after": after, "steps": step, "training_seconds": round(seconds, 2)}
     with atomic_file(out / "results.json") as partial:
-        write_json(partial, {"before": before, "after": after, "seconds": round(trained, 1), "steps": step})
-    print(f"\ntrained {step} steps in {duration(trained)}; best by dev in {out / 'model'}\n")
+        write_json(partial, results)
+    print(f"\ntrained {step} steps in {duration(seconds)}; best by dev in {out / 'model'}\n")
+    print_table(before, after)
+
+
+def print_table(before: dict, after: dict) -> None:
+    """Pearson and Spearman of the cosine on dev and test, before training and of the best model."""
     print(f"{'cosine x 100':<14}{'Pearson':>17}{'Spearman':>19}")
     for split in ("dev", "test"):
         shown = [

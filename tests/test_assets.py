@@ -25,6 +25,7 @@ FILES = [(name, file) for name, entry in ENTRIES.items() for file in entry["file
 HUB = {f"/someone/tiny/resolve/abc123/{name}": data for name, data in CONTENT.items()}
 HUB_SOURCE = {"hub": "someone/tiny", "revision": "abc123"}
 MODEL = "/someone/tiny/resolve/abc123/model.bin"
+OURS = ("MINISBERT_HOME", "MINISBERT_OFFLINE", "MINISBERT_TRACEBACK")
 WRONG = b"\x01" + CONTENT["model.bin"][1:]  # the right length
 
 
@@ -104,7 +105,7 @@ def test_the_manifest_is_read_in_its_order_with_nothing_lost():
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch) -> None:
-    for name in ("MINISBERT_HOME", "MINISBERT_OFFLINE", "HF_ENDPOINT", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in (*OURS, "HF_ENDPOINT", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("NO_PROXY", "*")

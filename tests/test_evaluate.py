@@ -131,12 +131,14 @@ def test_an_unknown_split_names_the_known(capsys):
     assert "choose from" in capsys.readouterr().err
 
 
-def test_bad_input_is_one_line_and_exit_code_2(tiny, tsv):
-    command = [sys.executable, "-m", "minisbert.evaluate", "--model", str(tiny), "--data", str(tsv), "--pooling", "sum"]
+def test_bad_input_is_one_line_and_exit_code_2(tiny, tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("4\ta cat\ta dog\nhigh\tsun\tmoon\n")
+    command = [sys.executable, "-m", "minisbert.evaluate", "--model", str(tiny), "--data", str(path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == "error: unknown pooling 'sum': choose from mean, cls, max\n"
+    assert done.stderr == f"error: {path}, line 2: the score 'high' is not a number\n"
 
 
 @pytest.mark.weights

@@ -16,7 +16,7 @@ def failures() -> Iterator[Comparison]:
 
     A check that crashes goes on to the next: a mistake is to be told by its numbers, as the grader will.
     """
-    for check in CHECKS.values():
+    for check in sorted(CHECKS.values(), key=lambda check: check.__name__ == "training_trace"):  # last, being slow
         with contextlib.suppress(RuntimeError, ValueError, AssertionError):
             yield from (result for result in check() if not result.largest <= result.tolerance)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         path.write_text("".join(toy_rows(count, seed)))
         arguments += [option, str(path)]
     return arguments
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A model this small only waits for a second thread, and for long on a busy machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -185,6 +195,15 @@ def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, 
     np.testing.assert_allclose(rates, [0, 1e-3 / 3, 2e-3 / 3, 1e-3, 2e-3 / 3, 1e-3 / 3], atol=1e-12, rtol=0)
 
 
+def test_every_epoch_has_dropout(run, without_dropout):
+    """Nothing is learned at rate 0: what moves the loss of the whole file from step to step is dropout alone."""
+    still = ["--lr", "0", "--batch-size", "40", "--epochs", "3", "--log-every", "1"]
+    without = losses(run("without", *still, "--model", str(without_dropout)))
+    assert max(without) - min(without) < 1e-6  # the order of the rows, in float32
+    first, second, third = losses(run("with", *still))
+    assert min(abs(first - second), abs(first - third), abs(second - third)) > 1e-4
+
+
 # ---------------------------------------------------------------------------------------- a whole run
 
 
@@ -212,7 +231,7 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     assert losses(folder)[-1] < losses(folder)[0] / 2
 
     results = json.loads((folder / "results.json").read_text())
-    assert set(results) == {"before", "after", "seconds", "steps"}
+    assert set(results) == {"before", "after", "training_seconds", "steps"}
     assert results["steps"] == 60
     for split in ("dev", "test"):
         before, after = (results[when][split]["spearman"]["cosine"] for when in ("before", "after"))
@@ -239,6 +258,9 @@ def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, data):
     curve = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
     assert max(curve) == curve[0] > curve[-1]
     assert same_weights(folder / "model", good)
+    results = json.loads((folder / "results.json").read_text())
+    assert results["after"] == results["before"]
+    assert results["after"]["dev"]["spearman"]["cosine"] == curve[0]
 
 
 def test_one_seed_one_result(run, tiny):

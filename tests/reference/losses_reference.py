@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from sentence_transformers.sentence_transformer.losses import (
     ContrastiveLoss,
-    CosineSimilarityLoss,
     CoSENTLoss,
+    CosineSimilarityLoss,
     MultipleNegativesRankingLoss,
     TripletLoss,
 )
