@@ -111,12 +111,16 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write tensors as float32 on the CPU; a full disk is an ``OSError``."""
+    """Write tensors as they are, from whatever device; a full disk is an ``OSError``."""
+    path.touch()
+    mode = path.stat().st_mode
+    # clone: tensors that share memory (tied weights) are refused by safetensors
+    contents = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
     try:
-        contents = {name: tensor.detach().float().cpu().contiguous() for name, tensor in tensors.items()}
         save_file(contents, path, metadata={"format": "pt"})
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error
+    path.chmod(mode)  # save_file lets nobody but the owner read
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
@@ -125,7 +129,7 @@ def save_bert(bert: Bert, folder: Path) -> None:
     about = {"architectures": [dialect.architecture], "dtype": "float32"}
     write_json(folder / "config.json", about | dialect.raw(dataclasses.asdict(bert.config)))
     names = dialect.names(bert.config.num_hidden_layers, bert.pooler is not None)
-    tensors = {names[ours]: parameter for ours, parameter in bert.named_parameters()}
+    tensors = {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
     write_safetensors(tensors, folder / "model.safetensors")
 
 
@@ -144,14 +148,9 @@ def convert(path: Path, out: Path) -> int:
         raise InputError(f"{path} is not a checkpoint of tensors and nothing else: {reason}") from error
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{path} does not hold a state dict: a dict from names to tensors")
-    # clone: tensors that share memory (tied weights) are refused by safetensors
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
     with atomic_file(out) as partial:
-        try:
-            save_file(tensors, partial, metadata={"format": "pt"})
-        except SafetensorError as error:
-            raise OSError(f"{out} could not be written: {error}") from error
-    return len(tensors)
+        write_safetensors(content, partial)
+    return len(content)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -18,6 +18,8 @@ def run_command(main: Callable[[], None]) -> None:
 
     ``MINISBERT_TRACEBACK=1`` shows the traceback as well. Errors that are our own fault keep theirs always.
     """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character gets its code
     try:
         main()
         sys.stdout.flush()  # now, while a full disk or a closed pipe can still be told

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 
+from minisbert.checkpoint import write_safetensors
 from minisbert.console import InputError, run_command, say
 from minisbert.data import text_lines
 from minisbert.encoder import SentenceEncoder, choose_device
@@ -39,12 +38,7 @@ def write_vectors(vectors: np.ndarray, path: Path, suffix: str) -> None:
         with open(path, "wb") as file:
             np.save(file, vectors)
         return
-    mode = path.stat().st_mode
-    try:
-        save_file({"vectors": torch.from_numpy(vectors)}, path)
-    except SafetensorError as error:  # a full disk, most often
-        raise OSError(f"{path} could not be written: {error}") from error
-    path.chmod(mode)  # save_file lets nobody but the owner read
+    write_safetensors({"vectors": torch.from_numpy(vectors)}, path)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -92,7 +92,7 @@ class SentenceEncoder(nn.Module):
         encoded = self.tokenizer.encode(texts)
         self.truncated = encoded.truncated
         vectors = torch.empty(len(encoded), self.width, dtype=self.bert.embeddings.word.weight.dtype)  # (N, D)
-        was_training = self.training
+        modes = [(module, module.training) for module in self.modules()]  # a caller may have frozen some of them
         self.eval()
         try:
             with torch.inference_mode(), LiveLine() as line:
@@ -107,7 +107,8 @@ class SentenceEncoder(nn.Module):
                         left = duration((len(encoded) - done) / rate)
                         line.show(f"encoded {done:,} of {len(encoded):,} texts, {rate:,.0f} a second, {left} left")
         finally:
-            self.train(was_training)
+            for module, mode in modes:
+                module.training = mode
         return vectors.numpy()
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -146,7 +146,7 @@ def multiple_negatives_ranking_loss(
     labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
     if duplicates is not None:
         if duplicates.shape != logits.shape or duplicates.dtype != torch.bool:
-            raise ValueError(f"duplicates must be {tuple(logits.shape)} of bool, not {tuple(duplicates.shape)}")
+            raise ValueError(f"duplicates must be bool (B, B), not {duplicates.dtype} {tuple(duplicates.shape)}")
         own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
         logits = logits.masked_fill(duplicates & ~own, -torch.inf)
     backward = logits.T  # (B, B): the hard negatives are nobody's positives, so they stay out of this direction
@@ -175,7 +175,7 @@ def simcse_loss(
     _check_candidates(u, hard_negatives)
     _check_positive(temperature=temperature)
     if not math.isfinite(hard_negative_weight) or (hard_negative_weight and hard_negatives is None):
-        raise ValueError(f"hard_negative_weight must be finite, and 0 without any, not {hard_negative_weight}")
+        raise ValueError(f"hard_negative_weight must be finite, 0 without hard_negatives: {hard_negative_weight}")
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
         weight = hard_negative_weight * torch.eye(len(u), dtype=u.dtype, device=u.device)  # subtle: log space

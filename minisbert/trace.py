@@ -208,8 +208,13 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"texts      {len(inputs['ids'])}, of {lengths} tokens; what stands at pads is not compared")
         print(f"tolerance  {hidden:g}, for the last vector {vector:g}\n")
         print_rows(rows)
+        lacking = [name for name in ours if name not in theirs]
+        if unknown or lacking:
+            print()
         if unknown:
-            print(f"\nnot compared, we have no such tensor: {', '.join(unknown)}")
+            print(f"not compared, we have no such tensor: {', '.join(unknown)}")
+        if lacking:
+            print(f"not compared, the other side has no such tensor: {', '.join(lacking)}")
         print(f"\n{verdict}")
     if first_divergence(rows):
         sys.stdout.flush()  # while a closed pipe can still be told

@@ -13,11 +13,14 @@ import json
 import math
 import shutil
 import time
+from collections import deque
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import torch
 
+from minisbert import __version__
 from minisbert.console import InputError, LiveLine, duration, run_command, say
 from minisbert.data import MAX_SCORE, length_grouped_batches, load_scored_pairs, pad_batch
 from minisbert.encoder import SentenceEncoder, choose_device
@@ -60,13 +63,14 @@ def train(options: argparse.Namespace) -> None:
     total = min(steps_per_epoch * options.epochs, options.max_steps or math.inf)
     warmup = math.ceil(options.warmup * total)
 
-    out = prepare(options)
+    out = prepare(options, device)
     describe(options, encoder, {split: len(rows) for split, rows in pairs.items()}, total)
     if first.truncated + second.truncated:
         say(tokenizer.cut_message(first.truncated + second.truncated, 2 * len(targets)))
 
     log = open(out / "metrics.jsonl", "w", encoding="utf-8")  # noqa: SIM115 (closed below)
-    step, best, recent, tokens, seconds = 0, -math.inf, [], 0, 0.0  # seconds of training alone, not of evaluation
+    step, best, tokens, seconds = 0, -math.inf, 0, 0.0  # seconds of training alone, not of evaluation
+    recent, unlogged = deque(maxlen=20), []  # losses: for the live line, and since the last logged line
     line = LiveLine()
 
     def record(**values: Any) -> None:
@@ -109,17 +113,17 @@ def train(options: argparse.Namespace) -> None:
 
                 step += 1
                 recent.append(loss.item())
+                unlogged.append(recent[-1])
                 tokens += sum(len(text) for text in texts)
                 seconds += time.monotonic() - started
                 rate = step / seconds
-                mean = sum(recent[-20:]) / len(recent[-20:])
                 line.show(
-                    f"step {step:>5} of {total}  loss {mean:.4f}  lr {lr:.2e}  "
+                    f"step {step:>5} of {total}  loss {mean(recent):.4f}  lr {lr:.2e}  "
                     f"{tokens / step * rate:,.0f} tokens/s  {duration((total - step) / rate)} left"
                 )
                 if step % options.log_every == 0 or step == total:
-                    chunk = recent[-options.log_every :]
-                    record(loss=sum(chunk) / len(chunk), lr=lr, tokens_per_second=round(tokens / step * rate))
+                    record(loss=mean(unlogged), lr=lr, tokens_per_second=round(tokens / step * rate))
+                    unlogged.clear()
                 if step == total:
                     break
             check_dev()
@@ -158,7 +162,7 @@ def data_of(options: argparse.Namespace) -> dict[str, str]:
     return {"train": options.data, "dev": options.dev or "stsb", "test": options.test or "stsb"}
 
 
-def prepare(options: argparse.Namespace) -> Path:
+def prepare(options: argparse.Namespace, device: torch.device) -> Path:
     """The run's folder with its ``config.json``; ``InputError`` where it would overwrite something unasked."""
     out = Path(options.out or f"runs/{Path(options.data).stem}-{Path(options.model).name}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -171,7 +175,8 @@ def prepare(options: argparse.Namespace) -> Path:
         for name in ("model", "last"):
             shutil.rmtree(out / name, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "config.json", vars(options) | data_of(options) | {"torch": torch.__version__})
+    resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
+    write_json(out / "config.json", vars(options) | {"data": data_of(options)} | resolved)
     return out
 
 

@@ -127,11 +127,11 @@ def full_disk_for_tensors(*_: object) -> None:
 
 @pytest.mark.parametrize(
     ("name", "saver", "failure"),
-    [("v.npy", "np.save", full_disk), ("v.safetensors", "save_file", full_disk_for_tensors)],
+    [("v.npy", "encode.np.save", full_disk), ("v.safetensors", "checkpoint.save_file", full_disk_for_tensors)],
 )
 def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):
     (tmp_path / name).write_text("the old vectors")
-    monkeypatch.setattr(f"minisbert.encode.{saver}", failure)
+    monkeypatch.setattr(f"minisbert.{saver}", failure)
     with pytest.raises(OSError, match="No space left on device"):
         main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
     assert (tmp_path / name).read_text() == "the old vectors"
