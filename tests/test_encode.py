@@ -121,7 +121,7 @@ def full_disk(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def full_disk_for_tensors(*_: object) -> None:
+def full_disk_for_tensors(*_arguments, **_options):
     raise SafetensorError("I/O error: No space left on device")
 
 
