@@ -202,11 +202,13 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        # DistilBERT drops nothing between attention and the sum
+        self.attention_dropout = nn.Identity() if config.model_type == "distilbert" else self.dropout
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
         attended, probabilities = self.attention(x, mask)
-        x = self.attention_norm(x + self.dropout(attended))  # (B, T, D)
+        x = self.attention_norm(x + self.attention_dropout(attended))  # (B, T, D)
         x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
         return x, probabilities
 

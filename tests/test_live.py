@@ -106,6 +106,22 @@ def test_random_models_forward_and_backward(name, tmp_path):
             assert_parity(f"{name}, gradient of {parameter_name}", parameter.grad, gradient, GRADIENT)
 
 
+@pytest.mark.parametrize("name", ["many layers, odd widths", "DistilBERT", "RoBERTa"])
+def test_training_mode_drops_the_same_numbers(name, tmp_path):
+    """With one seed both sides drop the same: dropout has the same places, shapes, order and probability."""
+    (family, *sizes), lengths = CONFIGURATIONS[name]
+    reference = random_reference(0, family, *sizes)
+    ours = through_disk(reference, tmp_path).train()
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(5, sizes[0], mask.shape).masked_fill(~mask, ours.config.pad_token_id)
+    torch.manual_seed(1)
+    expected = reference.train()(ids, mask.long()).last_hidden_state
+    torch.manual_seed(1)
+    state = ours(ids, mask)
+    assert_parity(f"{name}, in training mode", state[mask], expected[mask], PIECE)
+    assert not torch.allclose(state, ours(ids, mask))
+
+
 def test_what_we_save_transformers_opens(tiny, tmp_path):
     ours = load_bert(tiny)
     save_bert(ours, tmp_path)
