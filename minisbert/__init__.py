@@ -1,7 +1,6 @@
 """minisbert: sentence embeddings in plain torch, small enough to read in an evening.
 
-Reading order = import order: tokenizer, bert, pooling, losses, metrics, assets, then dialects and
-checkpoint, data, encoder, evaluate, encode, train. Start with ``bert.py``.
+Reading order = import order = the README's table of files; start with ``bert.py``.
 
     from minisbert.encoder import SentenceEncoder
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")

@@ -20,10 +20,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from minisbert.checkpoint import read_safetensors, write_safetensors
 from minisbert.console import InputError, run_command, say
 from minisbert.data import pad_batch
 from minisbert.divergence import Row, compare, explain, first_divergence, suspects
@@ -74,23 +73,20 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
         raise InputError("--against hf needs transformers: pip install '.[reference]'" + instead)
     with tempfile.TemporaryDirectory() as place:
         given, made = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
-        save_file(inputs, given)
+        write_safetensors(inputs, given)
         command = [sys.executable, "-m", "tests.reference.states", folder.resolve(), given, made]
         run = subprocess.run(command + ["--double"] * double, cwd=root, capture_output=True, text=True)
         if run.returncode:
             said = (run.stderr.strip().splitlines() or ["no message"])[-1]
             raise InputError(f"transformers could not run {folder}: {said}{instead}")
-        return load_file(made)
+        return read_safetensors(made)
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
     """A file of named tensors; ``ids``, ``mask`` and ``token_types`` (zero where it has none) come as (B, T)."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; python -m minisbert.trace --write FILE shows what it should hold")
-    try:
-        found = load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path} is cut short or is not a safetensors file ({error})") from error
+    found = read_safetensors(path)
     missing = [name for name in ("ids", "mask") if name not in found]
     if missing:
         raise InputError(f"{path} has no {' and no '.join(missing)}: copy ids and mask from what --write wrote")
@@ -127,12 +123,7 @@ def check_fit(ours: dict[str, Tensor], theirs: dict[str, Tensor], source: str) -
 def write_states(tensors: dict[str, Tensor], path: Path) -> None:
     """All tensors in one safetensors file."""
     with atomic_file(path) as partial:
-        mode = partial.stat().st_mode
-        try:
-            save_file({name: value.contiguous() for name, value in tensors.items()}, partial)
-        except SafetensorError as error:  # a full disk, most often
-            raise OSError(f"{path} could not be written: {error}") from error
-        partial.chmod(mode)  # save_file lets nobody but the owner read
+        write_safetensors(tensors, partial)
     say(f"wrote {len(tensors)} tensors to {path}: {', '.join(tensors)}")
 
 

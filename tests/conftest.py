@@ -1,14 +1,38 @@
 """Fixtures: the tiny committed checkpoint, and the real weights where they can be had."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from minisbert.assets import ensure
 from minisbert.console import InputError
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--parity-report", action="store_true", help="end with a table of every parity comparison made")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--parity-report"):
+        from tests.parity import COMPARISONS  # here: both import this file
+        from tests.parity_report import summary
+
+        terminalreporter.section("parity with the reference")
+        terminalreporter.write_line("\n".join(summary(COMPARISONS)))
+
+
+@pytest.fixture(autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights."""
+    every = torch.get_num_threads()
+    torch.set_num_threads(every if request.node.get_closest_marker("weights") else 1)
+    yield
+    torch.set_num_threads(every)
 
 
 @pytest.fixture(scope="session")

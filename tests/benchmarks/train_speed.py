@@ -27,6 +27,7 @@ def reference(folder: str, steps: int) -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
     import sentence_transformers as st
+    from sentence_transformers.sentence_transformer.losses import CosineSimilarityLoss
 
     pairs = load_scored_pairs("stsb", "train")
     rows = {
@@ -52,7 +53,7 @@ def reference(folder: str, steps: int) -> None:
             disable_tqdm=True,
         ),
         train_dataset=datasets.Dataset.from_dict(rows),
-        loss=st.losses.CosineSimilarityLoss(model),
+        loss=CosineSimilarityLoss(model),
     )
     started = time.perf_counter()
     trainer.train()

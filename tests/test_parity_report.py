@@ -1,0 +1,140 @@
+"""The parity report: complete, made of numbers from a run, and not stale."""
+
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minisbert.mistakes import MISTAKES
+from tests import checks, parity_report
+from tests.conftest import ROOT
+from tests.parity import Comparison
+from tests.parity_report import catch, fold, folded, main, markdown, run_checks, share, summary
+
+FEW_CHECKS = ("gelu", "layer_norm", "correlations")
+FEW_MISTAKES = ("tanh GELU", "no beta", "Pearson not centred", "one layer short")  # no check of these sees the last
+
+
+@pytest.fixture
+def few(monkeypatch, tmp_path) -> None:
+    """Three quick checks, four mistakes, no real weights."""
+    monkeypatch.setattr(checks, "CHECKS", {name: checks.CHECKS[name] for name in FEW_CHECKS})
+    monkeypatch.setattr(parity_report, "MISTAKES", {name: MISTAKES[name] for name in FEW_MISTAKES})
+    monkeypatch.setattr(parity_report, "MINILM", tmp_path)
+
+
+def difference(name: str, largest: float, tolerance: float = 1e-10) -> Comparison:
+    return Comparison(name, (2, 3), torch.float64, largest, largest / 2, (1, 2), tolerance)
+
+
+def row(report: str, *cells: str) -> list[str]:
+    """The cells of the one table row that begins with these."""
+    rows = [line for line in report.splitlines() if line.startswith(f"| {' | '.join(cells)} |")]
+    assert len(rows) == 1, rows
+    return [cell.strip() for cell in rows[0].strip("|").split("|")]
+
+
+def test_report_and_picture_of_a_run(few, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    report, picture = tmp_path / "a" / "parity.md", tmp_path / "b" / "parity.png"
+    main(["--out-markdown", str(report), "--out-picture", str(picture)])
+    text = report.read_text(encoding="utf-8")
+    assert "](../b/parity.png)" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "3 checks, 4 mistakes, 1 not caught" in capsys.readouterr().out
+
+
+def test_every_check_and_mistake_stands_in_the_report(few):
+    catches = [catch(mistake) for mistake in parity_report.MISTAKES.values()]
+    report = markdown(run_checks(), catches)
+    for name in FEW_CHECKS:
+        assert f"\n| {name} |" in report
+    for name in FEW_MISTAKES:
+        assert row(report, name)[1] == MISTAKES[name].meaning
+    assert "4 known mistakes planted one by one, 3 caught" in report
+    assert row(report, "one layer short")[3] == "**nothing**"
+
+
+def test_numbers_come_from_the_run(few):
+    """A check that is off by 3e-11, and a mistake whose difference torch itself tells."""
+    checks.CHECKS["gelu"] = lambda: iter([difference("gelu", 3e-11)])
+    report = markdown(run_checks(), [])
+    assert row(report, "gelu", "gelu")[2:] == ["1", "2 × 3", "float64", "3.0e-11", "1.5e-11", "1e-10", "30", "1, 2"]
+    assert "none beyond" in report
+    checks.CHECKS["gelu"] = lambda: iter([difference("gelu", 3e-9)])
+    assert "1 beyond their tolerance" in markdown(run_checks(), [])
+
+
+def test_a_mistake_is_caught_by_its_largest_difference(few):
+    x = checks.normal(3, 7, scale=3.0).detach()
+    functions = torch.nn.functional
+    expected = (functions.gelu(x, approximate="tanh") - functions.gelu(x)).abs().max().item()
+    caught = catch(MISTAKES["tanh GELU"])
+    assert caught.check == "gelu"
+    assert caught.worst.largest >= expected  # value or gradient, whichever is further off for its tolerance
+    assert share(caught.worst) >= expected / 1e-10 * (1 - 1e-6)
+
+
+def test_parameters_and_gradients_are_folded_into_their_worst():
+    lines = fold(
+        [
+            difference("gradient of layers.0.attention.query.weight", 1e-12, 1e-9),
+            difference("gradient of embeddings", 4e-10, 1e-9),
+            difference("gelu", 2e-11),
+            difference("gelu, gradient of input 0", 1e-13, 1e-9),
+        ]
+    )
+    assert [(line.name, line.count, line.worst.largest) for line in lines] == [
+        ("gradients", 2, 4e-10),
+        ("gelu", 1, 2e-11),
+        ("gelu, gradients", 1, 1e-13),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("attention, masked, gradient of input 2", "attention, masked, gradients"),
+        ("tiny-roberta gradient of layers.0.attention.key.bias", "tiny-roberta, gradients"),
+        ("after 10 steps layers.1.feed_forward.up.bias", "parameters after 10 steps"),
+        ("10 losses", "10 losses"),
+    ],
+)
+def test_names_of_folded_lines(name, line):
+    assert folded(name) == line
+
+
+def test_not_a_number_is_the_worst_of_all():
+    lines = fold([difference("a", 1.0), difference("b", math.nan), difference("b", 2.0)])
+    assert [line.name for line in lines] == ["b", "a"]
+    assert math.isnan(lines[0].worst.largest)
+
+
+def test_summary_of_a_run():
+    table = summary([difference("bert layers.0", 5e-12), difference("bert embeddings", 1e-12)])
+    assert len(table) == 4
+    cells = ["bert layers.0", "1", "2 x 3", "float64", "5.0e-12", "2.5e-12", "5 %", "(1, 2)"]
+    assert re.split(" {2,}", table[1]) == cells
+    assert table[-1].startswith("2 tensors compared")
+
+
+def test_option_of_pytest():
+    command = [sys.executable, "-m", "pytest", "tests/test_parity.py", "-k", "gelu", "--parity-report"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+    table = run.stdout.partition("parity with the reference")[2]
+    assert "\ngelu, gradients" in table
+    assert "2 tensors compared" in table
+
+
+def test_the_committed_report_is_not_stale():
+    report = (ROOT / "docs" / "parity.md").read_text(encoding="utf-8")
+    for name, mistake in MISTAKES.items():
+        again = "python -m tests.parity_report"
+        assert row(report, name)[1:3] == [mistake.meaning, f"`{mistake.target}`"], again
+    for name in checks.CHECKS:
+        assert f"\n| {name} |" in report
+    assert "**nothing**" not in report
