@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
         terminalreporter.section("parity with the reference")
         terminalreporter.write_line("\n".join(summary(COMPARISONS)))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("reference") and find_spec("sentence_transformers") is None:
+        pytest.skip("needs the reference extra: pip install '.[reference]'")
 
 
 @pytest.fixture(autouse=True)
