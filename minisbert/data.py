@@ -4,7 +4,7 @@ Rows are plain dataclasses; every reader names file and line of what it cannot u
 """
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from minisbert.console import InputError, one_line
 from minisbert.files import read_text
 
 SPLITS = ("train", "dev", "test")
+MOST_HOSTS = 100  # batches that a row left alone is offered to
 MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
 
 
@@ -49,8 +50,9 @@ def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
     empty sentence, a file without rows.
     """
     path = Path(path)
-    text = read_text(path)
-    rows = tab_rows(text) if "\t" in text.partition("\n")[0] else comma_rows(path, text)
+    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 inside a sentence
+    lines = read_text(path).split("\n")
+    rows = tab_rows(lines) if "\t" in lines[0] else quoted_rows(path, lines)
     pairs = []
     for line, cells in rows:
         where = f"{path}, line {line}"
@@ -70,18 +72,18 @@ def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
     return pairs
 
 
-def tab_rows(text: str) -> Iterator[tuple[int, list[str]]]:
+def tab_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
     """Line number and cells of every line that is not empty."""
-    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 inside a sentence
-    for number, line in enumerate(text.split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, line.rstrip("\r").split("\t")
 
 
-def comma_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
-    """The same for comma-separated values, where a quoted cell may run over several lines."""
+def quoted_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The same for separated values with quotes, where a quoted cell may run over several lines."""
     # subtle: lines keep their ends, or a quoted cell's two lines would become one word where they meet
-    reader = csv.reader((line + "\n" for line in text.split("\n")), strict=True)
+    # and text behind a closing quote is an error but in Quora's tabs, a release that nobody can correct any more
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=delimiter == ",")
     start = 1  # line of the row's beginning
     try:
         for cells in reader:
@@ -89,7 +91,8 @@ def comma_rows(path: Path, text: str) -> Iterator[tuple[int, list[str]]]:
                 yield start, cells
             start = reader.line_num + 1
     except csv.Error as error:
-        raise InputError(f"{path}, line {start}: not comma-separated values: {error}") from error
+        kind = "comma" if delimiter == "," else "tab"
+        raise InputError(f"{path}, line {start}: not {kind}-separated values: {error}") from error
 
 
 def parse_score(cell: str, where: str) -> float:
@@ -134,6 +137,81 @@ def length_grouped_batches(
         rows = sorted(order[start : start + size], key=lambda row: lengths[row])
         batches += [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def unique_batches(
+    keys: Sequence[Sequence[Hashable]],
+    lengths: Sequence[int],
+    batch_size: int,
+    generator: torch.Generator,
+    window: int = 50,
+) -> list[list[int]]:
+    """``length_grouped_batches`` in which no key stands twice in a batch, for losses with in-batch negatives.
+
+    There every other row of the batch counts as wrong, and a text that stands in two rows would be wrong to itself.
+    ``keys`` holds the texts of each row; one that repeats within its own row does no harm. A row whose text is in a
+    batch already goes to a later batch of its window, where none has room to the next window: every row is in one
+    batch, and a few batches stay smaller. A batch of one row has no negatives: its row joins the first batch without
+    its texts, which may then have one row more than ``batch_size``. Where there is none (of the first hundred), as
+    when all rows share a text, the row is left out.
+    """
+    if batch_size < 2:
+        raise ValueError(f"a batch of {batch_size} has no negatives: batch_size must be at least 2")
+    if len(keys) != len(lengths):
+        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: both must tell of the same rows")
+    order = torch.randperm(len(keys), generator=generator).tolist()
+    batches: list[list[int]] = []
+    waiting: list[int] = []
+    while order or waiting:
+        fresh = batch_size * window - len(waiting)  # at least 1: in each window at least one row has found its place
+        rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
+        order = order[fresh:]
+        # where most rows wait already, a text is so frequent that more waiting would only cost time
+        may_wait = order and 2 * len(waiting) < len(rows)
+        filled, waiting = _fill(rows, keys, batch_size, most=window if may_wait else len(rows))
+        batches += filled
+    _join_alone(batches, keys, batch_size)
+    batches = [batch for batch in batches if batch]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def _fill(
+    rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
+) -> tuple[list[list[int]], list[int]]:
+    """At most ``most`` batches, and the rows left: each row in turn to the first batch with room behind its texts'."""
+    batches: list[list[int]] = [[] for _ in range(most)]
+    left = []
+    after: dict[Hashable, int] = {}  # key -> the batch behind the last one that holds it
+    onward = list(range(most + 1))  # a batch with room points at itself, a full one at some later batch
+    for row in rows:
+        at = max((after.get(key, 0) for key in keys[row]), default=0)
+        while onward[at] != at:
+            onward[at] = onward[onward[at]]  # halves the way for the next row
+            at = onward[at]
+        if at == most:
+            left.append(row)
+            continue
+        batches[at].append(row)
+        after.update(dict.fromkeys(keys[row], at + 1))
+        if len(batches[at]) == batch_size:
+            onward[at] = at + 1
+    return [batch for batch in batches if batch], left
+
+
+def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
+    """Move the row of each batch of one to another batch, or out; its own batch is then empty."""
+    held = [{key for row in batch for key in keys[row]} for batch in batches]
+    hosts = list(range(len(batches)))
+    for alone in [at for at, batch in enumerate(batches) if len(batch) == 1]:
+        if len(batches[alone]) > 1:  # another one has joined it since
+            continue
+        row = batches[alone].pop()
+        fits = (at for at in hosts[:MOST_HOSTS] if batches[at] and held[at].isdisjoint(keys[row]))
+        if (at := next(fits, None)) is not None:
+            batches[at].append(row)
+            held[at].update(keys[row])
+            if len(batches[at]) > batch_size:
+                hosts.remove(at)
 
 
 def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:

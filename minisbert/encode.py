@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--file", metavar="F", help="read one text a line from this file")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls or max")
+    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     options = parser.parse_args(arguments)
 

@@ -6,7 +6,8 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from minisbert.checkpoint import load_bert, save_bert
 from minisbert.console import InputError, LiveLine, duration, one_line
 from minisbert.data import pad_batch
 from minisbert.files import atomic_folder
-from minisbert.layout import SentenceConfig, read_sentence_config, write_sentence_config
+from minisbert.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.losses import normalize
 from minisbert.pooling import Dense, Pooling
 from minisbert.tokenizer import Tokenizer
@@ -46,6 +47,8 @@ class SentenceEncoder(nn.Module):
         for layer, width in zip(dense, widths, strict=False):
             if layer.linear.in_features != width:
                 raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
+        if "pooler" in pooling.names and bert.pooler is None:
+            raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
         self.width = widths[-1]  # columns of a sentence vector
         self.truncated = 0  # texts that the last ``encode`` had to cut
 
@@ -65,18 +68,26 @@ class SentenceEncoder(nn.Module):
             raise InputError(
                 f"{folder} has no pooling config (1_Pooling/config.json): choose one, for a plain BERT mostly 'mean'"
             )
-        try:
-            pooling_module = Pooling(chosen)
-        except ValueError as error:
-            raise InputError(str(error)) from error
         bert = load_bert(encoder_folder)
+        pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned)
         tokenizer = Tokenizer.load(encoder_folder)
         return cls(tokenizer, bert, pooling_module, config.normalize, config.dense).to(device).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
-        vectors = self.dense(self.pooling(self.bert(ids, mask), mask))  # (B, T, D) -> (B, D)
+        vectors = self.unscaled(ids, mask)
         return normalize(vectors) if self.normalize else vectors
+
+    def unscaled(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The vectors (B, D) before they are scaled to length 1, as the heads of ``heads.py`` read them."""
+        trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
+        hidden = self.bert(ids, mask, trace=trace)  # (B, T, D)
+        return self.dense(self.pool(hidden, mask, trace and trace["layers.0"]))
+
+    def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None) -> Tensor:
+        """Hidden states (B, T, D), and for ``first-last`` those of the first layer (B, T, D), to vectors (B, D)."""
+        pooler = self.bert.pool(hidden) if "pooler" in self.pooling.names else None  # (B, D)
+        return self.pooling(hidden, mask, first, pooler)
 
     @property
     def device(self) -> torch.device:
@@ -92,23 +103,12 @@ class SentenceEncoder(nn.Module):
         encoded = self.tokenizer.encode(texts)
         self.truncated = encoded.truncated
         vectors = torch.empty(len(encoded), self.width, dtype=self.bert.embeddings.word.weight.dtype)  # (N, D)
-        modes = [(module, module.training) for module in self.modules()]  # a caller may have frozen some of them
-        self.eval()
-        try:
-            with torch.inference_mode(), LiveLine() as line:
-                started, done = time.monotonic(), 0
-                for rows in budgeted_batches([len(ids) for ids in encoded.ids], batch_tokens):
-                    ids, mask = pad_batch([encoded.ids[row] for row in rows], self.tokenizer.pad_id)
-                    mask = None if mask is None else mask.to(self.device)
-                    vectors[rows] = self(ids.to(self.device), mask).cpu()  # (B, D)
-                    done += len(rows)
-                    if progress:
-                        rate = done / (time.monotonic() - started)
-                        left = duration((len(encoded) - done) / rate)
-                        line.show(f"encoded {done:,} of {len(encoded):,} texts, {rate:,.0f} a second, {left} left")
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        batches = budgeted_batches([len(ids) for ids in encoded.ids], batch_tokens)
+        with evaluating(self):
+            for rows in announced(batches, len(encoded), "texts", progress):
+                ids, mask = pad_batch([encoded.ids[row] for row in rows], self.tokenizer.pad_id)
+                mask = None if mask is None else mask.to(self.device)
+                vectors[rows] = self(ids.to(self.device), mask).cpu()  # (B, D)
         return vectors.numpy()
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -125,14 +125,38 @@ class SentenceEncoder(nn.Module):
 
         Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose what is in it.
         """
-        folder = Path(folder)
-        if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
-            raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
-        with atomic_folder(folder) as partial:
-            save_bert(self.bert, partial)
-            self.tokenizer.save(partial)
-            config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense))
-            write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, partial)
+        with model_folder(folder) as partial:
+            self.write(partial)
+
+    def write(self, folder: Path) -> None:
+        """The model's files into an empty folder."""
+        save_bert(self.bert, folder)
+        self.tokenizer.save(folder)
+        config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense), self.pooling.state_dict())
+        write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; afterwards every module has its own mode again (a caller may have frozen some)."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+@contextmanager
+def model_folder(folder: str | Path) -> Iterator[Path]:
+    """A new folder to write a model to, which replaces the model at ``folder``, and nothing but a model, atomically."""
+    folder = Path(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
+    with atomic_folder(folder) as partial:
+        yield partial
 
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
@@ -146,6 +170,19 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
             longest = lengths[row]
         batches[-1].append(row)
     return batches
+
+
+def announced(batches: list[list[int]], total: int, noun: str, progress: bool) -> Iterator[list[int]]:
+    """The batches, one after the other; with ``progress`` a live line says how far it is and how long it will take."""
+    with LiveLine() as line:
+        started, done = time.monotonic(), 0
+        for rows in batches:
+            yield rows
+            done += len(rows)
+            if progress:
+                rate = done / (time.monotonic() - started)
+                left = duration((total - done) / rate)
+                line.show(f"{done:,} of {total:,} {noun}, {rate:,.0f} a second, {left} left")
 
 
 def find_model(model: str | Path) -> Path:

@@ -1,7 +1,7 @@
 """How well do a model's similarities agree with people's scores?
 
 python -m minisbert.evaluate --split test
-python -m minisbert.evaluate --model runs/stsb-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
+python -m minisbert.evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
 """
 
 import argparse
@@ -65,7 +65,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--data", default="stsb", help="stsb, or a file: score, sentence1, sentence2 (default: stsb)")
     parser.add_argument("--split", choices=SPLITS, help="of stsb (default: dev)")
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls or max")
+    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, full precision")
     options = parser.parse_args(arguments)

@@ -6,17 +6,23 @@ A folder is laid out as sentence-transformers lays it out, so that models move b
     config.json, model.safetensors, ...  the encoder and its tokenizer (or in a folder of their own)
     sentence_bert_config.json            the length limit
     1_Pooling/config.json                which pooling, or several at once
+    1_Pooling/model.safetensors          the parameters of a learned pooling; no such file for the others
     2_Dense/                             a dense layer on the pooled vector, in some models
     3_Normalize                          the vector scaled to length 1; nothing stands in it
+
+``attention``, ``first-last`` and ``pooler`` are poolings that sentence-transformers has not. Their names stand in
+``pooling_mode``, where it refuses what it does not know: it opens no such model, rather than give other vectors.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from torch import Tensor, nn
 
 from minisbert.checkpoint import read_safetensors, write_safetensors
 from minisbert.console import InputError, one_line
 from minisbert.files import read_json, write_json
-from minisbert.pooling import ACTIVATIONS, Dense
+from minisbert.pooling import ACTIVATIONS, NAMES, Dense, Pooling
 
 # our names of the poolings and sentence-transformers' flags for them, in the order in which it concatenates them
 POOLING_FLAGS = {
@@ -37,6 +43,7 @@ class SentenceConfig:
     pooling: str | None  # None: the folder does not say
     normalize: bool  # scale each vector to length 1
     dense: tuple[Dense, ...] = ()  # between pooling and normalising
+    learned: dict[str, Tensor] = field(default_factory=dict)  # the pooling's parameters, where it has some
 
 
 def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
@@ -48,7 +55,7 @@ def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
     listing = folder / "modules.json"
     if not listing.is_file():
         return folder, SentenceConfig(pooling=None, normalize=False)
-    encoder, pooling, dense, kinds = folder, None, [], []
+    encoder, pooling, dense, learned, kinds = folder, None, [], {}, []
     for module in read_modules(listing):
         kind = module["type"].rpartition(".")[2]  # old and new files name other packages, but the same class
         path = folder / module["path"]
@@ -57,6 +64,7 @@ def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
             encoder = path
         elif kind == "Pooling":
             pooling = read_pooling(path / "config.json")
+            learned = read_safetensors(path / "model.safetensors") if "attention" in pooling.split("+") else {}
         elif kind == "Dense":
             dense.append(read_dense(path))
         elif kind != "Normalize":
@@ -70,7 +78,7 @@ def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
     ):
         if path.is_file() and read_json(path).get(key):
             raise InputError(f"{path}: {key} changes what is encoded and is not supported")
-    return encoder, SentenceConfig(pooling, "Normalize" in kinds, tuple(dense))
+    return encoder, SentenceConfig(pooling, "Normalize" in kinds, tuple(dense), learned)
 
 
 def read_modules(path: Path) -> list[dict]:
@@ -95,9 +103,35 @@ def read_pooling(path: Path) -> str:
         modes = [mode for mode, flag in POOLING_FLAGS.items() if raw.get(flag)]
         known = {*POOLING_FLAGS.values()}
         modes += [flag for flag, on in raw.items() if flag.startswith("pooling_mode_") and on and flag not in known]
-    if not modes or not {*modes} <= {*POOLING_FLAGS}:
-        raise InputError(f"{path}: pooling {modes} is not supported; {', '.join(POOLING_FLAGS)} are")
+    if not modes or not {*modes} <= {*NAMES}:
+        raise InputError(f"{path}: pooling {modes} is not supported; {', '.join(NAMES)} are")
     return "+".join(modes)
+
+
+def make_pooling(mode: str, width: int, learned: dict[str, Tensor]) -> Pooling:
+    """The pooling of that name for hidden states of so many columns, with a folder's parameters where it has some.
+
+    Raises ``InputError`` for an unknown name, and for parameters that do not fit.
+    """
+    try:
+        pooling = Pooling(mode, width)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    if pooling.score is not None and learned:
+        fill(pooling, learned, f"the parameters of {mode} pooling", f"an encoder of width {width}")
+    return pooling
+
+
+def fill(module: nn.Module, found: dict[str, Tensor], source: object, asker: object) -> None:
+    """A file's tensors to a module's parameters, float32; ``InputError`` unless names and shapes are the module's."""
+    wanted = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
+    if shapes != wanted:
+        raise InputError(f"{source}: found {shapes}, but {asker} asks for {wanted}")
+    for name, tensor in found.items():
+        if not tensor.is_floating_point():
+            raise InputError(f"{source}: {name} holds {tensor.dtype}, not floating point numbers")
+    module.load_state_dict({name: tensor.float() for name, tensor in found.items()}, assign=True)
 
 
 def read_dense(folder: Path) -> Dense:
@@ -114,12 +148,8 @@ def read_dense(folder: Path) -> Dense:
     if missing:
         raise InputError(f"{path} does not say {', '.join(missing)}")
     dense = Dense(raw["in_features"], raw["out_features"], raw.get("bias", True), activation)
-    found = read_safetensors(folder / "model.safetensors")
-    wanted = {f"linear.{name}": tuple(parameter.shape) for name, parameter in dense.linear.named_parameters()}
-    shapes = {name: tuple(tensor.shape) for name, tensor in found.items()}
-    if shapes != wanted:
-        raise InputError(f"{folder / 'model.safetensors'} holds {shapes}, config.json asks for {wanted}")
-    dense.load_state_dict({name: tensor.float() for name, tensor in found.items()})
+    file = folder / "model.safetensors"
+    fill(dense, read_safetensors(file), file, "config.json")
     return dense
 
 
@@ -142,6 +172,9 @@ def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder
     else:
         stated = {"pooling_mode": modes}
     write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | stated)
+    if config.learned:
+        learned = {name: tensor.float() for name, tensor in config.learned.items()}
+        write_safetensors(learned, folder / "1_Pooling" / "model.safetensors")
     for dense, path in zip(config.dense, paths[2:], strict=False):
         linear = dense.linear
         about = {"in_features": linear.in_features, "out_features": linear.out_features}

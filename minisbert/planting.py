@@ -34,6 +34,8 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
     """Enter the decorated stand-in into the table."""
 
     def enter(stand_in: Callable) -> Callable:
+        if name in MISTAKES:
+            raise ValueError(f"two mistakes are called {name!r}")
         MISTAKES[name] = Mistake(name, meaning, owner, attribute, stand_in)
         return stand_in
 

@@ -44,7 +44,7 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)
-        states["pooled"] = encoder.pooling(hidden, mask)  # (B, D)
+        states["pooled"] = encoder.pool(hidden, mask, states["layers.0"])  # (B, D)
         if not token_types.any():
             states["vector"] = encoder(ids, mask)  # (B, D)
     return states
@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls or max")
+    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     parser.add_argument("--against", metavar="hf|FILE", help="Hugging Face, or a .safetensors file (default: hf)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write our tensors to FILE.safetensors")
     parser.add_argument("--double", action="store_true", help="compute in float64: real differences stand out more")

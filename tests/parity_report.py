@@ -21,7 +21,7 @@ import torch
 from minisbert.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.planting import Mistake
-from tests import checks, loss_checks  # noqa: F401 (importing the losses' checks enters them into CHECKS)
+from tests import checks, head_checks, loss_checks, metric_checks  # noqa: F401 (importing them enters their checks)
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden
 

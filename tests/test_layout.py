@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from minisbert.console import InputError
 from minisbert.encoder import SentenceEncoder
@@ -169,6 +170,76 @@ def test_other_families_open_in_sentence_transformers(name, tmp_path):
     ours.save(tmp_path / "ours")
     reference = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
     assert abs(reference.encode(SENTENCES) - ours.encode(SENTENCES)).max() <= MINILM_VECTOR
+
+
+def spoil_pooling(folder, **tensors):
+    save_file(tensors, folder / "1_Pooling" / "model.safetensors")
+
+
+def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
+    """The tiny encoder with attention pooling that has learned something."""
+    encoder = SentenceEncoder.load(tiny, pooling=mode)
+    torch.nn.init.normal_(encoder.pooling.score.weight, generator=torch.Generator().manual_seed(3))
+    torch.nn.init.constant_(encoder.pooling.score.bias, 0.5)
+    return encoder
+
+
+@pytest.mark.parametrize("mode", ["attention", "mean+attention", "first-last", "pooler+cls+first-last+attention"])
+def test_poolings_of_our_own_survive_save_and_load_bit_for_bit(tiny, tmp_path, mode):
+    learned = "attention" in mode
+    encoder = trained_attention(tiny, mode) if learned else SentenceEncoder.load(tiny, pooling=mode)
+    encoder.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again")
+    assert again.pooling.mode == mode
+    for parameter in [*encoder.parameters(), *again.parameters()]:
+        parameter.data = parameter.data.clone()  # where weights lie in a file may change the last bit of a product
+    assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
+    for one, other in zip(encoder.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert (tmp_path / "again" / "1_Pooling" / "model.safetensors").is_file() == learned
+    if learned:
+        assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
+
+
+def test_learned_pooling_stays_with_another_choice_that_has_it(tiny, tmp_path):
+    encoder = trained_attention(tiny)
+    encoder.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
+    assert torch.equal(again.pooling.score.weight, encoder.pooling.score.weight)
+    assert SentenceEncoder.load(tmp_path / "again", pooling="mean").pooling.score is None
+
+
+def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_path):
+    folder = tmp_path / "again"
+    trained_attention(tiny).save(folder)
+    weight, bias = torch.zeros(1, 24), torch.zeros(1)
+    for tensors, message in (
+        ({"score.weight": weight}, "score.bias"),
+        ({"score.weight": weight[:, 1:], "score.bias": bias}, r"\(1, 23\).*\(1, 24\)"),
+        ({"score.weight": weight, "score.bias": bias, "more": torch.zeros(2)}, "more"),
+        ({"score.weight": weight, "score.bias": bias.long()}, "int64"),
+    ):
+        spoil_pooling(folder, **tensors)
+        with pytest.raises(InputError, match=message):
+            SentenceEncoder.load(folder)
+    (folder / "1_Pooling" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"1_Pooling/model\.safetensors is missing"):
+        SentenceEncoder.load(folder)
+
+
+def test_the_pooler_of_a_checkpoint_without_one_is_refused():
+    with pytest.raises(InputError, match="no pooler weights"):
+        SentenceEncoder.load(REFERENCE / "tiny-distiluse", pooling="pooler+max")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("mode", ["attention", "mean+attention", "first-last", "pooler"])
+def test_sentence_transformers_refuses_poolings_that_it_has_not(tiny, tmp_path, mode):
+    """Loudly: it must not open the folder and give other vectors."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "ours")
+    with pytest.raises(ValueError, match="Invalid pooling mode"):
+        sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
 
 
 def test_an_average_by_the_root_of_the_length_is_refused_by_name(folder):

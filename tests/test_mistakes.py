@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from minisbert.mistakes import MISTAKES, planted
-from tests import loss_checks  # noqa: F401  (enters its checks)
+from tests import head_checks, loss_checks, metric_checks  # noqa: F401  (enter their checks)
 from tests.checks import CHECKS
 from tests.parity import Comparison
 

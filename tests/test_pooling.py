@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minisbert.pooling import POOLINGS, Pooling
+from minisbert.encoder import SentenceEncoder
+from minisbert.pooling import NAMES, POOLINGS, Pooling, attention_pool, first_last_pool
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 MODES = ["mean", "cls", "max"]
+MORE = ["attention", "first-last", "pooler"]  # these need more than the last hidden states
 LENGTHS = [5, 2, 1, 4]  # of 5 tokens: one text is full, one has a single token
 REAL = torch.arange(5) < torch.tensor(LENGTHS)[:, None]  # (4, 5)
 
@@ -134,4 +136,160 @@ def test_unknown_name_lists_the_known_ones(name):
 
 def test_every_pooling_is_tested_here():
     assert list(POOLINGS) == MODES
+    assert list(NAMES) == MODES + MORE
     assert "max" in repr(Pooling("max"))
+
+
+# ------------------------------------------------------------- attention, first-last average, pooler
+
+
+def scorer(width: int = 3, seed: int = 5) -> tuple[Tensor, Tensor]:
+    """A weight (1, D) and a bias (1,)."""
+    return random_hidden((1, width), seed=seed), random_hidden((1,), seed=seed + 1)
+
+
+def attention_pooling(width: int = 3) -> Pooling:
+    """A pooling module with these parameters."""
+    pooling = Pooling("attention", width).double()
+    weight, bias = scorer(width)
+    pooling.load_state_dict({"score.weight": weight, "score.bias": bias})
+    return pooling
+
+
+def slow_attention(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Text by text, token by token."""
+    rows = []
+    for text, real in zip(hidden.tolist(), mask.tolist(), strict=True):
+        tokens = [token for token, keep in zip(text, real, strict=True) if keep]
+        products = (zip(weight[0].tolist(), token, strict=True) for token in tokens)
+        powers = [math.exp(sum(w * x for w, x in product) + float(bias)) for product in products]
+        columns = zip(*tokens, strict=True)
+        rows.append([sum(p * x for p, x in zip(powers, column, strict=True)) / sum(powers) for column in columns])
+    return torch.tensor(rows, dtype=hidden.dtype)
+
+
+def test_attention_by_hand():
+    """Scores 0 and log 3 make shares of 1/4 and 3/4; the pad's score would be the highest of all."""
+    hidden = torch.tensor([[[0.0, 8.0], [1.0, 0.0], [99.0, 99.0]]])
+    pooled = attention_pool(hidden, torch.tensor([[1, 1, 0]]), torch.tensor([[math.log(3), 0.0]]), torch.tensor([7.0]))
+    torch.testing.assert_close(pooled, torch.tensor([[0.75, 2.0]]))
+
+
+def test_first_last_by_hand():
+    """Texts (1, 3) last and (5, 7) first: 4; a pad in between counts nowhere."""
+    last, first = torch.tensor([[[1.0], [50.0], [3.0]]]), torch.tensor([[[5.0], [-90.0], [7.0]]])
+    assert first_last_pool(last, torch.tensor([[True, False, True]]), first).tolist() == [[4.0]]
+
+
+@given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), seed=st.integers(0, 1000))
+def test_attention_over_any_lengths_equals_the_slow_version(lengths, seed):
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]  # (B, T)
+    hidden = random_hidden((*mask.shape, 4), seed=seed)
+    parameters = scorer(4, seed)
+    slow = slow_attention(hidden, mask, *parameters)
+    assert_parity("attention pooling", attention_pool(hidden, mask, *parameters), slow, PIECE)
+
+
+def test_first_last_equals_the_slow_version():
+    hidden, first = random_hidden(), random_hidden(seed=3)
+    slow = (slow_pool("mean", hidden, REAL) + slow_pool("mean", first, REAL)) / 2
+    assert_parity("first-last", Pooling("first-last")(hidden, REAL, first), slow, PIECE)
+
+
+@pytest.mark.parametrize("mode", ["attention", "first-last"])
+def test_gradients_by_finite_differences_and_none_to_the_pads(mode):
+    hidden, first = random_hidden().requires_grad_(), random_hidden(seed=3).requires_grad_()
+    weight, bias = (x.requires_grad_() for x in scorer())
+
+    def attend(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return attention_pool(hidden, REAL, weight, bias)
+
+    def average(hidden: Tensor, first: Tensor) -> Tensor:
+        return first_last_pool(hidden, REAL, first)
+
+    pool, inputs = (attend, (hidden, weight, bias)) if mode == "attention" else (average, (hidden, first))
+    assert torch.autograd.gradcheck(pool, inputs)
+    pool(*inputs).sum().backward()
+    assert (hidden.grad[~REAL] == 0).all()
+
+
+def test_the_bias_of_attention_pooling_changes_nothing():
+    weight, bias = scorer()
+    one, other = (attention_pool(random_hidden(), REAL, weight, b) for b in (bias, bias + 3))
+    assert_parity("another bias", one, other, PIECE)
+
+
+def test_untrained_attention_is_the_mean():
+    pooled = Pooling("attention", 3).double()(random_hidden(), REAL)
+    assert_parity("untrained attention", pooled, slow_pool("mean", random_hidden(), REAL), PIECE)
+
+
+def test_attention_learns_from_its_start():
+    """Zero scores do not stand still: the weight has a gradient."""
+    pooling = Pooling("attention", 3).double()
+    (pooling(random_hidden(), REAL) * random_hidden((4, 3), seed=1)).sum().backward()
+    assert pooling.score.weight.grad.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
+def test_what_stands_in_a_pad_never_counts_for_attention_and_first_last(content):
+    for mode, spoil in (("attention", 0), ("first-last", 0), ("first-last", 1)):
+        pooling = attention_pooling() if mode == "attention" else Pooling(mode)
+        states = [random_hidden(), random_hidden(seed=3)]
+        expected = pooling(states[0], REAL, states[1])
+        states[spoil] = states[spoil].masked_fill(~REAL[..., None], content).requires_grad_()
+        pooled = pooling(states[0], REAL, states[1])
+        assert torch.equal(pooled, expected)
+        pooled.sum().backward()
+        assert states[spoil].grad.isfinite().all()
+        assert all(parameter.grad.isfinite().all() for parameter in pooling.parameters())
+
+
+def test_attention_without_mask_with_other_masks_and_with_more_pads():
+    pooling, hidden = attention_pooling(), random_hidden()
+    everything = torch.ones(4, 5, dtype=torch.bool)
+    assert_parity("without mask", pooling(hidden), slow_attention(hidden, everything, *scorer()), PIECE)
+    assert torch.equal(pooling(hidden, REAL.long()), pooling(hidden, REAL))
+    wider = torch.cat([hidden, random_hidden((4, 6, 3), seed=2)], dim=1)  # (4, 11, 3)
+    mask = torch.cat([REAL, torch.zeros(4, 6, dtype=torch.bool)], dim=1)
+    assert_parity("more pads", pooling(wider, mask), pooling(hidden, REAL), PIECE)
+
+
+def test_several_at_once_stand_side_by_side():
+    """Each with what it needs, in the order of the name."""
+    states, first, pooler = random_hidden(), random_hidden(seed=3), random_hidden((4, 3), seed=4)
+    names = ["pooler", "attention", "max", "first-last"]
+    pooling = Pooling("+".join(names), 3).double()
+    pooling.load_state_dict(attention_pooling().state_dict())
+    alone = [attention_pooling() if name == "attention" else Pooling(name) for name in names]
+    expected = torch.cat([single(states, REAL, first, pooler) for single in alone], dim=-1)
+    assert torch.equal(pooling(states, REAL, first, pooler), expected)
+    assert pooling.width(3) == expected.shape[1] == 12
+
+
+def test_what_a_pooling_needs_and_does_not_get_is_named():
+    with pytest.raises(ValueError, match="needs hidden_size"):
+        Pooling("mean+attention")
+    with pytest.raises(ValueError, match="first layer's output"):
+        Pooling("first-last")(random_hidden(), REAL)
+    with pytest.raises(ValueError, match=r"Bert\.pool"):
+        Pooling("pooler")(random_hidden(), REAL)
+
+
+def test_only_learned_pooling_has_parameters():
+    assert [name for name, _ in Pooling("mean+attention", 3).named_parameters()] == ["score.weight", "score.bias"]
+    assert not list(Pooling("mean+first-last+pooler", 3).parameters())
+
+
+def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
+    for mode, expected in (("mean", (False, False)), ("first-last", (True, False)), ("cls+pooler", (False, True))):
+        encoder, seen = SentenceEncoder.load(tiny, mode), {}
+        forward = encoder.pooling.forward
+
+        def spy(hidden, mask=None, first=None, pooler=None, seen=seen, forward=forward):
+            seen["given"] = (first is not None, pooler is not None)
+            return forward(hidden, mask, first, pooler)
+
+        monkeypatch.setattr(encoder.pooling, "forward", spy)
+        encoder.encode(["a cat"])
+        assert seen["given"] == expected, mode

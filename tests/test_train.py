@@ -1,14 +1,12 @@
 """Fine-tuning: the schedule, the loop, what a run writes, and what stops it."""
 
 import json
-import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +15,16 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from minisbert import train
+from minisbert import losses as loss_functions
+from minisbert import tasks
 from minisbert.console import InputError, run_command
 from minisbert.data import read_scored_pairs
 from minisbert.encoder import SentenceEncoder
-from minisbert.losses import cosine_mse_loss
-from minisbert.train import linear_schedule, main, parse
+from minisbert.options import parse
+from minisbert.pairs import PairModel
+from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, print_table
+from tests import toys
 from tests.conftest import ROOT
-
-SUBJECTS = {"animal": ["cat", "dog", "horse"], "sound": ["music", "guitar", "piano"]}
-FRAMES = ["the {}", "a {} is in the park", "a small {}", "the {} is under the house", "a {} and a {}"]
-
-
-def toy_rows(count: int, seed: int) -> list[str]:
-    """Pairs of one subject score 4 or 5, of two subjects 0 or 1: so simple that a tiny model can learn it."""
-    chance = random.Random(seed)
-
-    def sentence(subject: str) -> str:
-        words = SUBJECTS[subject]
-        return chance.choice(FRAMES).format(chance.choice(words), chance.choice(words))
-
-    rows = []
-    for i in range(count):
-        one, other = chance.sample(list(SUBJECTS), 2)
-        alike = i % 2 == 0
-        score = chance.choice([4, 5]) if alike else chance.choice([0, 1])
-        rows.append(f"{score}\t{sentence(one)}\t{sentence(one if alike else other)}\n")
-    return rows
 
 
 @pytest.fixture(scope="module")
@@ -53,18 +34,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     arguments = []
     for seed, (option, count) in enumerate({"--data": 40, "--dev": 20, "--test": 20}.items()):
         path = folder / f"{option[2:]}.tsv"
-        path.write_text("".join(toy_rows(count, seed)))
+        path.write_text("".join(toys.scored(count, seed)))
         arguments += [option, str(path)]
     return arguments
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A model this small only waits for a second thread, and for long on a busy machine."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
@@ -113,8 +85,34 @@ def test_linear_schedule_by_hand(warmup, total, shares):
     assert [linear_schedule(step, warmup, total) for step in range(total + 1)] == pytest.approx(shares, abs=1e-15)
 
 
-def test_the_schedule_stays_at_0_after_the_end():
-    assert linear_schedule(9, 2, 6) == 0
+def test_cosine_schedule_by_hand():
+    """A quarter, half and three quarters of the way down: (1 + cos 45 degrees) / 2 = (2 + sqrt 2) / 4, and so on."""
+    down = [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0]
+    assert [cosine_schedule(step, 2, 6) for step in range(7)] == pytest.approx([0, 0.5, *down], abs=1e-15)
+    assert [cosine_schedule(step, 0, 4) for step in range(5)] == pytest.approx(down, abs=1e-15)
+
+
+def test_constant_schedule_by_hand():
+    assert [constant_schedule(step, 2, 4) for step in range(5)] == [0, 0.5, 1, 1, 1]
+    assert [constant_schedule(step, 0, 2) for step in range(3)] == [1, 1, 1]
+
+
+def test_the_schedules_stay_after_the_end():
+    assert (linear_schedule(9, 2, 6), cosine_schedule(9, 2, 6), constant_schedule(9, 2, 6)) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"),
+    [
+        ("linear", [0, 1, 0.75, 0.5, 0.25]),
+        ("cosine", [0, 1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4]),
+        ("constant", [0, 1, 1, 1, 1]),
+    ],
+)
+def test_the_chosen_schedule_is_followed(run, schedule, shares):
+    folder = run("run", "--schedule", schedule, "--warmup", "0.2", "--lr", "2e-3", "--log-every", "1")
+    rates = [line["lr"] for line in metrics(folder) if "loss" in line]
+    assert rates == pytest.approx([2e-3 * share for share in shares], abs=1e-15)
 
 
 # ----------------------------------------------------------------------------- the arithmetic of training
@@ -160,7 +158,7 @@ def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup:
 def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, clip):
     """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's ready-made pieces."""
     path = tmp_path / "twelve.tsv"
-    path.write_text("".join(toy_rows(12, seed=5)))
+    path.write_text("".join(toys.scored(12, seed=5)))
     options = ["--data", str(path), "--model", str(without_dropout), "--lr", "1e-3", "--weight-decay", "0.1"]
     options += ["--warmup", "0.34", "--clip", str(clip), "--batch-size", "12", "--epochs", "6", "--log-every", "1"]
     folder = run("run", *options)
@@ -185,9 +183,12 @@ def test_every_epoch_has_dropout(run, without_dropout):
 
 def test_the_defaults_are_the_recipe():
     options = parse([])
-    assert (options.model, options.data, options.dev, options.test) == ("all-MiniLM-L6-v2", "stsb", None, None)
+    assert (options.recipe, options.objective, options.model) == (None, "cosine", "all-MiniLM-L6-v2")
+    assert (options.data, options.dev, options.test, options.limit) == (None, None, None, None)  # stsb's
     assert (options.lr, options.batch_size, options.warmup, options.epochs, options.seed) == (2e-5, 32, 0.1, 1, 42)
     assert (options.weight_decay, options.clip, options.max_steps, options.pooling) == (0.0, 1.0, None, None)
+    assert (options.head_lr, options.schedule, options.freeze_layers) == (None, "linear", 0)
+    assert (options.freeze_embeddings, options.projection) == (False, False)
 
 
 def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
@@ -196,6 +197,11 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
 
     config = json.loads((folder / "config.json").read_text())
     assert (config["model"], config["lr"], config["epochs"], config["seed"]) == (str(tiny), 1e-2, 12, 42)
+    assert config["rows"] == {
+        "train": f"{config['data']} (40 pairs)",
+        "dev": f"{config['dev']} (20 pairs)",
+        "test": f"{config['test']} (20 pairs)",
+    }
     assert config["torch"] == torch.__version__
 
     lines = metrics(folder)
@@ -210,17 +216,17 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     assert set(results) == {"before", "after", "training_seconds", "steps"}
     assert results["steps"] == 60
     for split in ("dev", "test"):
-        before, after = (results[when][split]["spearman"]["cosine"] for when in ("before", "after"))
+        before, after = (results[when][split]["spearman"] for when in ("before", "after"))
         assert after > before + 0.2
     best = max(line["dev"]["spearman"] for line in lines if "dev" in line)
-    assert results["after"]["dev"]["spearman"]["cosine"] == pytest.approx(best, abs=1e-9)
+    assert results["after"]["dev"]["spearman"] == pytest.approx(best, abs=1e-9)
 
     vectors = SentenceEncoder.load(folder / "model").encode(["the cat", "a small dog", "the piano"])
     assert vectors[0] @ vectors[1] > vectors[0] @ vectors[2]
 
     captured = capsys.readouterr()
-    assert "60 steps of 8 pairs" in captured.err
-    shown = [f"{100 * results[when]['test']['spearman']['cosine']:.2f}" for when in ("before", "after")]
+    assert "60 steps of 8 rows" in captured.err
+    shown = [f"{100 * results[when]['test']['spearman']:.2f}" for when in ("before", "after")]
     assert " -> ".join(shown) in captured.out
 
 
@@ -236,7 +242,7 @@ def test_model_is_the_best_by_dev_even_if_that_is_the_untrained(run, data):
     assert same_weights(folder / "model", good)
     results = json.loads((folder / "results.json").read_text())
     assert results["after"] == results["before"]
-    assert results["after"]["dev"]["spearman"]["cosine"] == curve[0]
+    assert results["after"]["dev"]["spearman"] == curve[0]
 
 
 def test_one_seed_one_result(run, tiny):
@@ -281,6 +287,85 @@ def test_long_sentences_are_reported(run, tmp_path, capsys):
 def test_a_pooling_of_ones_own_is_trained_and_saved(run):
     folder = run("run", "--pooling", "cls", "--max-steps", "1")
     assert SentenceEncoder.load(folder / "model").pooling.mode == "cls"
+
+
+def test_a_head_is_trained_saved_and_reported(run, data):
+    """What results.json says of the best model is what the model in its folder does."""
+    folder = run("run", "--objective", "siamese", "--epochs", "3", "--lr", "5e-3")
+    results = json.loads((folder / "results.json").read_text())
+    pairs = read_scored_pairs(data[3])
+    scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])
+    expected = np.corrcoef(scores, [pair.score for pair in pairs])[0, 1]
+    assert results["after"]["dev"]["pearson"] == pytest.approx(expected, abs=1e-6)  # float32 scores
+    curve = [line["dev"]["pearson"] for line in metrics(folder) if "dev" in line]
+    assert results["after"]["dev"]["pearson"] == max(curve) > curve[0]
+
+
+def test_the_table_leaves_out_what_only_one_split_has(capsys):
+    print_table(
+        {"dev": {"f1": 0.5, "alignment": 1.0}, "test": {"f1": 0.25}}, {"dev": {"f1": 0.75}, "test": {"f1": 1.0}}
+    )
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["x", "100", "dev", "test"]
+    assert row.split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
+
+
+# --------------------------------------------------------------------------------- what is not trained
+
+
+def test_frozen_weights_stay_the_same_to_the_last_bit(run, tiny):
+    folder = run("run", *LEARNS, "--freeze-layers", "1", "--freeze-embeddings", "--weight-decay", "0.1")
+    before, after = SentenceEncoder.load(tiny).state_dict(), SentenceEncoder.load(folder / "model").state_dict()
+    frozen = {name for name in before if name.startswith(("bert.embeddings.", "bert.layers.0."))}
+    trained = {name for name in before if name.startswith("bert.layers.1.")}
+    assert len(frozen) == 5 + 16
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert len(trained) == 16
+    assert not any(torch.equal(before[name], after[name]) for name in trained)
+
+
+def test_freezing_is_announced(run, capsys):
+    run("run", "--freeze-layers", "1", "--max-steps", "1")
+    counts = re.search(r"([\d,]+) parameters \(([\d,]+) trained\)", capsys.readouterr().err)
+    everything, trained = (int(count.replace(",", "")) for count in counts.groups())
+    # a layer of width 24 and feed-forward width 40: four projections, two dense layers, two layer norms
+    assert everything - trained == 4 * (24 * 24 + 24) + (24 * 40 + 40) + (40 * 24 + 24) + 2 * (24 + 24)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--freeze-layers", "3"], "--freeze-layers: 3 layers cannot be frozen: this encoder has 2"),
+        (["--freeze-layers", "2", "--freeze-embeddings"], "nothing is left to train: freeze fewer layers"),
+    ],
+)
+def test_too_much_frozen_exits_2_with_one_line(run, tmp_path, capsys, flags, message):
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: run("run", *flags))
+    assert capsys.readouterr().err == f"error: {message}\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_head_can_be_trained_alone(run, tiny):
+    """On an encoder that is all frozen; and at rate 0 for the encoder, which does the same."""
+    head = ["--objective", "siamese", "--head-lr", "1e-2", "--epochs", "3"]
+    for name, flags in {"frozen": ["--freeze-layers", "2", "--freeze-embeddings"], "still": ["--lr", "0"]}.items():
+        folder = run(name, *head, *flags, "--log-every", "5")
+        assert same_weights(folder / "model", tiny)
+        assert losses(folder)[-1] < losses(folder)[0] / 2
+
+
+def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, monkeypatch, tmp_path):
+    """The other way round: at rate 0 the head stays as it was drawn, and the encoder learns. Stopped in the third step."""
+    flags = ["--objective", "siamese", "--lr", "5e-3", "--head-lr", "0", "--weight-decay", "0.1", "--log-every", "1"]
+    monkeypatch.setattr(loss_functions, "mse_loss", interrupt_at(3, loss_functions.mse_loss))
+    with pytest.raises(KeyboardInterrupt):
+        run("run", *flags)
+    untrained, last = (PairModel.load(tmp_path / "run" / name) for name in ("model", "last"))
+    assert same_weights(tmp_path / "run" / "model", tiny)
+    assert not same_weights(tmp_path / "run" / "last", tiny)
+    before, after = untrained.head.state_dict(), last.head.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 # ---------------------------------------------------------------------------------- the run's folder
@@ -340,9 +425,9 @@ def interrupt_at(call: int, function):
 
 def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypatch, capsys):
     """Interrupted within the third step, and after two steps of two: both have the same weights in last/."""
-    monkeypatch.setattr(train, "linear_schedule", lambda *_: 1.0)  # whatever the length of the run
+    monkeypatch.setitem(SCHEDULES, "linear", lambda *_: 1.0)  # whatever the length of the run
     run_folder, short_folder = tmp_path / "run", tmp_path / "short"
-    monkeypatch.setattr(train, "cosine_mse_loss", interrupt_at(3, cosine_mse_loss))
+    monkeypatch.setattr(loss_functions, "cosine_mse_loss", interrupt_at(3, loss_functions.cosine_mse_loss))
     with pytest.raises(SystemExit, match="130"):
         run_command(lambda: run("run", "--lr", "5e-3", "--log-every", "1"))
     message = f"stopped at step 2: its weights are in {run_folder / 'last'}, the best by dev in {run_folder / 'model'}"
@@ -352,14 +437,14 @@ def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypa
     assert same_weights(run_folder / "model", tiny)  # the untrained one, the best so far
     assert not same_weights(run_folder / "last", tiny)
 
-    monkeypatch.setattr(train, "evaluate", interrupt_at(3, train.evaluate))
+    monkeypatch.setattr(tasks, "evaluate", interrupt_at(3, tasks.evaluate))
     with pytest.raises(KeyboardInterrupt):
         run("short", "--lr", "5e-3", "--max-steps", "2")
     assert same_weights(run_folder / "last", short_folder / "last")
 
 
 def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(train, "evaluate", interrupt_at(1, train.evaluate))
+    monkeypatch.setattr(tasks, "evaluate", interrupt_at(1, tasks.evaluate))
     with pytest.raises(KeyboardInterrupt):
         run("run")
     err = capsys.readouterr().err
@@ -370,7 +455,7 @@ def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monk
 
 def test_an_interrupted_run_can_be_overwritten(run, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(train, "cosine_mse_loss", interrupt_at(2, cosine_mse_loss))
+        patch.setattr(loss_functions, "cosine_mse_loss", interrupt_at(2, loss_functions.cosine_mse_loss))
         with pytest.raises(KeyboardInterrupt):
             run("run")
     folder = run("run", "--overwrite", "--max-steps", "1")

@@ -32,7 +32,9 @@ from sentence_transformers.sentence_transformer.losses import CosineSimilarityLo
 from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor, nn
 
+from tests.reference.heads_reference import heads_golden
 from tests.reference.losses_reference import losses_golden
+from tests.reference.metrics_reference import more_metrics_golden
 from tests.reference.texts import SENTENCES, TEXTS
 
 HERE = Path(__file__).parent
@@ -96,12 +98,15 @@ def tiny_bert(seed: int = 1) -> transformers.BertModel:
     return model.eval()
 
 
+def tiny_tokenizer() -> transformers.BertTokenizer:
+    return transformers.BertTokenizer(vocab=ids_of(vocabulary()), do_lower_case=True, model_max_length=LIMIT)
+
+
 def write_tiny(folder: Path) -> None:
     """The committed checkpoint, saved by sentence-transformers itself in its new layout: mean pooling, normalised."""
-    tokenizer = transformers.BertTokenizer(vocab=ids_of(vocabulary()), do_lower_case=True, model_max_length=LIMIT)
     modules = sentence_transformers.sentence_transformer.modules
     behind = [modules.Pooling(SIZES["hidden_size"], "mean"), modules.Normalize()]
-    write_sentence_model(folder, tiny_bert(), tokenizer, behind)
+    write_sentence_model(folder, tiny_bert(), tiny_tokenizer(), behind)
 
 
 def tiny_distiluse(folder: Path) -> None:
@@ -303,7 +308,9 @@ def make(minilm: Path) -> dict[str, dict[str, Tensor]]:
         "bert": bert_golden(),
         "trace": trace_golden(),
         "metrics": metrics_golden(),
+        "classification_metrics": more_metrics_golden(),
         "losses": losses_golden(),
+        "heads": heads_golden(tiny_bert().double(), tiny_tokenizer()),
         "minilm": minilm_golden(minilm),
     }
     return golden | {name: dialect_golden(name) for name in FOLDERS}

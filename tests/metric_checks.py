@@ -1,0 +1,50 @@
+"""The parity checks of decisions and geometry: each metric against ``classification_metrics.safetensors``.
+
+Importing this module enters them into ``checks.CHECKS``. ``reference/metrics_reference.py`` says whose values they are.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+
+from minisbert import metrics
+from tests.checks import check
+from tests.parity import PIECE, Comparison, compare, golden
+
+
+def with_golden(name: str, metric: Callable[..., float | tuple[float, ...]], inputs: str) -> Comparison:
+    """One metric of the named golden inputs beside its golden value or values."""
+    reference = golden("classification_metrics")
+    found = metric(*(reference[key].numpy() for key in inputs.split()))
+    ours = torch.tensor(found if isinstance(found, tuple) else [found], dtype=torch.float64)
+    return compare(name, ours, reference[f"value.{name}"], PIECE)
+
+
+@check
+def decisions() -> Iterator[Comparison]:
+    """Accuracy, of two classes and of three; precision, recall and F1."""
+    yield with_golden("accuracy", metrics.accuracy, "predicted labels")
+    yield with_golden("accuracy_classes", metrics.accuracy, "predicted_classes classes")
+    yield with_golden("precision_recall_f1", metrics.precision_recall_f1, "predicted labels")
+
+
+@check
+def thresholds() -> Iterator[Comparison]:
+    """The best threshold and its value; with few ties, with many, and where it is best to call nothing 1."""
+    for name in ("few_ties", "many_ties", "reversed"):
+        for metric in ("f1", "accuracy"):
+            yield with_golden(
+                f"threshold.{metric}.{name}",
+                lambda x, y, metric=metric: metrics.best_threshold(x, y, metric),
+                f"{name} labels",
+            )
+
+
+@check
+def geometry() -> Iterator[Comparison]:
+    """Triplets, alignment, uniformity and mean cosine of vectors of many lengths."""
+    yield with_golden("triplet_accuracy", metrics.triplet_accuracy, "anchor positive negative")
+    yield with_golden("alignment", metrics.alignment, "anchor positive")
+    for name in ("anchor", "narrow"):
+        yield with_golden(f"uniformity.{name}", metrics.uniformity, name)
+        yield with_golden(f"mean_cosine.{name}", metrics.mean_off_diagonal_cosine, name)

@@ -1,0 +1,248 @@
+"""Heads by hand, beside torch's own layers, and counted."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minisbert.bert import Bert, BertConfig
+from minisbert.heads import (
+    CONCATS,
+    HEADS,
+    ConcatHead,
+    CrossAttention,
+    CrossHead,
+    JointHead,
+    combine,
+    count_parameters,
+    freeze,
+    mlp,
+    parse_concat,
+    siamese,
+)
+from tests.parity import GRADIENT, PIECE, assert_parity
+
+MINILM = BertConfig(30522, 384, 6, 12, 1536, 512)
+LENGTHS_A, LENGTHS_B = [5, 2, 4], [3, 7, 1]
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+
+def real(lengths: list[int]) -> Tensor:
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+# -------------------------------------------------------------------------------------- two vectors
+
+
+@pytest.mark.parametrize(
+    ("concat", "expected"),
+    [
+        ("u,v", [1, 2, 3, 1]),
+        ("|u-v|", [2, 1]),
+        ("u*v", [3, 2]),
+        ("|u-v|,u*v", [2, 1, 3, 2]),
+        ("u,v,u*v", [1, 2, 3, 1, 3, 2]),
+        ("u,v,|u-v|", [1, 2, 3, 1, 2, 1]),
+        ("u,v,|u-v|,u*v", [1, 2, 3, 1, 2, 1, 3, 2]),
+        ("|u-v|,u*v,u", [2, 1, 3, 2, 1, 2]),
+        ("u, v, u-v", [1, 2, 3, 1, 2, 1]),
+    ],
+)
+def test_combinations_by_hand(concat, expected):
+    u, v = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 1.0]])
+    assert combine(u, v, parse_concat(concat)).tolist() == [expected]
+    assert ConcatHead(2, concat).mlp[0].in_features == len(expected)
+
+
+def test_the_table_of_sbert_is_complete():
+    assert len(CONCATS) == len({*CONCATS}) == 7
+    assert all(",".join(parse_concat(concat)) == concat for concat in CONCATS)
+
+
+@pytest.mark.parametrize("concat", ["", "u,u", "u,w", "u v", "u,|v-u|", "u,,v", "u-v,|u-v|", "(u,v)"])
+def test_an_unknown_combination_lists_the_known_ones(concat):
+    with pytest.raises(ValueError, match=r"name some of u, v, \|u-v\|, u\*v, each once"):
+        ConcatHead(4, concat)
+
+
+def test_difference_and_product_do_not_know_which_sentence_came_first():
+    u, v = normal(3, 4), normal(3, 4, seed=1)
+    parts = parse_concat("|u-v|,u*v")
+    assert torch.equal(combine(u, v, parts), combine(v, u, parts))
+
+
+@pytest.mark.parametrize(("hidden", "outputs"), [(0, 1), (0, 3), (7, 1), (7, 3)])
+def test_an_mlp_is_linear_relu_linear(hidden, outputs):
+    layers, x = mlp(5, hidden, outputs, 0.0).double(), normal(4, 5)
+    parameters = [parameter.detach() for parameter in layers.parameters()]
+    expected = x.detach()
+    for i in range(0, len(parameters), 2):
+        expected = (expected if i == 0 else expected.clamp_min(0)) @ parameters[i].T + parameters[i + 1]
+    assert_parity("mlp", layers(x), expected, PIECE)
+    assert layers(x).shape == (4, outputs)
+    assert len(parameters) == (4 if hidden else 2)
+
+
+def test_dropout_of_a_head_is_alive_in_training_only():
+    head = ConcatHead(6, "u,v", hidden=50, dropout=0.5)
+    u, v = torch.randn(2, 6), torch.randn(2, 6)
+    assert (head(u, v) != head(u, v)).any()
+    head.eval()
+    assert torch.equal(head(u, v), head(u, v))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hidden": -1}, "hidden of a head must be a whole number of at least 0, not -1"),
+        ({"hidden": 2.0}, "hidden of a head must be a whole number"),
+        ({"outputs": 0}, "outputs of a head must be a whole number of at least 1"),
+        ({"width": 0}, "width of a head"),
+        ({"dropout": 1.0}, r"dropout of a head must be in \[0, 1\)"),
+        ({"dropout": "much"}, "not 'much'"),
+        ({"hidden": 0, "dropout": 0.1}, "no place in a head without a hidden layer"),
+    ],
+)
+@pytest.mark.parametrize("kind", HEADS.values())
+def test_a_setting_out_of_range(kind, settings, message):
+    with pytest.raises(ValueError, match=message):
+        kind(**({"width": 8, "hidden": 4} | settings))
+
+
+# ------------------------------------------------------------------------------------ cross-attention
+
+
+def both_attentions(width: int = 24, heads: int = 8) -> tuple[CrossAttention, nn.MultiheadAttention]:
+    """Ours and torch's with the same random weights."""
+    ours = CrossAttention(width, heads).double()
+    theirs = nn.MultiheadAttention(width, heads, batch_first=True).double()
+    with torch.no_grad():
+        for i, parameter in enumerate(ours.parameters()):
+            parameter.copy_(normal(*parameter.shape, seed=10 + i))
+        projections = (ours.query, ours.key, ours.value)
+        theirs.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
+        theirs.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias)
+    return ours, theirs
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("heads", [1, 3, 8])
+def test_cross_attention_equals_torchs_in_value_and_gradient(masked, heads):
+    ours, theirs = both_attentions(heads=heads)
+    a, b, pull = normal(3, 5, 24), normal(3, 7, 24, seed=1), normal(3, 5, 24, seed=2).detach()
+    mask = real(LENGTHS_B) if masked else None
+    found, expected = ours(a, b, mask), theirs(a, b, b, key_padding_mask=None if mask is None else ~mask)[0]
+    assert_parity("cross-attention", found, expected, PIECE)
+    our_inputs, their_inputs = [a, b, *ours.parameters()], [a, b, *theirs.parameters()]
+    gradients = torch.autograd.grad(found, our_inputs, pull)
+    to_a, to_b, weight, bias, output_weight, output_bias = torch.autograd.grad(expected, their_inputs, pull)
+    pieces = [piece for pair in zip(weight.chunk(3), bias.chunk(3), strict=True) for piece in pair]
+    for gradient, reference in zip(gradients, [to_a, to_b, *pieces, output_weight, output_bias], strict=True):
+        assert_parity("gradient of cross-attention", gradient, reference, GRADIENT)
+
+
+@pytest.mark.parametrize("variant", ["published", "compare"])
+def test_pads_on_either_side_never_count(variant):
+    head = CrossHead(16, variant, hidden=9).double()
+    a, b = normal(3, 5, 16).detach(), normal(3, 7, 16, seed=1).detach()
+    mask_a, mask_b = real(LENGTHS_A), real(LENGTHS_B)
+    expected = head(a, b, mask_a, mask_b)
+    alone = [
+        head(a[i : i + 1, :n], b[i : i + 1, :m]) for i, (n, m) in enumerate(zip(LENGTHS_A, LENGTHS_B, strict=True))
+    ]
+    assert_parity(f"{variant}, pair by pair", torch.cat(alone), expected, PIECE)
+    a, b = (a + 1e6 * ~mask_a[..., None], b - 1e6 * ~mask_b[..., None])
+    assert_parity(f"{variant}, other pads", head(a, b, mask_a, mask_b), expected, PIECE)
+
+
+def test_the_compare_variant_token_by_token():
+    """Plain loops around torch's attention."""
+    attention, reference = both_attentions(16)
+    head = CrossHead(16, "compare", hidden=9).double()
+    head.attention = attention
+    a, b = normal(3, 5, 16).detach(), normal(3, 7, 16, seed=1).detach()
+    rows = []
+    for i, (n, m) in enumerate(zip(LENGTHS_A, LENGTHS_B, strict=True)):
+        found = reference(a[i : i + 1, :n], b[i : i + 1, :m], b[i : i + 1, :m])[0][0]
+        total = torch.zeros(32, dtype=torch.float64)
+        for token, seen in zip(a[i], found, strict=False):
+            total[:16] += (token - seen).abs() / n
+            total[16:] += token * seen / n
+        rows.append(total)
+    found = head(a, b, real(LENGTHS_A), real(LENGTHS_B))
+    assert_parity("compare", found, head.mlp(torch.stack(rows)), PIECE)
+
+
+def test_the_published_variant_reads_two_rows():
+    attention, reference = both_attentions(16)
+    head = CrossHead(16, hidden=9).double()
+    head.attention = attention
+    a, b = normal(3, 5, 16), normal(3, 7, 16, seed=1)
+    everything = reference(a, b, b, key_padding_mask=~real(LENGTHS_B))[0]
+    expected = head.mlp(torch.cat([a[:, 0], everything[:, 0]], dim=1))
+    assert_parity("published", head(a, b, real(LENGTHS_A), real(LENGTHS_B)), expected, PIECE)
+
+
+@pytest.mark.parametrize("heads", [0, 5, 2.0, True])
+def test_a_width_that_heads_cannot_share(heads):
+    with pytest.raises(ValueError, match="cannot be shared out"):
+        CrossHead(16, heads=heads)
+
+
+def test_an_unknown_variant():
+    with pytest.raises(ValueError, match="choose published or compare"):
+        CrossHead(16, "best")
+
+
+def test_the_joint_head_reads_the_first_token_only():
+    head, states = JointHead(6, hidden=4).double(), normal(3, 5, 6)
+    gradient = torch.autograd.grad(head(states).sum(), states)[0]
+    assert gradient[:, 0].abs().sum() > 0
+    assert (gradient[:, 1:] == 0).all()
+
+
+# ------------------------------------------------------------------------------ frozen, and counted
+
+
+@pytest.mark.parametrize(
+    ("make", "total", "trainable"),
+    [
+        (JointHead, 22_812_033, 19_263_105),
+        (siamese, 23_008_641, 19_459_713),
+        (CrossHead, 23_501_697, 19_952_769),
+        (lambda width: CrossHead(width, "compare"), 23_501_697, 19_952_769),
+    ],
+)
+def test_parameter_counts_on_minilm(make, total, trainable):
+    """Those of the published notebooks, whose encoder has its unused pooler (147,840)."""
+    with torch.device("meta"):
+        model = nn.ModuleList([Bert(MINILM), make(384)])
+    assert count_parameters(model) == (total, total)
+    freeze(model[0], 2)
+    assert count_parameters(model) == (total, trainable)
+
+
+def test_frozen_layers_are_the_lowest():
+    with torch.device("meta"):
+        bert = Bert(MINILM)
+    assert count_parameters(bert.pooler) == (147_840, 147_840)
+    freeze(bert, 2)
+    trained = [count_parameters(layer)[1] > 0 for layer in bert.layers]
+    assert trained == [False, False, True, True, True, True]
+    assert count_parameters(bert.embeddings)[1] == count_parameters(bert.embeddings)[0] > 0
+    freeze(bert, 6, embeddings=True)
+    assert count_parameters(bert) == (22_713_216, 147_840)
+
+
+@pytest.mark.parametrize("layers", [-1, 7])
+def test_more_frozen_layers_than_there_are(layers):
+    with torch.device("meta"):
+        bert = Bert(MINILM)
+    with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
+        freeze(bert, layers)
+    assert count_parameters(bert)[0] == count_parameters(bert)[1]

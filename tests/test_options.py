@@ -1,0 +1,171 @@
+"""Options: what a recipe sets, what flags override, and which values are refused."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from minisbert import train
+from minisbert.console import InputError, run_command
+from minisbert.objectives import OBJECTIVES
+from minisbert.options import ABOUT, list_recipes, make_parser, parse, recipes
+from minisbert.pairs import PairModel
+from minisbert.train import main
+from tests import toys
+
+RECIPES = list(recipes())
+
+
+def flags(recipe: str) -> list[str]:
+    """A recipe as the flags that a person would type."""
+    settings = {key: value for key, value in recipes()[recipe].items() if key not in ABOUT}
+    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in settings.items()]
+
+
+def test_the_recipes_are_those_that_are_promised():
+    heads = [f"sts-{head}{published}" for head in ("joint", "siamese", "cross") for published in ("-published", "")]
+    sbert = ["sbert-nli", "sbert-regression", "sbert-triplet"]
+    assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, "simcse-unsupervised", "simcse-supervised"] == RECIPES
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_what_its_flags_are(recipe):
+    """So every key is an option, and every value one that the option takes."""
+    assert vars(parse(["--recipe", recipe])) == vars(parse(flags(recipe))) | {"recipe": recipe}
+    assert all(recipes()[recipe][key] for key in ABOUT)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_flags_override_a_recipe_wherever_they_stand(recipe):
+    for arguments in (["--recipe", recipe, "--lr", "0.5"], ["--lr", "0.5", "--recipe", recipe]):
+        options = parse([*arguments, "--epochs", "7", "--objective", "mnr", "--no-projection"])
+        assert (options.lr, options.epochs, options.objective, options.projection) == (0.5, 7, "mnr", False)
+
+
+def test_a_recipe_leaves_nothing_behind():
+    before = vars(parse([]))
+    assert vars(parse(["--recipe", "quora-3"])) != before
+    assert vars(parse([])) == before
+
+
+def test_the_list_names_all_recipes_with_source_needs_and_score(capsys):
+    main(["--recipe", "list"])
+    shown = capsys.readouterr().out
+    assert shown == list_recipes() + "\n"
+    assert [line for line in shown.splitlines() if line and not line.startswith(" ")] == RECIPES
+    for name, block in zip(RECIPES, shown.split("\n\n"), strict=True):
+        source, needs, expected, options = (line.split(None, 1) for line in block.splitlines()[1:])
+        assert [source[0], needs[0], expected[0], options[0]] == ["source", "needs", "expected", "options"]
+        assert [source[1], needs[1], expected[1]] == [recipes()[name][key] for key in ABOUT]
+        assert vars(parse(options[1].split())) == vars(parse(flags(name)))
+
+
+def test_an_unknown_recipe_exits_2_and_names_those_there_are(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: main(["--recipe", "sts-joined"]))
+    err = capsys.readouterr().err
+    assert err.startswith("error: no recipe is called 'sts-joined'; known are sts-joint-published, sts-joint, ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("recipe", ["quora-1", "quora-2", "quora-3"])
+def test_a_recipe_without_its_data_says_where_to_get_it(recipe, tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: main(["--recipe", recipe, "--model", str(tiny), "--out", str(tmp_path / "run")]))
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "quora is missing and MINISBERT_OFFLINE forbids fetching it" in err
+    assert "put quora_duplicate_questions.tsv into" in err
+    assert "http://qim.fs.quoracdn.net/quora_duplicate_questions.tsv" in err
+    assert "or --data FILE of duplicates (label 0 or 1, sentence1, sentence2)" in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pooling", "widths"),
+    [
+        ("quora-1", "mean", [(1, 72)]),
+        ("quora-2", "cls", [(512, 72), (1, 512)]),
+        ("quora-3", "attention", [(512, 72), (1, 512)]),
+    ],
+)
+def test_a_recipe_runs_on_any_file_of_the_form(recipe, pooling, widths, tiny, tmp_path, capsys):
+    """Quora's columns: id, two question ids, two questions, the label."""
+    rows = [line.rstrip("\n").split("\t") for line in toys.duplicates(40, seed=3)]
+    path = tmp_path / "questions.tsv"
+    lines = [f'"{i}"\t"1"\t"2"\t"{a}"\t"{b}"\t"{label}"\n' for i, (label, a, b) in enumerate(rows)]
+    path.write_text('"id"\t"qid1"\t"qid2"\t"question1"\t"question2"\t"is_duplicate"\n' + "".join(lines))
+    out = tmp_path / "run"
+    main(["--recipe", recipe, "--model", str(tiny), "--data", str(path), "--max-steps", "2", "--out", str(out)])
+    model = PairModel.load(out / "model")
+    assert model.encoder.pooling.mode == pooling
+    assert [tuple(layer.weight.shape) for layer in model.head.mlp if isinstance(layer, torch.nn.Linear)] == widths
+    assert (
+        f"train {path} (40 pairs), dev held out of it (4 pairs), test held out of it (4 pairs)"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = toys.write_all(tmp_path)["sentences"]
+    monkeypatch.setattr(
+        train, "train", lambda options: train.prepare(options, torch.device("cpu"), SimpleNamespace(notes={}))
+    )
+    main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", path])
+    assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
+
+
+# --------------------------------------------------------------------------------------- single flags
+
+
+@pytest.mark.parametrize(
+    ("option", "good", "bad"),
+    [
+        ("--limit", ["1", "10000"], ["0", "-5", "1.5", "all"]),
+        ("--head-lr", ["0", "1e-3"], ["-1", "nan", "inf"]),
+        ("--freeze-layers", ["0", "6"], ["-1", "1.5"]),
+        ("--head-hidden", ["0", "512"], ["-1"]),
+        ("--head-dropout", ["0", "0.9"], ["1", "-0.1", "nan"]),
+        ("--pos-weight", ["0.5", "2"], ["0", "-1", "nan", "inf"]),
+        ("--margin", ["0.1", "5"], ["0", "-1", "nan", "inf"]),
+        ("--temperature", ["0.05", "1"], ["0", "-0.05", "nan", "inf"]),
+        ("--hard-negative-weight", ["-1", "0", "0.69"], ["nan", "inf", "-inf"]),
+        ("--objective", list(OBJECTIVES), ["mlm", ""]),
+        ("--schedule", ["linear", "cosine", "constant"], ["step"]),
+        ("--loss", ["mse", "weighted-mse"], ["mae"]),
+        ("--variant", ["published", "compare"], ["other"]),
+    ],
+)
+def test_values_of_an_option(option, good, bad, capsys):
+    for value in good:
+        assert str(getattr(parse([f"{option}={value}"]), option[2:].replace("-", "_"))) in (value, str(float_or(value)))
+    for value in bad:
+        with pytest.raises(SystemExit, match="2"):
+            parse([f"{option}={value}"])
+        assert f"argument {option}: invalid" in capsys.readouterr().err
+
+
+def float_or(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def test_the_objectives_are_those_that_are_promised():
+    promised = "cosine joint siamese cross softmax binary contrastive triplet mnr cosent simcse simcse-supervised"
+    assert sorted(OBJECTIVES) == sorted(promised.split())
+
+
+def test_every_option_is_explained_and_none_is_called_as_a_recipes_heading():
+    actions = make_parser()._actions
+    assert all(action.help for action in actions)
+    assert not {action.dest for action in actions} & set(ABOUT)
+
+
+def test_an_unknown_recipe_is_an_input_error():
+    with pytest.raises(InputError, match="no recipe is called ''"):
+        parse(["--recipe", ""])

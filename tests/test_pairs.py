@@ -1,0 +1,314 @@
+"""Pair models: the right sentence in the right place, scores in the caller's order, and nothing lost on disk."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minisbert.console import InputError
+from minisbert.encoder import SentenceEncoder
+from minisbert.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.pairs import PairModel
+from tests.parity import PIECE, REFERENCE, assert_parity
+from tests.reference.texts import SENTENCES
+
+FIRSTS = ["a cat sits", "dogs run fast in the snow", "sun", "", "a man plays the guitar and the piano", "red ball"]
+SECONDS = ["the kitten is sitting on a mat", "rain", "a happy child", "moon", "music", "a red ball"]
+KINDS = ["joint", "siamese", "published", "compare", "binary", "classes"]
+
+
+def pair_model(folder, kind: str) -> PairModel:
+    """An untrained head, from a fixed seed, on the encoder in a folder."""
+    torch.manual_seed(5)
+    encoder = SentenceEncoder.load(folder)
+    if kind == "joint":
+        return PairModel(encoder, JointHead(24, hidden=40))
+    if kind == "siamese":
+        return PairModel(encoder, siamese(24, hidden=40))
+    if kind == "binary":
+        return PairModel(encoder, ConcatHead(24, hidden=40, dropout=0.3), "binary")
+    if kind == "classes":
+        return PairModel(encoder, ConcatHead(24, outputs=3), "classes", ["no", "maybe", "yes"])
+    return PairModel(encoder, CrossHead(24, kind, hidden=40))
+
+
+@pytest.fixture(params=KINDS)
+def model(request, tiny) -> PairModel:
+    return pair_model(tiny, request.param)
+
+
+def test_scores_stand_in_the_callers_order(model):
+    together = model.scores(FIRSTS, SECONDS, batch_tokens=30)
+    alone = [model.scores([a], [b])[0] for a, b in zip(FIRSTS, SECONDS, strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)  # float32
+    assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), "each pair has its own score"
+    assert together.shape == ((6, 3) if model.task == "classes" else (6,))
+    assert together.dtype == np.float32
+
+
+def test_both_sentences_are_read(model):
+    scores = model.scores(FIRSTS, SECONDS)
+    assert (model.scores(FIRSTS, SECONDS[::-1]) != scores).any()
+    assert (model.scores(FIRSTS[::-1], SECONDS) != scores).any()
+
+
+def test_units_of_the_scores(tiny):
+    """0 to 5 for a regression, probabilities for the others; by hand from a head of known bias and no weights."""
+    encoder = SentenceEncoder.load(tiny)
+    for task, labels, bias, expected in (
+        ("regression", (), [0.7], [3.5]),
+        ("regression", (), [1.1], [5.5]),  # beyond the scale, and not clamped
+        ("binary", (), [np.log(3)], [0.75]),
+        ("classes", ("a", "b"), [0.0, np.log(3)], [[0.25, 0.75]]),
+    ):
+        head = ConcatHead(24, outputs=len(bias))
+        torch.nn.init.zeros_(head.mlp[0].weight)
+        head.mlp[0].bias.data = torch.tensor(bias, dtype=torch.float32)
+        found = PairModel(encoder, head, task, labels).scores(["a cat"], ["a dog"])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_scoring_is_without_dropout_and_leaves_the_mode(model):
+    model.train()
+    model.encoder.bert.embeddings.eval()  # a caller's own choice
+    modes = [module.training for module in model.modules()]
+    np.testing.assert_array_equal(model.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_no_pairs_have_no_scores(model):
+    assert model.scores([], []).shape[0] == 0
+
+
+def test_a_batch_holds_firsts_then_seconds(tiny):
+    model = pair_model(tiny, "siamese")
+    encoded = model.tokenize(FIRSTS, SECONDS)
+    ids, mask, types = model.batch(encoded, [4, 1])
+    assert types is None
+    expected = model.encoder.tokenizer.encode([FIRSTS[4], FIRSTS[1], SECONDS[4], SECONDS[1]]).ids
+    assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
+    lengths = [len(row) for row in expected]
+    assert model.lengths(encoded)[4] == 2 * max(lengths[0], lengths[2])
+
+
+def test_a_joint_batch_holds_pairs_with_their_types(tiny):
+    model = pair_model(tiny, "joint")
+    encoded = model.tokenize(FIRSTS, SECONDS)
+    ids, mask, types = model.batch(encoded, [5, 0])
+    expected = model.encoder.tokenizer.encode_pairs([FIRSTS[5], FIRSTS[0]], [SECONDS[5], SECONDS[0]])
+    assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected.ids
+    assert [row[real].tolist() for row, real in zip(types, mask, strict=True)] == expected.token_types
+    assert types.sum() > 0
+    assert model.lengths(encoded)[5] == len(expected.ids[0])
+
+
+def test_the_joint_head_knows_the_order_and_the_compared_vectors_do_not(tiny):
+    joint = pair_model(tiny, "joint")
+    assert (joint.scores(FIRSTS, SECONDS) != joint.scores(SECONDS, FIRSTS)).all()
+    symmetric = PairModel(SentenceEncoder.load(tiny), ConcatHead(24, "|u-v|,u*v"))
+    there, back = symmetric.scores(FIRSTS, SECONDS), symmetric.scores(SECONDS, FIRSTS)
+    np.testing.assert_allclose(there, back, rtol=0, atol=2e-6)
+
+
+def test_heads_read_vectors_before_they_are_scaled(tiny):
+    encoder = SentenceEncoder.load(tiny).double()
+    model = PairModel(encoder, siamese(24, hidden=40).double())
+    ids, mask, _ = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    u, v = (encoder.bert(half, real)[:, :] for half, real in zip(ids.chunk(2), mask.chunk(2), strict=True))
+    means = [
+        torch.stack([states[i, : int(real[i].sum())].mean(dim=0) for i in range(6)])
+        for states, real in ((u, mask[:6]), (v, mask[6:]))
+    ]
+    assert (means[0].norm(dim=1) - 1).abs().min() > 0.1
+    assert_parity("siamese", model(ids, mask), model.head(*means).squeeze(1), PIECE)
+
+
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+@pytest.mark.parametrize("kind", ["joint", "siamese", "cross"])
+def test_encoders_of_other_families(name, kind, tmp_path):
+    """Of other widths; distiluse has a dense layer behind its pooling, and neither family has a second token type."""
+    encoder = SentenceEncoder.load(REFERENCE / name)
+    width = encoder.bert.config.hidden_size
+    heads = {"joint": JointHead(width), "siamese": siamese(encoder.width), "cross": CrossHead(width, heads=2)}
+    model = PairModel(encoder, heads[kind])
+    scores = model.scores(FIRSTS, SECONDS)
+    assert np.isfinite(scores).all()
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(FIRSTS, SECONDS), scores)
+
+
+def test_gradients_reach_the_encoder_and_the_head(model):
+    model(*model.batch(model.tokenize(FIRSTS, SECONDS), range(6))).sum().backward()
+    for name, parameter in model.named_parameters():
+        if "pooler" not in name:
+            assert parameter.grad is not None, name
+    assert model.encoder.bert.layers[0].attention.value.weight.grad.abs().max() > 0
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+
+def test_lists_that_do_not_make_pairs(model):
+    with pytest.raises(InputError, match="2 first and 1 second sentences do not make pairs"):
+        model.scores(["a", "b"], ["c"])
+    with pytest.raises(InputError, match="not one string"):
+        model.scores("a", ["b"])
+    with pytest.raises(InputError, match="text 1 is not a string"):
+        model.scores(["a", "b"], ["c", None])
+
+
+def test_cut_texts_are_counted(tiny):
+    assert pair_model(tiny, "siamese").truncated == 0
+    for kind, expected in (("siamese", 2), ("joint", 1)):
+        model = pair_model(tiny, kind)
+        model.scores(["cat " * 40, "sun"], ["dog " * 40, "moon"])
+        assert model.truncated == expected
+
+
+def test_rows_that_are_no_two_halves(tiny):
+    with pytest.raises(ValueError, match="3 rows are not as many first as second sentences"):
+        pair_model(tiny, "siamese")(torch.ones(3, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "labels", "message"),
+    [
+        (JointHead(23), "regression", (), "a head for width 23 gets 24"),
+        (ConcatHead(24), "ranking", (), "unknown task 'ranking'"),
+        (ConcatHead(24, outputs=2), "regression", (), "regression has one output"),
+        (ConcatHead(24, outputs=2), "classes", ("a",), "each class needs one"),
+        (ConcatHead(24), "classes", ("a",), "each class needs one"),
+        (ConcatHead(24), "binary", ("a", "b"), "binary has one output and no labels"),
+    ],
+)
+def test_parts_that_do_not_fit(tiny, head, task, labels, message):
+    with pytest.raises(ValueError, match=message):
+        PairModel(SentenceEncoder.load(tiny), head, task, labels)
+
+
+# ------------------------------------------------------------------------------------------ on disk
+
+
+def test_a_saved_model_gives_the_same_scores_bit_for_bit(model, tmp_path):
+    model.save(tmp_path / "model")
+    again = PairModel.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    assert not any(module.training for module in again.modules())
+    assert all(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_weights_have_memory_of_their_own(model, tmp_path):
+    """In a file they lie anywhere, and products of the same numbers round by where."""
+    model.save(tmp_path / "model")
+    for one in (model, PairModel.load(tmp_path / "model")):
+        assert {parameter.data_ptr() % 64 for parameter in one.parameters()} == {0}
+
+
+def test_loading_draws_no_random_numbers(model, tmp_path):
+    model.save(tmp_path / "model")
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    PairModel.load(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_encoder_of_a_saved_pair_model_stands_alone(model, tmp_path):
+    model.save(tmp_path / "model")
+    encoder = SentenceEncoder.load(tmp_path / "model")
+    np.testing.assert_array_equal(encoder.encode(SENTENCES), model.encoder.encode(SENTENCES))
+
+
+@pytest.mark.reference
+def test_the_encoder_opens_in_sentence_transformers(tiny, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    model = pair_model(tiny, "siamese")
+    model.save(tmp_path / "model")
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_allclose(reference.encode(FIRSTS), model.encoder.encode(FIRSTS), rtol=0, atol=2e-6)
+
+
+def test_saving_over_something_else_is_refused(tiny, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a model"):
+        pair_model(tiny, "siamese").save(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    """A saved cross-attention model to spoil."""
+    pair_model(tiny, "compare").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_an_encoder_without_a_head(tiny):
+    with pytest.raises(InputError, match=r"has no head\.json"):
+        PairModel.load(tiny)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        PairModel.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross"),
+        ({"head": ["cross"]}, "is not one of"),
+        ({"head": None}, "is not one of"),
+        ({"head": "joint"}, "unexpected keyword argument"),
+        ({"task": "ranking"}, "unknown task"),
+        ({"task": None}, "unknown task"),
+        ({"task": "classes"}, "each class needs one"),
+        ({"labels": 3}, "not iterable"),
+        ({"settings": None}, "must be a mapping"),
+        ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
+        ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant 'best'"),
+        ({"settings": {"width": 32, "variant": "compare", "heads": 8, "hidden": 7}}, "must state|width 32"),
+    ],
+)
+def test_a_head_json_that_cannot_be_used(saved, changes, message):
+    path = saved / "head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=message) as caught:
+        PairModel.load(saved)
+    assert str(path) in str(caught.value)
+
+
+def test_a_head_json_that_is_no_json(saved):
+    (saved / "head.json").write_text("{")
+    with pytest.raises(InputError, match=r"head\.json, line 1: not valid JSON"):
+        PairModel.load(saved)
+
+
+def test_tensors_of_the_head_that_are_missing_misshapen_or_too_many(saved):
+    path = saved / "head.safetensors"
+    tensors = load_file(path)
+    less = {name: tensor for name, tensor in tensors.items() if name != "attention.key.bias"}
+    for spoiled, message in (
+        (less, r"head\.safetensors.*attention\.key\.bias"),
+        (tensors | {"mlp.0.bias": torch.zeros(41)}, r"\(41,\)"),
+        (tensors | {"more": torch.zeros(1)}, "more"),
+        (tensors | {"mlp.0.bias": torch.zeros(40, dtype=torch.long)}, "int64"),
+    ):
+        save_file(spoiled, path)
+        with pytest.raises(InputError, match=message):
+            PairModel.load(saved)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="is not a safetensors file"):
+        PairModel.load(saved)
+    path.unlink()
+    with pytest.raises(InputError, match=r"head\.safetensors is missing"):
+        PairModel.load(saved)
+
+
+def test_a_copied_folder_is_the_model(saved, tmp_path):
+    """No path is written down in it."""
+    scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
+    shutil.move(saved, tmp_path / "elsewhere")
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "elsewhere").scores(FIRSTS, SECONDS), scores)

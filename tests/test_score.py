@@ -1,0 +1,89 @@
+"""``python -m minisbert.score``: pairs to scores from the command line."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minisbert.console import InputError
+from minisbert.corpora import NLI_LABELS
+from minisbert.encoder import SentenceEncoder
+from minisbert.heads import ConcatHead, JointHead, siamese
+from minisbert.pairs import PairModel
+from minisbert.score import EXAMPLES, main
+
+
+@pytest.fixture(params=["siamese", "joint", "binary", "classes"])
+def trained(request, tiny, tmp_path) -> PairModel:
+    """A saved model with a random head of each kind, and its folder in ``.folder``."""
+    torch.manual_seed(0)
+    encoder = SentenceEncoder.load(tiny)
+    heads = {
+        "siamese": (siamese(24), "regression", ()),
+        "joint": (JointHead(24), "regression", ()),
+        "binary": (ConcatHead(24), "binary", ()),
+        "classes": (ConcatHead(24, outputs=3), "classes", NLI_LABELS),
+    }
+    model = PairModel(encoder, *heads[request.param])
+    model.folder = tmp_path / "model"
+    model.save(model.folder)
+    return model
+
+
+def test_one_pair_has_the_model_s_score(trained, capsys):
+    main(["--model", str(trained.folder), "a cat sits", "the dog runs"])
+    printed = capsys.readouterr().out.strip()
+    score = trained.scores(["a cat sits"], ["the dog runs"])[0]
+    if trained.task == "classes":
+        assert printed == "  ".join(f"{label} {value:.3f}" for label, value in zip(NLI_LABELS, score, strict=True))
+    else:
+        assert float(printed) == pytest.approx(float(score), abs=0.005)
+
+
+def test_the_six_examples_are_a_table(trained, capsys):
+    main(["--model", str(trained.folder)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    for (first, second, people), line in zip(EXAMPLES, lines[1:], strict=True):
+        assert line.split()[0] == str(people)
+        assert line.endswith(f"{first} / {second}")
+
+
+def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
+    pairs = [("a cat", "a small dog"), ("the moon", "the sun and the rain"), ("a cat", "a cat")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
+    main(["--model", str(trained.folder), "--file", str(tmp_path / "pairs.tsv")])
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    scores = trained.scores(*zip(*pairs, strict=True)).reshape(3, -1)
+    assert [tuple(row[-2:]) for row in rows] == pairs
+    assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(scores.flatten().tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere", "a", "b"], "nowhere is not a folder; train one"),
+        (["--model", "{tiny}", "a", "b"], "has no head.json"),
+        (["--model", "{tiny}", "a"], "a pair is two texts, not 1"),
+        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "either two texts or --file"),
+        (["--model", "{tiny}", "--file", "{one}"], "line 2: two sentences with a tab between them"),
+        (["--model", "{tiny}", "--file", "{empty}"], "holds no sentence pairs"),
+        (["--model", "{tiny}", "--file", "missing.tsv"], "missing.tsv does not exist"),
+    ],
+)
+def test_bad_input_is_told(tiny, tmp_path, arguments, message):
+    (tmp_path / "one.tsv").write_text("a\tb\nonly one\n")
+    (tmp_path / "empty.tsv").write_text("")
+    places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}
+    with pytest.raises(InputError, match=message):
+        main([argument.format(**places) for argument in arguments])
+
+
+def test_the_command_exits_with_2_and_without_a_traceback(tiny):
+    done = subprocess.run(
+        [sys.executable, "-m", "minisbert.score", "--model", str(tiny), "a", "b"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error: ")
