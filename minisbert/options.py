@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--test", metavar="FILE", help="rows for the last table (default: stsb's, or held out)")
     group.add_argument("--limit", metavar="ROWS", type=number(int, 1), help="read only so many training rows")
-    group.add_argument("--out", help="folder of the run (default: runs/OBJECTIVE-MODEL)")
+    group.add_argument("--out", help="folder of the run (default: runs/, by recipe or data and objective, and model)")
     group.add_argument("--overwrite", action="store_true", help="replace the run that stands there")
 
     group = parser.add_argument_group("how long")

@@ -78,7 +78,8 @@ def train(options: argparse.Namespace) -> None:
 
     optimizer = adamw(task.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    steps_per_epoch = math.ceil(len(task.lengths) / options.batch_size)
+    # counted, not computed: batches without repeated texts can be a few more than rows / batch size
+    steps_per_epoch = len(task.batches(options.batch_size, torch.Generator().manual_seed(options.seed)))
     total = min(steps_per_epoch * options.epochs, options.max_steps or math.inf)
     warmup = math.ceil(options.warmup * total)
 
@@ -165,7 +166,8 @@ def print_table(before: dict[str, dict[str, float]], after: dict[str, dict[str, 
 
 def prepare(options: argparse.Namespace, device: torch.device, task: Task) -> Path:
     """The run's folder with its ``config.json``; ``InputError`` where it would overwrite something unasked."""
-    name = options.recipe or (Path(options.data).stem if options.data else options.objective)
+    stem = f"{Path(options.data).stem}-" if options.data else ""
+    name = options.recipe or f"{stem}{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         if not options.overwrite:

@@ -111,9 +111,8 @@ def test_a_recipe_runs_on_any_file_of_the_form(recipe, pooling, widths, tiny, tm
 def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = toys.write_all(tmp_path)["sentences"]
-    monkeypatch.setattr(
-        train, "train", lambda options: train.prepare(options, torch.device("cpu"), SimpleNamespace(notes={}))
-    )
+    task = SimpleNamespace(notes={})
+    monkeypatch.setattr(train, "train", lambda options: train.prepare(options, torch.device("cpu"), task))
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", path])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
 

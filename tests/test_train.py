@@ -291,7 +291,7 @@ def test_a_pooling_of_ones_own_is_trained_and_saved(run):
 
 def test_a_head_is_trained_saved_and_reported(run, data):
     """What results.json says of the best model is what the model in its folder does."""
-    folder = run("run", "--objective", "siamese", "--epochs", "3", "--lr", "5e-3")
+    folder = run("run", "--objective", "joint", "--epochs", "6", "--lr", "5e-3")
     results = json.loads((folder / "results.json").read_text())
     pairs = read_scored_pairs(data[3])
     scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])
@@ -356,7 +356,7 @@ def test_a_head_can_be_trained_alone(run, tiny):
 
 
 def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, monkeypatch, tmp_path):
-    """The other way round: at rate 0 the head stays as it was drawn, and the encoder learns. Stopped in the third step."""
+    """The other way round, stopped in the third step: at rate 0 the head stays as it was drawn, the encoder learns."""
     flags = ["--objective", "siamese", "--lr", "5e-3", "--head-lr", "0", "--weight-decay", "0.1", "--log-every", "1"]
     monkeypatch.setattr(loss_functions, "mse_loss", interrupt_at(3, loss_functions.mse_loss))
     with pytest.raises(KeyboardInterrupt):

@@ -1,0 +1,305 @@
+"""Tasks: what a batch holds, which parameters get which rate, how rows are held out, and what an evaluation says."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.console import InputError
+from minisbert.corpora import LabelledPair
+from minisbert.data import ScoredPair
+from minisbert.encoder import SentenceEncoder
+from minisbert.heads import freeze
+from minisbert.objectives import make_task
+from minisbert.options import parse
+from minisbert.rows import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.tasks import Task, binary_scores, cosine_scores, pair_scores, vector_scores
+from tests import toys
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture
+def make(tiny: Path, files: dict[str, str]):
+    """``make("siamese")`` -> the task on toy pairs."""
+
+    def build(objective: str, *flags: str) -> Task:
+        form = {"mnr": "triplets", "simcse": "sentences", "binary": "duplicates"}.get(objective, "scored")
+        dev = [] if form == "duplicates" else ["--dev", files["dev"], "--test", files["test"]]
+        options = parse(["--objective", objective, "--data", files[form], *dev, *flags])
+        return make_task(options, SentenceEncoder.load(tiny, options.pooling))
+
+    return build
+
+
+# ----------------------------------------------------------------------------------------- a task
+
+
+@pytest.mark.parametrize(("objective", "columns"), [("cosine", 2), ("siamese", 2), ("mnr", 3), ("simcse", 2)])
+def test_the_tokens_of_a_row_are_those_of_all_its_texts_padded(make, files, objective, columns):
+    """The toy words are in the vocabulary: a text has as many tokens as words, and two more."""
+    task = make(objective)
+    path = files[{"mnr": "triplets", "simcse": "sentences"}.get(objective, "scored")]
+    for line, length in zip(Path(path).read_text().splitlines(), task.lengths, strict=True):
+        assert length == columns * (max(len(cell.split()) for cell in line.split("\t")) + 2)
+
+
+def test_the_tokens_of_a_joined_row(make, files):
+    for line, length in zip(Path(files["scored"]).read_text().splitlines(), make("joint").lengths, strict=True):
+        _, first, second = line.split("\t")
+        assert length == len(first.split()) + len(second.split()) + 3
+
+
+def test_batches_are_the_generators_alone(make):
+    for objective in ("cosine", "mnr", "joint"):
+        one, again, other = (make(objective).batches(8, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
+        assert one == again != other
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "outside"),
+    [
+        ("cosine", [], 0),
+        ("cosine", ["--pooling", "attention"], 25),  # 24 weights and a bias
+        ("siamese", [], (3 * 24 + 1) * 256 + 257),
+        ("binary", ["--pooling", "attention", "--concat", "u,v"], 25 + 2 * 24 + 1),
+        ("simcse", ["--projection"], 24 * 24 + 24),
+    ],
+)
+def test_the_head_rate_is_for_all_that_stands_on_the_encoder(make, objective, flags, outside):
+    task = make(objective, *flags)
+    encoder = task.model.encoder if hasattr(task.model, "encoder") else task.model
+    for head_lr, expected in ((3e-3, 3e-3), (0.0, 0.0), (None, 2e-5)):
+        inner, *rest = task.parameter_groups(2e-5, head_lr)
+        assert (inner["lr"], inner["peak"]) == (2e-5, 2e-5)
+        assert [id(p) for p in inner["params"]] == [id(p) for p in encoder.bert.parameters()]
+        assert [(group["lr"], group["peak"]) for group in rest] == [(expected, expected)] * (outside > 0)
+        assert sum(p.numel() for group in rest for p in group["params"]) == outside
+
+
+def test_frozen_parameters_are_in_no_group(make):
+    task = make("siamese")
+    bert = task.model.encoder.bert
+    freeze(bert, 2, embeddings=True)
+    inner, head = task.parameter_groups(1e-5, 1e-3)
+    assert {id(p) for p in inner["params"]} == {id(p) for p in bert.pooler.parameters()}
+    assert head["peak"] == 1e-3
+    bert.requires_grad_(False)
+    (head,) = task.parameter_groups(1e-5, 1e-3)
+    assert head["peak"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "trains"),
+    [
+        ("cosine", [], False),
+        ("mnr", [], False),
+        ("mnr", ["--projection"], True),
+        ("cosine", ["--pooling", "attention"], True),
+        ("siamese", [], True),
+    ],
+)
+def test_is_anything_left_to_train(make, objective, flags, trains):
+    task = make(objective, *flags)
+    assert task.trains()
+    encoder = task.model.encoder if hasattr(task.model, "encoder") else task.model
+    freeze(encoder.bert, 2, embeddings=False)
+    assert task.trains()
+    freeze(encoder.bert, 2, embeddings=True)
+    before = torch.get_rng_state()
+    assert task.trains() == trains
+    assert torch.equal(torch.get_rng_state(), before), "asking changes no dropout mask"
+
+
+def test_cut_texts_are_counted(make, tmp_path):
+    path = tmp_path / "long.tsv"
+    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\t{'dog ' * 15}\n")
+    assert make("cosine", "--data", str(path)).truncated == 2
+    assert make("siamese", "--data", str(path)).truncated == 2
+
+
+# ------------------------------------------------------------------------------ which rows are read
+
+
+def labelled(files: dict[str, str], *flags: str):
+    options = parse(["--objective", "binary", "--data", files["duplicates"], *flags])
+    return duplicate_rows(options)
+
+
+def numbered(folder: Path, count: int) -> dict[str, str]:
+    """A file in which no two rows are the same."""
+    path = folder / "numbered.tsv"
+    path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(count)))
+    return {"duplicates": str(path)}
+
+
+def test_a_tenth_is_held_out_for_dev_and_for_test(tmp_path):
+    files = numbered(tmp_path, 50)
+    rows, notes = labelled(files)
+    assert {split: len(part) for split, part in rows.items()} == {"train": 40, "dev": 5, "test": 5}
+    everything = [row.sentence1 for part in rows.values() for row in part]
+    assert sorted(everything) == sorted(f"the cat {i}" for i in range(50))  # each once: the splits are disjoint
+    assert notes["train"].endswith("numbered.tsv (50 pairs)")
+    assert notes["dev"] == notes["test"] == "held out of it (5 pairs)"
+
+
+def test_held_out_rows_are_those_of_the_seed(tmp_path):
+    files = numbered(tmp_path, 50)
+    first, again, other = (labelled(files, "--seed", seed)[0] for seed in ("7", "7", "8"))
+    assert first == again
+    assert first["dev"] != other["dev"]
+    assert first["test"] != other["test"]
+
+
+@pytest.mark.parametrize(("given", "missing"), [("dev", "test"), ("test", "dev")])
+def test_a_split_that_is_not_given_is_held_out(files, tmp_path, given, missing):
+    rows, notes = labelled(numbered(tmp_path, 50), f"--{given}", files["duplicates"])
+    assert {split: len(part) for split, part in rows.items()} == {"train": 45, given: 40, missing: 5}
+    assert notes[missing] == "held out of it (5 pairs)"
+    assert not {*rows["train"]} & {*rows[missing]}
+
+
+def test_with_both_files_nothing_is_held_out(files, tmp_path):
+    rows, _ = labelled(numbered(tmp_path, 50), "--dev", files["duplicates"], "--test", files["duplicates"])
+    assert [row.sentence1 for row in rows["train"]] == [f"the cat {i}" for i in range(50)]
+    assert len(rows["dev"]) == len(rows["test"]) == 40
+
+
+def test_the_limit_is_for_training_rows_and_takes_the_first(files, tmp_path):
+    rows, notes = labelled(numbered(tmp_path, 50), "--limit", "20")
+    assert {split: len(part) for split, part in rows.items()} == {"train": 16, "dev": 2, "test": 2}
+    assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
+    limited = ["--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"]]
+    rows, _ = labelled(numbered(tmp_path, 50), *limited)
+    assert {split: len(part) for split, part in rows.items()} == {"train": 20, "dev": 40, "test": 40}
+
+    scores = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--limit", "7"]
+    rows, notes = scored_rows(parse(scores))
+    assert {split: len(part) for split, part in rows.items()} == {"train": 7, "dev": 20, "test": 20}
+    assert notes["train"] == f"{files['scored']} (7 pairs)"
+    assert len(triplet_rows(parse(["--objective", "mnr", "--data", files["triplets"], "--limit", "6"]))[0]) == 6
+    assert len(sentence_rows(parse(["--objective", "simcse", "--data", files["sentences"], "--limit", "6"]))[0]) == 6
+
+
+def test_what_is_skipped_is_told(tmp_path):
+    path = tmp_path / "some.tsv"
+    path.write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
+    flags = ["--data", str(path), "--dev", str(path), "--test", str(path)]
+    _, notes = duplicate_rows(parse(["--objective", "binary", *flags]))
+    assert notes == dict.fromkeys(("train", "dev", "test"), f"{path} (20 pairs, 20 skipped)")
+
+
+def test_nli_rows_serve_softmax_and_as_triplets(files):
+    """Twenty premises, each with all three labels."""
+    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", files["nli"]]))
+    assert {split: len(part) for split, part in rows.items()} == {"train": 48, "dev": 6, "test": 6}
+    triplets, note = triplet_rows(parse(["--objective", "triplet", "--data", files["nli"]]))
+    assert len(triplets) == 20
+    assert (triplets[0].anchor, triplets[0].positive, triplets[0].negative) == ("a small cat", "the cat", "the music")
+    assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
+
+
+def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
+    path = tmp_path / "neutral.jsonl"
+    path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
+    with pytest.raises(InputError, match="none of 1 rows has a premise with both entailment and contradiction"):
+        triplet_rows(parse(["--objective", "mnr", "--data", str(path)]))
+
+
+# -------------------------------------------------------------------------------------- evaluations
+
+PAIRS = [
+    ScoredPair("the cat", "a cat", 5),
+    ScoredPair("the cat", "a dog runs", 4),
+    ScoredPair("the sun and the moon", "a dog runs", 1.5),
+    ScoredPair("music", "the cat", 3.9),
+]
+
+
+def test_scores_of_vectors_by_hand(tiny):
+    """The five different texts once each; alignment of the first two pairs, which people scored 4 and more.
+
+    Vectors are float32, 1e-7 apart in other batches; cosines that differ by hundredths make that 1e-6 of a correlation.
+    """
+    encoder = SentenceEncoder.load(tiny)
+    scores = vector_scores(encoder, PAIRS, contrastive=True)
+    texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
+    vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
+    cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 3.9])[0, 1], abs=1e-5)
+    between = [(vectors[a], vectors[b]) for i, a in enumerate(texts) for b in texts[i + 1 :]]
+    assert scores["mean_cosine"] == pytest.approx(np.mean([u @ v for u, v in between]), abs=1e-6)
+    spread = np.log(np.mean([np.exp(-2 * ((u - v) ** 2).sum()) for u, v in between]))
+    assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
+    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "a dog runs")])
+    assert scores["alignment"] == pytest.approx(near, abs=1e-6)
+    assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
+
+
+def test_no_alignment_without_pairs_that_are_alike(tiny):
+    scores = vector_scores(SentenceEncoder.load(tiny), PAIRS[2:], contrastive=True)
+    assert set(scores) == {"pearson", "spearman", "uniformity", "mean_cosine"}
+
+
+def rows_with(labels: list[int], first: str = "u") -> list[LabelledPair]:
+    return [LabelledPair(f"{first}{i}", "v", label) for i, label in enumerate(labels)]
+
+
+def fake(task: str, outputs: list) -> SimpleNamespace:
+    """A model whose scores are known."""
+    return SimpleNamespace(task=task, scores=lambda firsts, seconds, progress: np.array(outputs, dtype=np.float32))
+
+
+def test_scores_of_a_binary_head_are_decided_at_one_half():
+    found = pair_scores(fake("binary", [0.5, 0.49, 0.9, 0.1, 0.7]), rows_with([1, 1, 0, 0, 1]))
+    assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
+
+
+def test_scores_of_a_head_with_classes():
+    found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
+    assert found == pytest.approx({"accuracy": 2 / 3})
+
+
+def test_scores_of_a_regression():
+    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
+    found = pair_scores(fake("regression", [1, 2, 3]), rows)
+    assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
+
+
+@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "not a finite number")])
+def test_a_head_that_has_collapsed_is_told_in_one_line(outputs, why):
+    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
+    with pytest.raises(InputError, match=rf"the head's scores against people's: .*{why}.*; a lower --head-lr may help"):
+        pair_scores(fake("regression", outputs), rows)
+
+
+class Compass:
+    """An encoder that knows the angle of each text, in degrees; vectors have lengths other than 1."""
+
+    def __init__(self, **angles: float):
+        self.angles = angles | {"v": 0}
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        angles = np.radians([self.angles[text] for text in texts])
+        return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def test_the_threshold_of_a_cosine_is_chosen_on_dev():
+    """On dev any cut between 30 and 60 degrees is right; on the rows it calls 20 and 40 alike, and 50 degrees not.
+
+    The middle of the two cosines, (.86603 + .5) / 2 = .68301, is 46.9 degrees.
+    """
+    encoder = Compass(d0=10, d1=30, d2=60, d3=80, t0=20, t1=40, t2=50)
+    found = cosine_scores(encoder, rows_with([1, 0, 1], "t"), rows_with([1, 1, 0, 0], "d"))
+    assert found.pop("threshold") == pytest.approx((np.cos(np.pi / 6) + 0.5) / 2, abs=1e-12)
+    assert found == pytest.approx({"accuracy": 1 / 3, "f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2})
+
+
+def test_a_score_at_the_threshold_means_yes():
+    found = binary_scores(np.array([0.3, 0.2]), np.array([1, 0]), threshold=0.3)
+    assert found == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}
