@@ -403,7 +403,7 @@ def test_an_empty_folder_is_welcome(run, tmp_path):
 def test_a_run_has_a_name_of_its_own(tiny, data, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["--model", str(tiny), *data, "--max-steps", "1"])
-    assert (tmp_path / "runs" / "data-tiny" / "results.json").is_file()
+    assert (tmp_path / "runs" / "data-cosine-tiny" / "results.json").is_file()
 
 
 # ------------------------------------------------------------------------------------------- Ctrl-C
