@@ -146,6 +146,12 @@ class CrossHead(nn.Module):
         self.variant = variant
         self.mlp = mlp(2 * width if isinstance(width, int) else width, hidden, outputs, dropout)
         self.attention = CrossAttention(width, heads)
+        if variant == "compare":
+            # At the start each token of a finds what is like it in b, in the space of the encoder, so that |a - found|
+            # is a distance from the first step on. From random projections the same head learns far more slowly.
+            for linear in (self.attention.query, self.attention.key, self.attention.value, self.attention.output):
+                nn.init.eye_(linear.weight)
+                nn.init.zeros_(linear.bias)
 
     def forward(self, a: Tensor, b: Tensor, mask_a: Tensor | None = None, mask_b: Tensor | None = None) -> Tensor:
         """a (B, T, D) and b (B, S, D), masks (B, T) and (B, S) True for real tokens -> (B, outputs)."""
