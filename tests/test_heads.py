@@ -246,3 +246,15 @@ def test_more_frozen_layers_than_there_are(layers):
     with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
         freeze(bert, layers)
     assert count_parameters(bert)[0] == count_parameters(bert)[1]
+
+
+def test_comparing_starts_with_tokens_that_find_their_like():
+    """Before training, what a's token finds in b is a token of b as the encoder made it: of one, that one itself."""
+    torch.manual_seed(0)
+    a, b = torch.randn(2, 3, 16), torch.randn(2, 1, 16)
+    attention = CrossHead(16, "compare", heads=4).attention
+    assert torch.allclose(attention(a, b), b.expand(2, 3, 16), atol=1e-6)
+    far = torch.cat([100 * a[:, :1], -100 * a[:, :1]], dim=1)  # its like, and its opposite
+    assert torch.allclose(attention(a[:, :1], far), far[:, :1], atol=1e-3)
+    published = CrossHead(16, "published", heads=4).attention
+    assert not torch.allclose(published(a, b), b.expand(2, 3, 16), atol=1e-2)
