@@ -44,7 +44,7 @@ class SentenceEncoder(nn.Module):
         self.dense = nn.Sequential(*dense)  # nothing at all, in most models
         self.normalize = normalize
         widths = [pooling.width(bert.config.hidden_size), *(layer.linear.out_features for layer in dense)]
-        for layer, width in zip(dense, widths, strict=False):
+        for layer, width in zip(dense, widths[:-1], strict=True):
             if layer.linear.in_features != width:
                 raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
         if "pooler" in pooling.names and bert.pooler is None:

@@ -175,7 +175,7 @@ def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder
     if config.learned:
         learned = {name: tensor.float() for name, tensor in config.learned.items()}
         write_safetensors(learned, folder / "1_Pooling" / "model.safetensors")
-    for dense, path in zip(config.dense, paths[2:], strict=False):
+    for dense, path in zip(config.dense, paths[2 : 2 + len(config.dense)], strict=True):
         linear = dense.linear
         about = {"in_features": linear.in_features, "out_features": linear.out_features}
         about |= {"bias": linear.bias is not None, "activation_function": ACTIVATION_CLASSES[dense.activation]}
