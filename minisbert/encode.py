@@ -16,7 +16,8 @@ import torch
 from minisbert.checkpoint import write_safetensors
 from minisbert.console import InputError, run_command, say
 from minisbert.data import text_lines
-from minisbert.encoder import SentenceEncoder, choose_device
+from minisbert.device import choose_device
+from minisbert.encoder import SentenceEncoder
 from minisbert.files import atomic_file, decode, read_text
 
 MATRIX_MOST = 12  # more texts than this make no readable matrix

@@ -193,14 +193,3 @@ def find_model(model: str | Path) -> Path:
     if Path(model).is_dir():
         return Path(model)
     raise InputError(f"no model {one_line(model)}: neither a folder nor one of {', '.join(weights)}")
-
-
-def choose_device(name: str) -> torch.device:
-    """``auto`` takes a CUDA GPU, else Apple's MPS, else the CPU; a device that is not there is an ``InputError``."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        torch.empty(1, device=name).cpu()  # and back: the device "meta" takes everything and returns nothing
-    except (RuntimeError, AssertionError) as error:  # torch raises either, by how it was built
-        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return torch.device(name)

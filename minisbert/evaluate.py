@@ -11,7 +11,8 @@ import numpy as np
 
 from minisbert.console import InputError, run_command, say
 from minisbert.data import SPLITS, ScoredPair, load_scored_pairs
-from minisbert.encoder import SentenceEncoder, choose_device
+from minisbert.device import choose_device
+from minisbert.encoder import SentenceEncoder
 from minisbert.metrics import pearson, spearman
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, correlation with the scores over all pairs at once"

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minisbert import encoder, heads, pairs, pooling
+from minisbert import encoder, heads, pair_model, pooling
 from minisbert.planting import mistake
 from minisbert.tokenizer import Encoded
 
 Maybe = Tensor | None
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
-_combine, _mlp, _batch, _cross = heads.combine, heads.mlp, pairs.PairModel.batch, heads.CrossAttention.forward
+_combine, _mlp, _batch, _cross = heads.combine, heads.mlp, pair_model.PairModel.batch, heads.CrossAttention.forward
 
 # --------------------------------------------------------------------------------- which sentence is read
 
@@ -26,26 +26,26 @@ def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
     return _combine(u, u, parts)
 
 
-@mistake(pairs.PairModel, "batch", "second ids from the first", "the second sentence's ids are those of the first")
-def _(self: pairs.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+@mistake(pair_model.PairModel, "batch", "second ids from the first", "the second sentence's ids are those of the first")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
     half = len(encoded) // 2
     same = encoded.ids if self.joint else encoded.ids[:half] * 2
     return _batch(self, Encoded(same, encoded.token_types, 0), rows)
 
 
-@mistake(pairs.PairModel, "tokenize", "both towers read the joined pair", "each tower gets [CLS] a [SEP] b [SEP]")
-def _(self: pairs.PairModel, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+@mistake(pair_model.PairModel, "tokenize", "both towers read the joined pair", "each tower gets [CLS] a [SEP] b [SEP]")
+def _(self: pair_model.PairModel, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
     joined = self.encoder.tokenizer.encode_pairs(firsts, seconds)
     return joined if self.joint else Encoded(joined.ids * 2, joined.token_types * 2, 2 * joined.truncated)
 
 
-@mistake(pairs.PairModel, "batch", "joined pairs without token types", "the encoder is not told where b begins")
-def _(self: pairs.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+@mistake(pair_model.PairModel, "batch", "joined pairs without token types", "the encoder is not told where b begins")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
     return *_batch(self, encoded, rows)[:2], None
 
 
-@mistake(pairs.PairModel, "batch", "pads among the real tokens", "a batch of pairs goes without its mask")
-def _(self: pairs.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+@mistake(pair_model.PairModel, "batch", "pads among the real tokens", "a batch of pairs goes without its mask")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
     ids, _, types = _batch(self, encoded, rows)
     return ids, None, types
 
@@ -95,8 +95,8 @@ def _(self: heads.JointHead, states: Tensor) -> Tensor:
     return self.mlp(states.mean(1))
 
 
-@mistake(pairs.PairModel, "readable", "scores left on 0 to 1", "the outputs are not brought back to 0 to 5")
-def _(self: pairs.PairModel, outputs: Tensor) -> Tensor:
+@mistake(pair_model.PairModel, "readable", "scores left on 0 to 1", "the outputs are not brought back to 0 to 5")
+def _(self: pair_model.PairModel, outputs: Tensor) -> Tensor:
     return outputs
 
 

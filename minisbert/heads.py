@@ -1,4 +1,4 @@
-"""What reads two encoded sentences and gives a score: the heads. ``pairs.py`` joins one of them to an encoder.
+"""What reads two encoded sentences and gives a score: the heads. ``pair_model.py`` joins one of them to an encoder.
 
 joint     [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer of the encoder
 siamese   two vectors, compared: (|u - v|, u * v, u)

@@ -20,7 +20,7 @@ from minisbert.corpora import NLI_LABELS
 from minisbert.data import MAX_SCORE, load_scored_pairs
 from minisbert.encoder import SentenceEncoder
 from minisbert.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.rows import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.tasks import Task, cosine_scores, encoder_task, pair_scores, pair_task, vector_scores
 

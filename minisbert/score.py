@@ -14,9 +14,9 @@ import numpy as np
 
 from minisbert.console import InputError, run_command, say
 from minisbert.data import tab_rows
-from minisbert.encoder import choose_device
+from minisbert.device import choose_device
 from minisbert.files import read_text
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 
 EXAMPLES = (
     ("I love eating apples", "The capital of France is Paris", 0),

@@ -27,7 +27,7 @@ from minisbert.metrics import (
     spearman,
     uniformity,
 )
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.tokenizer import Encoded
 
 Scores = dict[str, float]

@@ -25,7 +25,8 @@ import torch
 
 from minisbert import __version__
 from minisbert.console import InputError, LiveLine, duration, run_command, say
-from minisbert.encoder import SentenceEncoder, choose_device
+from minisbert.device import choose_device
+from minisbert.encoder import SentenceEncoder
 from minisbert.files import atomic_file, write_json
 from minisbert.heads import count_parameters, freeze
 from minisbert.objectives import make_task

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minisbert import heads
 from minisbert.bert import Bert
 from minisbert.encoder import SentenceEncoder
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from tests.checks import check
 from tests.conftest import ROOT
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden

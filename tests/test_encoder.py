@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from minisbert import checkpoint, encoder
 from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder, budgeted_batches, choose_device, find_model
+from minisbert.encoder import SentenceEncoder, budgeted_batches, find_model
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -99,17 +99,6 @@ def test_pooling_given_overrides_the_folders(tiny, model, pooling):
 def test_unknown_pooling_lists_the_known(tiny, pooling):
     with pytest.raises(InputError, match=f"unknown pooling '{pooling}'.*mean, cls, max"):
         SentenceEncoder.load(tiny, pooling=pooling)
-
-
-@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", ""])
-def test_a_device_that_cannot_be_used_is_an_error(name):
-    with pytest.raises(InputError, match=f"device '{name}' cannot be used"):
-        choose_device(name)
-
-
-def test_auto_is_a_device_that_can_be_used():
-    assert torch.ones(1, device=choose_device("auto")).item() == 1
-    assert choose_device("cpu") == torch.device("cpu")
 
 
 # ---------------------------------------------------------------------------------------- encode

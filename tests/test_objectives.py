@@ -15,7 +15,7 @@ from minisbert.data import ScoredPair
 from minisbert.encoder import SentenceEncoder
 from minisbert.objectives import OBJECTIVES, make_task
 from minisbert.options import parse
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.tasks import Task
 from minisbert.train import main
 from tests import toys

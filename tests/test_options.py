@@ -9,7 +9,7 @@ from minisbert import train
 from minisbert.console import InputError, run_command
 from minisbert.objectives import OBJECTIVES
 from minisbert.options import ABOUT, list_recipes, make_parser, parse, recipes
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.train import main
 from tests import toys
 

@@ -10,7 +10,7 @@ from minisbert.console import InputError
 from minisbert.corpora import NLI_LABELS
 from minisbert.encoder import SentenceEncoder
 from minisbert.heads import ConcatHead, JointHead, siamese
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.score import EXAMPLES, main
 
 

@@ -21,7 +21,7 @@ from minisbert.console import InputError, run_command
 from minisbert.data import read_scored_pairs
 from minisbert.encoder import SentenceEncoder
 from minisbert.options import parse
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, print_table
 from tests import toys
 from tests.conftest import ROOT

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.console import InputError
 from minisbert.encoder import SentenceEncoder
 from minisbert.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.pairs import PairModel
+from minisbert.pair_model import PairModel
 from tests.parity import PIECE, REFERENCE, assert_parity
 from tests.reference.texts import SENTENCES
 

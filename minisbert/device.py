@@ -1,0 +1,59 @@
+"""Where tensors live and how precisely the machine multiplies them: devices, and whether bfloat16 is worth its error.
+
+bfloat16 keeps float32's range in half its bits, with 8 bits of precision (about three digits). Hardware that
+multiplies it is twice as fast or more; hardware that only emulates it is many times slower.
+"""
+
+from pathlib import Path
+
+import torch
+
+from minisbert.console import InputError
+
+CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere nothing is known, and float32 is what one gets
+BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto`` takes a CUDA GPU, else Apple's MPS, else the CPU; a device that is not there is an ``InputError``."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name).cpu()  # and back: the device "meta" takes everything and returns nothing
+    except (RuntimeError, AssertionError) as error:  # torch raises either, by how it was built
+        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return torch.device(name)
+
+
+def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
+    """Does this device multiply bfloat16 in hardware, and how do we know? For people: ``"the CPU has avx512_bf16"``."""
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)  # 8.0 is the first, Ampere
+        return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
+    if device.type != "cpu":
+        return False, f"nothing is known about bfloat16 on {device.type}"
+    try:
+        flags = set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return False, "the CPU's flags cannot be read here"
+    found = [flag for flag in BFLOAT16_FLAGS if flag in flags]
+    if found:
+        return True, f"the CPU has {found[0]}"
+    return False, f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
+
+
+def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
+    """``auto``, ``float32`` or ``bfloat16`` to the dtype of matrix products, and the reason in a few words.
+
+    Raises ``InputError`` for bfloat16 where the hardware lacks it: there it would be many times slower.
+    """
+    if name == "float32":
+        return torch.float32, "as asked"
+    able, reason = bfloat16_hardware(device)
+    if name == "auto":
+        return (torch.bfloat16 if able else torch.float32), reason
+    if name != "bfloat16":
+        raise InputError(f"precision {name!r} is not one of auto, float32, bfloat16")
+    if not able:
+        raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
+    return torch.bfloat16, reason

@@ -1,0 +1,67 @@
+"""Devices and precisions: what is taken by itself, what is refused and why."""
+
+import pytest
+import torch
+
+from minisbert import device
+from minisbert.console import InputError
+from minisbert.device import bfloat16_hardware, choose_device, choose_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cpu_flags(tmp_path, monkeypatch):
+    """Pretends that the CPU has these flags."""
+
+    def pretend(flags: str) -> None:
+        path = tmp_path / "cpuinfo"
+        path.write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
+        monkeypatch.setattr(device, "CPU_INFO", path)
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", ""])
+def test_a_device_that_cannot_be_used_is_an_error(name):
+    with pytest.raises(InputError, match=f"device '{name}' cannot be used"):
+        choose_device(name)
+
+
+def test_auto_is_a_device_that_can_be_used():
+    assert torch.ones(1, device=choose_device("auto")).item() == 1
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_auto_takes_bfloat16_where_the_cpu_has_it_and_says_why(cpu_flags, flag):
+    cpu_flags(flag)
+    assert choose_precision("auto", CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    assert choose_precision("bfloat16", CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    assert choose_precision("float32", CPU) == (torch.float32, "as asked")
+
+
+@pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
+def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, flags):
+    cpu_flags(flags)
+    chosen, reason = choose_precision("auto", CPU)
+    assert chosen == torch.float32
+    assert "none of amx_bf16, avx512_bf16, bf16" in reason
+    with pytest.raises(InputError, match=r"bfloat16 cannot be used: the CPU has none of.*choose float32"):
+        choose_precision("bfloat16", CPU)
+
+
+def test_an_unknown_cpu_is_taken_to_lack_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "none")
+    assert bfloat16_hardware(CPU) == (False, "the CPU's flags cannot be read here")
+
+
+def test_an_unknown_precision_names_the_known():
+    with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
+        choose_precision("int8", CPU)
+
+
+@pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, able):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert bfloat16_hardware(torch.device("cuda"))[0] == able
