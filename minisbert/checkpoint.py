@@ -114,8 +114,14 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
     """Write tensors as they are, from whatever device; a full disk is an ``OSError``."""
     path.touch()
     mode = path.stat().st_mode
-    # clone: tensors that share memory (tied weights) are refused by safetensors
-    contents = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}
+    contents: dict[str, Tensor] = {}
+    memory: set[int] = set()
+    for name, tensor in tensors.items():
+        content = tensor.detach().cpu().contiguous()
+        place = content.untyped_storage().data_ptr()
+        # tensors that share memory (tied weights) are refused by safetensors: all but the first get their own
+        contents[name] = content.clone() if place in memory else content
+        memory.add(place)
     try:
         save_file(contents, path, metadata={"format": "pt"})
     except SafetensorError as error:

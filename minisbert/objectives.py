@@ -51,7 +51,9 @@ def cosine(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:
         return losses.cosine_mse_loss(*vectors, targets[chosen])
 
     columns = [pair.sentence1 for pair in rows["train"]], [pair.sentence2 for pair in rows["train"]]
-    return with_notes(encoder_task(encoder, columns, loss, lambda split: vector_scores(encoder, rows[split])), notes)
+    task = encoder_task(encoder, columns, loss, lambda split: vector_scores(encoder, rows[split]))
+    task.separable = options.objective == "cosine"  # cosent compares the rows of a batch with each other
+    return with_notes(task, notes)
 
 
 def regression(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.console import InputError
+from minisbert.files import read_json
 from minisbert.objectives import OBJECTIVES
 
 RECIPES = Path(__file__).with_name("recipes.toml")
@@ -51,7 +52,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error.",
         epilog="Examples: python -m minisbert.train --epochs 4 --seed 7 --out runs/four-epochs\n"
         "          python -m minisbert.train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3\n"
-        "          python -m minisbert.train --recipe list",
+        "          python -m minisbert.train --recipe list\n"
+        "          python -m minisbert.train --resume runs/four-epochs\n"
+        "          torchrun --nproc_per_node=2 -m minisbert.train",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     group = parser.add_argument_group("what")
@@ -67,13 +70,26 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument("--limit", metavar="ROWS", type=number(int, 1), help="read only so many training rows")
     group.add_argument("--out", help="folder of the run (default: runs/, by recipe or data and objective, and model)")
     group.add_argument("--overwrite", action="store_true", help="replace the run that stands there")
+    group.add_argument("--resume", metavar="RUN", help="go on with a stopped run, exactly as it would have gone on")
 
     group = parser.add_argument_group("how long")
     group.add_argument("--epochs", type=number(int, 1), default=1, help="default: 1")
     group.add_argument("--max-steps", type=number(int, 1), help="stop after so many steps")
+    group.add_argument(
+        "--eval-every", metavar="STEPS", type=number(int, 1), help="evaluate on dev so often (default: each epoch)"
+    )
+    group.add_argument(
+        "--patience", metavar="N", type=number(int, 1), help="stop after N evaluations without a better score"
+    )
+    group.add_argument(
+        "--save-every", metavar="STEPS", type=number(int, 1), default=100, help="for --resume (default: 100)"
+    )
 
     group = parser.add_argument_group("how")
     group.add_argument("--batch-size", type=number(int, 1), default=32, help="rows a step (default: 32)")
+    group.add_argument(
+        "--accumulate", metavar="N", type=number(int, 1), default=1, help="compute each batch in N parts: less memory"
+    )
     group.add_argument("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     group.add_argument("--head-lr", type=number(float, 0), help="of what stands on the encoder (default: --lr)")
     group.add_argument("--schedule", choices=("linear", "cosine", "constant"), default="linear", help="default: linear")
@@ -88,6 +104,12 @@ def make_parser() -> argparse.ArgumentParser:
     )
     group.add_argument("--seed", type=number(int, 0, 2**64), default=42, help="of dropout and order (default: 42)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    group.add_argument(
+        "--precision",
+        choices=("auto", "float32", "bfloat16"),
+        default="auto",
+        help="of the encoder's matrix products; auto: bfloat16 where the hardware has it (default)",
+    )
     group.add_argument("--log-every", type=number(int, 1), default=10, help="steps a line of metrics.jsonl")
 
     group = parser.add_argument_group("heads (joint, siamese, cross, softmax, binary)")
@@ -133,15 +155,42 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+FREE = ("resume", "overwrite", "out", "log_every", "save_every")  # settings that a resumed run may change
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options, a recipe's filled in. ``InputError`` for an unknown recipe."""
+    """The options, a recipe's or a resumed run's filled in.
+
+    Raises ``InputError`` for an unknown recipe, for a run that cannot be resumed, and for a setting that it did not
+    have: it would not go on as if it had never stopped.
+    """
     parser = make_parser()
-    chosen = parser.parse_args(arguments).recipe
-    if chosen is None or chosen == "list":
-        return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.resume is not None:
+        return resumed(parser, arguments, Path(options.resume))
+    if options.recipe is None or options.recipe == "list":
+        return options
     known = recipes()
-    if chosen not in known:
-        raise InputError(f"no recipe is called {chosen!r}; known are {', '.join(known)}")
-    settings = {key.replace("-", "_"): value for key, value in known[chosen].items() if key not in ABOUT}
+    if options.recipe not in known:
+        raise InputError(f"no recipe is called {options.recipe!r}; known are {', '.join(known)}")
+    settings = {key.replace("-", "_"): value for key, value in known[options.recipe].items() if key not in ABOUT}
     parser.set_defaults(**settings)
     return parser.parse_args(arguments)
+
+
+def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: Path) -> argparse.Namespace:
+    """The options of a run that was stopped."""
+    if not (run / "config.json").is_file():
+        raise InputError(f"{run} is not the folder of a run: it has no config.json")
+    if (run / "results.json").is_file():
+        raise InputError(f"{run} is finished: its model is in {run / 'model'}, its scores are in results.json")
+    if not (run / "state" / "state.json").is_file():
+        raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
+    config = read_json(run / "config.json")
+    parser.set_defaults(**{key: config[key] for key in vars(parser.parse_args([])) if key in config})
+    options = parser.parse_args(arguments)
+    for key, value in vars(options).items():
+        if key not in FREE and value != config.get(key):
+            flag = "--" + key.replace("_", "-")
+            raise InputError(f"{flag} {value}: {run} was started with {config.get(key)} and goes on as it was")
+    return options

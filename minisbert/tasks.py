@@ -17,6 +17,7 @@ from minisbert.corpora import LabelledPair
 from minisbert.data import ScoredPair, length_grouped_batches, pad_batch, unique_batches
 from minisbert.encoder import SentenceEncoder
 from minisbert.evaluate import evaluate
+from minisbert.heads import ConcatHead
 from minisbert.metrics import (
     accuracy,
     alignment,
@@ -34,19 +35,48 @@ Scores = dict[str, float]
 ALIKE = 4.0  # pairs that people scored so, of 5, are those that alignment is measured on (SimCSE, section 5)
 
 
+class Network(nn.Module):
+    """All that is trained, as one module: the numbers of some rows (B,) -> what their loss reads, (B, ...)."""
+
+    def __init__(
+        self,
+        model: SentenceEncoder | PairModel,
+        outputs: Callable[[list[int]], Tensor],
+        projection: nn.Module | None = None,
+    ):
+        super().__init__()
+        self.model, self.projection, self.outputs = model, projection, outputs
+
+    def forward(self, rows: list[int]) -> Tensor:
+        return self.outputs(rows)
+
+
 @dataclass
 class Task:
-    """``loss`` takes the numbers of a batch's rows; ``best`` names the metric of ``evaluate`` that chooses."""
+    """``network`` and ``criterion`` take the numbers of a batch's rows; ``best`` is the metric that chooses."""
 
-    model: SentenceEncoder | PairModel  # what is saved
+    network: Network
+    criterion: Callable[[Tensor, list[int]], Tensor]  # the network's outputs of a whole batch, its rows -> a scalar
     encoded: list[Encoded]  # the training texts, tokenized once
     lengths: list[int]  # tokens that each row takes in a batch of its like
-    loss: Callable[[list[int]], Tensor]
     evaluate: Callable[[str], Scores]  # of dev or test
     best: str
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch, where they would be wrong answers
-    projection: nn.Module | None = None  # trained, but no part of the model
+    separable: bool = True  # is the loss of a batch the mean of its rows' losses?
     notes: dict[str, str] = field(default_factory=dict)  # split -> where it is from and how many rows, for people
+
+    @property
+    def model(self) -> SentenceEncoder | PairModel:
+        """What is saved: the network without what is needed in training only."""
+        return self.network.model
+
+    @property
+    def encoder(self) -> SentenceEncoder:
+        return self.model.encoder if isinstance(self.model, PairModel) else self.model
+
+    def loss(self, rows: list[int]) -> Tensor:
+        """The loss of some rows as one batch."""
+        return self.criterion(self.network(rows), rows)
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
         """One epoch of row numbers."""
@@ -56,10 +86,8 @@ class Task:
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
         """The parameters to train with their peak learning rates: the encoder's, then those of what stands on it."""
-        encoder = self.model.encoder if isinstance(self.model, PairModel) else self.model
-        inner = {id(parameter) for parameter in encoder.bert.parameters()}
-        modules = [self.model] if self.projection is None else [self.model, self.projection]
-        trained = [p for module in modules for p in module.parameters() if p.requires_grad]
+        inner = {id(parameter) for parameter in self.encoder.bert.parameters()}
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         sides = ([p for p in trained if id(p) in inner], [p for p in trained if id(p) not in inner])
         rates = (lr, lr if head_lr is None else head_lr)
         return [{"params": side, "lr": rate, "peak": rate} for side, rate in zip(sides, rates, strict=True) if side]
@@ -68,6 +96,15 @@ class Task:
         """Does the loss depend on anything that is not frozen?"""
         self.model.eval()  # without dropout no random number is drawn
         return self.loss(list(range(min(2, len(self.lengths))))).requires_grad
+
+    def idle(self) -> list[nn.Parameter]:
+        """Parameters of the model that the loss can never reach: a pooler or pooling that the head does not read."""
+        encoder = self.encoder
+        pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
+        parts = [] if pooled else [encoder.pooling, encoder.dense]
+        if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
+            parts.append(encoder.bert.pooler)
+        return [parameter for part in parts for parameter in part.parameters()]
 
     @property
     def truncated(self) -> int:
@@ -90,22 +127,22 @@ def encoder_task(
     """
     encoded = [encoder.tokenizer.encode(column) for column in columns]
 
-    def batch_loss(rows: list[int]) -> Tensor:
+    def vectors(rows: list[int]) -> Tensor:
         # column after column: (n B, T), the first B rows are the first column's
         ids, mask = pad_batch([column.ids[row] for column in encoded for row in rows], encoder.tokenizer.pad_id)
-        vectors = encoder(ids.to(encoder.device), None if mask is None else mask.to(encoder.device))  # (n B, D)
-        vectors = vectors if projection is None else projection(vectors)
-        return loss(vectors.chunk(len(encoded)), rows)
+        found = encoder(ids.to(encoder.device), None if mask is None else mask.to(encoder.device))  # (n B, D)
+        found = found if projection is None else projection(found)
+        return found.unflatten(0, (len(encoded), -1)).transpose(0, 1)  # (B, n, D)
 
     return Task(
-        model=encoder,
+        network=Network(encoder, vectors, projection),
+        criterion=lambda outputs, rows: loss(outputs.unbind(dim=1), rows),
         encoded=encoded,
         lengths=[len(ids) * max(map(len, ids)) for ids in zip(*(column.ids for column in encoded), strict=True)],
-        loss=batch_loss,
         evaluate=scores,
         best=best,
         keys=list(zip(*columns, strict=True)) if in_batch_negatives else None,
-        projection=projection,
+        separable=not in_batch_negatives,
     )
 
 
@@ -121,10 +158,10 @@ def pair_task(
     encoded = model.tokenize([row.sentence1 for row in rows], [row.sentence2 for row in rows])
     targets = targets.to(model.encoder.device)
     return Task(
-        model=model,
+        network=Network(model, lambda chosen: model(*model.batch(encoded, chosen))),  # (B,), for classes (B, C)
+        criterion=lambda outputs, chosen: loss(outputs, targets[chosen]),
         encoded=[encoded],
         lengths=model.lengths(encoded),
-        loss=lambda chosen: loss(model(*model.batch(encoded, chosen)), targets[chosen]),
         evaluate=scores,
         best=best,
     )

@@ -1,10 +1,12 @@
 """Fine-tune a sentence encoder: one flat loop.
 
-    python -m minisbert.train                       all-MiniLM-L6-v2 on the STS Benchmark, about 2 minutes
+    python -m minisbert.train                       all-MiniLM-L6-v2 on the STS Benchmark, a minute or two
     python -m minisbert.train --max-steps 20 --out runs/short
     python -m minisbert.train --data my_train.tsv --dev my_dev.tsv --test my_test.tsv --epochs 4
     python -m minisbert.train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
     python -m minisbert.train --recipe list
+    python -m minisbert.train --resume runs/short   go on with a run that was stopped
+    torchrun --nproc_per_node=2 -m minisbert.train  in several processes
 
 The default is SBERT's regression objective (Reimers & Gurevych 2019, section 3): both sentences go through the
 same encoder, and the cosine of their vectors is pulled to the score people gave, by mean squared error. What other
@@ -12,26 +14,21 @@ objectives read and compute is in ``objectives.py``; the loop is the same for al
 """
 
 import argparse
-import json
 import math
-import shutil
 import time
-from collections import deque
-from pathlib import Path
-from statistics import mean
-from typing import Any
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from minisbert import __version__
-from minisbert.console import InputError, LiveLine, duration, run_command, say
-from minisbert.device import choose_device
+from minisbert.console import InputError, run_command
+from minisbert.device import autocast, choose_precision
 from minisbert.encoder import SentenceEncoder
-from minisbert.files import atomic_file, write_json
 from minisbert.heads import count_parameters, freeze
 from minisbert.objectives import make_task
 from minisbert.options import list_recipes, parse
-from minisbert.tasks import Task
+from minisbert.runs import Run, describe
+from minisbert.team import Team, lost_contact, team
 
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
@@ -61,140 +58,107 @@ SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": c
 
 def adamw(parameters: list, lr: float, weight_decay: float) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), betas .9 and .999, eps 1e-8."""
-    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)  # fused: all in one kernel
 
 
-def train(options: argparse.Namespace) -> None:
+def split(rows: Sequence[int], parts: int) -> list[Sequence[int]]:
+    """Rows in so many parts of like size, fewer where there are fewer rows: ``split([1, 2, 3], 2) = [[1, 2], [3]]``."""
+    size = math.ceil(len(rows) / parts)
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+class Diverged(InputError):
+    """The loss, or its gradient, is no longer a number."""
+
+
+def check(loss: float, norm: Tensor, trained: dict[str, Tensor], step: int, rows: Sequence[int]) -> None:
+    """What a step must not go on with: numbers that are none, and parameters that would never learn."""
+    if not (math.isfinite(loss) and norm.isfinite()):
+        which = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
+        raise Diverged(
+            f"step {step + 1}: loss {loss:g}, gradient norm {norm.item():g}, on training rows {which} (counted from "
+            "0). Not made; a lower --lr or a longer --warmup may help"
+        )
+    missed = [name for name, parameter in trained.items() if parameter.grad is None]
+    if missed:
+        raise InputError(f"the loss does not reach {len(missed)} of the parameters to train, such as {missed[0]}")
+
+
+def train(options: argparse.Namespace, ours: Team) -> None:
+    """A run, from its options to its results. ``ours`` is the team of processes that share it, mostly one."""
     torch.manual_seed(options.seed)
-    order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
-    device = choose_device(options.device)
-    encoder = SentenceEncoder.load(options.model, options.pooling, device)
+    dtype, reason = choose_precision(options.precision, ours.device)
+    encoder = SentenceEncoder.load(options.model, options.pooling, ours.device)
     try:
         freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     except ValueError as error:
         raise InputError(f"--freeze-layers: {error}") from error
     task = make_task(options, encoder)
+    if options.accumulate > 1 and not task.separable:
+        raise InputError(
+            f"--accumulate: objective {options.objective} compares the rows of a batch with each other, and what it "
+            "learns from two halves is not what it learns from the whole; take a smaller --batch-size"
+        )
+    counts = count_parameters(task.model)
+    for parameter in task.idle():
+        parameter.requires_grad_(False)
     if options.freeze_embeddings and not task.trains():
         raise InputError("nothing is left to train: freeze fewer layers")
+    for parameter in task.network.parameters():
+        # subtle: as loaded, weights lie anywhere in their file, and where a number lies can decide its last bit
+        parameter.data = parameter.data.clone()
 
+    network = ours.wrap(task.network).train()
+    trained = {name: parameter for name, parameter in task.network.named_parameters() if parameter.requires_grad}
     optimizer = adamw(task.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    # counted, not computed: batches without repeated texts can be a few more than rows / batch size
-    steps_per_epoch = len(task.batches(options.batch_size, torch.Generator().manual_seed(options.seed)))
-    total = min(steps_per_epoch * options.epochs, options.max_steps or math.inf)
-    warmup = math.ceil(options.warmup * total)
+    with Run(options, task, optimizer, ours) as run:
+        now = run.now
+        total = min(run.steps_per_epoch * options.epochs, options.max_steps or math.inf)
+        warmup, patience = math.ceil(options.warmup * total), options.patience or math.inf
+        if ours.leader:
+            describe(options, task, counts, total, f"{str(dtype).removeprefix('torch.')} ({reason})")
+        try:
+            if now.evaluated < 0:
+                run.evaluate()
+            while now.step < total and now.waited < patience:
+                for rows in run.epoch():
+                    if options.eval_every and now.step % options.eval_every == 0 and now.evaluated < now.step:
+                        run.evaluate()
+                    if now.step == total or now.waited >= patience:
+                        break
+                    with run.held():  # Ctrl-C waits for the end of the step
+                        started = time.monotonic()
+                        share = SCHEDULES[options.schedule](now.step, warmup, total)
+                        for group in optimizer.param_groups:
+                            group["lr"] = group["peak"] * share
+                        optimizer.zero_grad()
+                        loss = 0.0
+                        for part in split(rows, options.accumulate):
+                            with autocast(encoder.bert, dtype):
+                                outputs = network(ours.share(part))  # (b, ...)
+                            outputs = ours.gather(outputs, len(part))  # (B, ...)
+                            part_loss = task.criterion(outputs, part) * (len(part) / len(rows))
+                            ours.backward(part_loss)
+                            loss += part_loss.item()
+                        norm = torch.nn.utils.clip_grad_norm_(trained.values(), options.clip or math.inf)
+                        check(loss, norm, trained, now.step, rows)
+                        optimizer.step()
+                        run.stepped(rows, loss, time.monotonic() - started)
 
-    out = prepare(options, device, task)
-    describe(options, encoder, task, total)
-    log = open(out / "metrics.jsonl", "w", encoding="utf-8")  # noqa: SIM115 (closed below)
-    step, best, tokens, seconds = 0, -math.inf, 0, 0.0  # seconds of training alone, not of evaluation
-    recent, unlogged = deque(maxlen=20), []  # losses: for the live line, and since the last logged line
-    line = LiveLine()
-
-    def record(**values: Any) -> None:
-        log.write(json.dumps({"step": step, "epoch": round(step / steps_per_epoch, 3)} | values) + "\n")
-        log.flush()
-
-    def check_dev() -> dict[str, float]:
-        """Evaluate on dev; the best model so far, the untrained one included, stands in model/."""
-        nonlocal best
-        scores = task.evaluate("dev")
-        record(dev=scores)
-        line.clear()
-        say(f"step {step:>5}  dev {task.best} {100 * scores[task.best]:.2f}")
-        if scores[task.best] > best:
-            best = scores[task.best]
-            task.model.save(out / "model")
-        return scores
-
-    try:
-        before = {"dev": check_dev(), "test": task.evaluate("test")}
-        while step < total:
-            for rows in task.batches(options.batch_size, order):
-                started = time.monotonic()
-                task.model.train()
-                loss = task.loss(rows)
-                share = SCHEDULES[options.schedule](step, warmup, total)
-                for group in optimizer.param_groups:
-                    group["lr"] = group["peak"] * share
-                optimizer.zero_grad()
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(parameters, options.clip or math.inf)
-                optimizer.step()
-
-                step += 1
-                recent.append(loss.item())
-                unlogged.append(recent[-1])
-                tokens += sum(task.lengths[row] for row in rows)
-                seconds += time.monotonic() - started
-                rate, lr = step / seconds, options.lr * share
-                line.show(
-                    f"step {step:>5} of {total}  loss {mean(recent):.4f}  lr {lr:.2e}  "
-                    f"{tokens / step * rate:,.0f} tokens/s  {duration((total - step) / rate)} left"
-                )
-                if step % options.log_every == 0 or step == total:
-                    record(loss=mean(unlogged), lr=lr, tokens_per_second=round(tokens / step * rate))
-                    unlogged.clear()
-                if step == total:
-                    break
-            check_dev()
-    except KeyboardInterrupt:
-        line.clear()
-        task.model.save(out / "last")
-        also = f", the best by dev in {out / 'model'}" if (out / "model").exists() else ""
-        say(f"stopped at step {step}: its weights are in {out / 'last'}{also}")
-        raise
-    finally:
-        line.clear()
-        log.close()
-
-    task.model.load_state_dict(type(task.model).load(out / "model", device=device).state_dict())
-    after = {split: task.evaluate(split) for split in ("dev", "test")}
-    results = {"before": before, "after": after, "steps": step, "training_seconds": round(seconds, 2)}
-    with atomic_file(out / "results.json") as partial:
-        write_json(partial, results)
-    print(f"\ntrained {step} steps in {duration(seconds)}; best by dev in {out / 'model'}\n")
-    print_table(before, after)
-
-
-def print_table(before: dict[str, dict[str, float]], after: dict[str, dict[str, float]]) -> None:
-    """Every metric on dev and test, before training and of the best model."""
-    print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    for metric in [metric for metric in before["dev"] if metric in before["test"]]:  # alignment needs alike pairs
-        shown = [f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}" for split in ("dev", "test")]
-        print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}")
-
-
-def prepare(options: argparse.Namespace, device: torch.device, task: Task) -> Path:
-    """The run's folder with its ``config.json``; ``InputError`` where it would overwrite something unasked."""
-    stem = f"{Path(options.data).stem}-" if options.data else ""
-    name = options.recipe or f"{stem}{options.objective}"
-    out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        if not options.overwrite:
-            raise InputError(f"{out} exists: choose another --out, or --overwrite to replace that run")
-        if not (out / "metrics.jsonl").is_file():
-            raise InputError(f"{out} is not the folder of a run (it has no metrics.jsonl) and is not overwritten")
-        for name in ("config.json", "metrics.jsonl", "results.json"):
-            (out / name).unlink(missing_ok=True)
-        for name in ("model", "last"):
-            shutil.rmtree(out / name, ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
-    resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
-    write_json(out / "config.json", vars(options) | {"rows": task.notes} | resolved)
-    return out
-
-
-def describe(options: argparse.Namespace, encoder: SentenceEncoder, task: Task, total: int) -> None:
-    """What is about to happen, in a few lines."""
-    parameters, trainable = count_parameters(task.model)
-    frozen = "" if trainable == parameters else f" ({trainable:,} trained)"
-    say(f"model  {options.model}, {encoder.pooling.mode} pooling, {parameters:,} parameters{frozen}, {encoder.device}")
-    say("data   " + ", ".join(f"{split} {note}" for split, note in task.notes.items()))
-    say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, seed {options.seed}")
-    if task.truncated:
-        texts = sum(len(encoded) for encoded in task.encoded)
-        say(encoder.tokenizer.cut_message(task.truncated, texts))
+                    run.show(total, options.lr * share)
+                    if now.step % options.log_every == 0 or now.step == total:
+                        run.record_losses(options.lr * share)
+                    if now.step % options.save_every == 0 and now.step < total:
+                        run.save()
+                if now.evaluated < now.step and options.eval_every is None:
+                    run.evaluate()
+            if now.evaluated < now.step:
+                run.evaluate()
+        except (KeyboardInterrupt, Diverged, RuntimeError) as error:
+            if not isinstance(error, RuntimeError) or lost_contact(error):
+                run.stopped()
+            raise
+        run.finish()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -202,7 +166,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.recipe == "list":
         print(list_recipes())
         return
-    train(options)
+    with team(options.device) as ours:
+        train(options, ours)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from minisbert.console import InputError, run_command
 from minisbert.objectives import OBJECTIVES
 from minisbert.options import ABOUT, list_recipes, make_parser, parse, recipes
 from minisbert.pair_model import PairModel
+from minisbert.runs import new_run
 from minisbert.train import main
 from tests import toys
 
@@ -111,8 +112,8 @@ def test_a_recipe_runs_on_any_file_of_the_form(recipe, pooling, widths, tiny, tm
 def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = toys.write_all(tmp_path)["sentences"]
-    task = SimpleNamespace(notes={})
-    monkeypatch.setattr(train, "train", lambda options: train.prepare(options, torch.device("cpu"), task))
+    task = SimpleNamespace(notes={}, best="spearman")
+    monkeypatch.setattr(train, "train", lambda options, team: new_run(options, team.device, task))
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", path])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
 

@@ -1,6 +1,7 @@
 """Fine-tuning: the schedule, the loop, what a run writes, and what stops it."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -15,14 +16,14 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
+from minisbert import bert, device, tasks
 from minisbert import losses as loss_functions
-from minisbert import tasks
 from minisbert.console import InputError, run_command
 from minisbert.data import read_scored_pairs
 from minisbert.encoder import SentenceEncoder
 from minisbert.options import parse
 from minisbert.pair_model import PairModel
-from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, print_table
+from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, split
 from tests import toys
 from tests.conftest import ROOT
 
@@ -44,12 +45,26 @@ def run(tiny: Path, data: list[str], tmp_path: Path):
     """``run("name", "--epochs", "2")`` trains the tiny model on the toy pairs -> the folder of the run."""
 
     def start(name: str, *arguments: str) -> Path:
-        main(["--model", str(tiny), *data, "--batch-size", "8", "--out", str(tmp_path / name), *arguments])
+        main(
+            [
+                "--model",
+                str(tiny),
+                *data,
+                "--batch-size",
+                "8",
+                "--precision",
+                "float32",
+                "--out",
+                str(tmp_path / name),
+                *arguments,
+            ]
+        )
         return tmp_path / name
 
     return start
 
 
+EXACT = ["--precision", "float32"]  # what is promised to the last bit
 LEARNS = ["--epochs", "12", "--lr", "1e-2"]  # so trained, the tiny model has learned the toy pairs
 
 
@@ -215,8 +230,8 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     results = json.loads((folder / "results.json").read_text())
     assert set(results) == {"before", "after", "training_seconds", "steps"}
     assert results["steps"] == 60
-    for split in ("dev", "test"):
-        before, after = (results[when][split]["spearman"] for when in ("before", "after"))
+    for part in ("dev", "test"):
+        before, after = (results[when][part]["spearman"] for when in ("before", "after"))
         assert after > before + 0.2
     best = max(line["dev"]["spearman"] for line in lines if "dev" in line)
     assert results["after"]["dev"]["spearman"] == pytest.approx(best, abs=1e-9)
@@ -301,15 +316,6 @@ def test_a_head_is_trained_saved_and_reported(run, data):
     assert results["after"]["dev"]["pearson"] == max(curve) > curve[0]
 
 
-def test_the_table_leaves_out_what_only_one_split_has(capsys):
-    print_table(
-        {"dev": {"f1": 0.5, "alignment": 1.0}, "test": {"f1": 0.25}}, {"dev": {"f1": 0.75}, "test": {"f1": 1.0}}
-    )
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split() == ["x", "100", "dev", "test"]
-    assert row.split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
-
-
 # --------------------------------------------------------------------------------- what is not trained
 
 
@@ -326,8 +332,9 @@ def test_frozen_weights_stay_the_same_to_the_last_bit(run, tiny):
 
 def test_freezing_is_announced(run, capsys):
     run("run", "--freeze-layers", "1", "--max-steps", "1")
-    counts = re.search(r"([\d,]+) parameters \(([\d,]+) trained\)", capsys.readouterr().err)
-    everything, trained = (int(count.replace(",", "")) for count in counts.groups())
+    shown = re.search(r"([\d,]+) parameters \(([\d,]+) trainable\), ([\d,]+) of them not used", capsys.readouterr().err)
+    everything, trained, unused = (int(count.replace(",", "")) for count in shown.groups())
+    assert unused == 24 * 24 + 24  # the pooler
     # a layer of width 24 and feed-forward width 40: four projections, two dense layers, two layer norms
     assert everything - trained == 4 * (24 * 24 + 24) + (24 * 40 + 40) + (40 * 24 + 24) + 2 * (24 + 24)
 
@@ -450,7 +457,9 @@ def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monk
     err = capsys.readouterr().err
     assert "stopped at step 0" in err
     assert "best by dev" not in err
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.json", "last", "metrics.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        *("config.json", "last", "metrics.jsonl", "state")
+    ]
 
 
 def test_an_interrupted_run_can_be_overwritten(run, monkeypatch):
@@ -462,23 +471,37 @@ def test_an_interrupted_run_can_be_overwritten(run, monkeypatch):
     assert not (folder / "last").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT for another process")
-def test_a_real_ctrl_c_ends_with_exit_code_130(tiny, data, tmp_path):
-    folder = tmp_path / "run"
-    # python -m minisbert.train, with Ctrl-C switched on: a shell's background jobs, and all they start, ignore it
+def started(arguments: list[str], ready) -> subprocess.Popen:
+    """``python -m minisbert.train`` in a process of its own, once ``ready`` says so."""
+    # with Ctrl-C switched on: a shell's background jobs, and all they start, ignore it
     start = (
         "import runpy, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "runpy.run_module('minisbert.train', run_name='__main__')"
     )
-    command = [sys.executable, "-c", start, "--model", str(tiny), *data, "--out", str(folder), "--epochs", "100000"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", start, *arguments],
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},  # as the tests themselves: see conftest.py
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < deadline and not ready():
+        time.sleep(0.02)
+    return process
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals for another process")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_signal_ends_with_exit_code_130(tiny, data, tmp_path, number):
+    folder = tmp_path / "run"
+    process = started(
+        ["--model", str(tiny), *data, "--out", str(folder), "--epochs", "100000"],
+        lambda: (folder / "metrics.jsonl").is_file() and losses(folder),
+    )
     try:
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if (folder / "metrics.jsonl").is_file() and losses(folder):  # it is training
-                break
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
@@ -489,6 +512,270 @@ def test_a_real_ctrl_c_ends_with_exit_code_130(tiny, data, tmp_path):
     assert err.splitlines()[-1] == "stopped"
     SentenceEncoder.load(folder / "last")
     SentenceEncoder.load(folder / "model")
+
+
+# ------------------------------------------------------------------------------------------- resume
+
+DROPOUT = ["--lr", "5e-3", "--epochs", "3", "--log-every", "3"]  # 15 steps in 3 epochs of 5
+
+
+@pytest.fixture
+def whole(run) -> Path:
+    """A run that nothing interrupted."""
+    return run("whole", *DROPOUT)
+
+
+def stop_at(call: int, start, monkeypatch, *arguments: str, target=(loss_functions, "cosine_mse_loss")) -> None:
+    """Start and press Ctrl-C at the so manieth call of ``target``, mostly where the loss is computed."""
+    with monkeypatch.context() as patch:
+        patch.setattr(*target, interrupt_at(call, getattr(*target)))
+        with pytest.raises(KeyboardInterrupt):
+            start(*arguments)
+
+
+def resume(folder: Path, *arguments: str) -> None:
+    torch.manual_seed(0)  # whatever has drawn random numbers since
+    main(["--resume", str(folder), *arguments])
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """Every logged loss, rate and score, the kept model and the results: the same to the last bit."""
+    assert metrics(one) == metrics(other)
+    assert same_weights(one / "model", other / "model")
+    results = [json.loads((folder / "results.json").read_text()) for folder in (one, other)]
+    assert [{**result, "training_seconds": 0} for result in results[:1]] == [{**results[1], "training_seconds": 0}]
+
+
+@pytest.mark.parametrize("step", [1, 2, 5, 6, 11, 15])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(run, whole, monkeypatch, tmp_path, step):
+    """Stopped in the first step, within an epoch, at the ends of epochs and in the last step; with dropout."""
+    stop_at(step, run, monkeypatch, "run", *DROPOUT)
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+    assert not (tmp_path / "run" / "state").exists()
+    assert not (tmp_path / "run" / "last").exists()
+
+
+def test_a_run_can_be_stopped_again_and_again(run, whole, monkeypatch, tmp_path):
+    stop_at(4, run, monkeypatch, "run", *DROPOUT)
+    for call in (3, 1, 6):
+        stop_at(call, resume, monkeypatch, tmp_path / "run")
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize("evaluation", [1, 2, 3, 5])
+def test_an_evaluation_that_was_stopped_is_made_again(run, whole, monkeypatch, tmp_path, evaluation):
+    """The first and second are of dev and test before training, the others of dev after an epoch."""
+    stop_at(evaluation, run, monkeypatch, "run", *DROPOUT, target=(tasks, "evaluate"))
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+def test_what_was_done_since_the_last_save_is_done_again(run, whole, monkeypatch, tmp_path):
+    """As after a kill: the state is of step 8, but there are lines and a better model of later steps."""
+    state = tmp_path / "state-of-step-8"
+    stop_at(9, run, monkeypatch, "run", *DROPOUT)
+    shutil.copytree(tmp_path / "run" / "state", state)
+    stop_at(5, resume, monkeypatch, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "state")
+    shutil.copytree(state, tmp_path / "run" / "state")
+    resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize(
+    ("objective", "form", "flags"),
+    [
+        ("joint", "scored", ["--head-lr", "1e-2"]),
+        ("softmax", "nli", ["--freeze-layers", "1"]),
+        ("mnr", "triplets", ["--projection", "--eval-every", "2"]),
+        ("simcse", "sentences", ["--accumulate", "1", "--patience", "2", "--eval-every", "1"]),
+    ],
+)
+def test_heads_projections_and_early_stops_resume_too(tiny, tmp_path, monkeypatch, objective, form, flags):
+    files = toys.write_all(tmp_path)
+    data = ["--model", str(tiny), "--data", files[form], "--batch-size", "6", "--precision", "float32"]
+    if form != "nli":
+        data += ["--dev", files["dev"], "--test", files["test"]]
+    flags = [*flags, *data, "--objective", objective, "--epochs", "2", "--lr", "1e-3", "--log-every", "1"]
+    main([*flags, "--out", str(tmp_path / "whole")])
+    target = (tasks.Network, "forward")
+    stop_at(2, main, monkeypatch, [*flags, "--out", str(tmp_path / "run")], target=target)
+    resume(tmp_path / "run")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert same_weights(tmp_path / "run" / "model", tmp_path / "whole" / "model")
+
+
+def test_a_killed_process_resumes_to_the_same_bits(tiny, data, tmp_path):
+    """kill -9: nothing is said, nothing is tidied, and the last saved state is what there is."""
+    flags = ["--model", str(tiny), *data, "--batch-size", "4", "--precision", "float32", "--lr", "1e-3"]
+    flags += ["--epochs", "20", "--save-every", "40", "--log-every", "1"]
+    folder = tmp_path / "killed"
+    process = started([*flags, "--out", str(folder)], lambda: (folder / "state").is_dir() and len(losses(folder)) > 50)
+    process.kill()
+    process.communicate()
+    step = len(losses(folder))
+    assert 50 < step < 200
+    resume(folder)
+    main([*flags, "--out", str(tmp_path / "whole")])
+    assert_same_run(folder, tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lr", "1e-4"], "--lr 0.0001: .*run was started with 0.005 and goes on as it was"),
+        (["--epochs", "9"], "--epochs 9: .* was started with 3"),
+        (["--objective", "cosent"], "--objective cosent: .* was started with cosine"),
+        (["--precision", "bfloat16"], "--precision bfloat16: .* was started with float32"),
+        (["--freeze-embeddings"], "--freeze-embeddings True: .* was started with False"),
+    ],
+)
+def test_a_changed_setting_is_refused_by_name(run, monkeypatch, tmp_path, flags, message):
+    stop_at(3, run, monkeypatch, "run", *DROPOUT)
+    with pytest.raises(InputError, match=message):
+        resume(tmp_path / "run", *flags)
+
+
+def test_how_often_to_log_and_save_may_change(run, monkeypatch, tmp_path):
+    stop_at(3, run, monkeypatch, "run", *DROPOUT)
+    resume(tmp_path / "run", "--save-every", "2", "--log-every", "1")
+    assert len(losses(tmp_path / "run")) == 13
+
+
+def test_what_cannot_be_resumed_says_why(run, monkeypatch, tmp_path):
+    with pytest.raises(InputError, match=r"is not the folder of a run: it has no config\.json"):
+        resume(tmp_path / "none")
+    folder = run("whole", "--max-steps", "1")
+    with pytest.raises(InputError, match="is finished: its model is in"):
+        resume(folder)
+    stop_at(3, run, monkeypatch, "run", *DROPOUT)
+    with pytest.raises(InputError, match=r"--resume .* to go on with it"):
+        run("run")
+    shutil.rmtree(tmp_path / "run" / "state")
+    with pytest.raises(InputError, match="was stopped before its state was saved"):
+        resume(tmp_path / "run")
+
+
+def test_changed_rows_are_refused(run, data, monkeypatch, tmp_path):
+    path = tmp_path / "rows.tsv"
+    path.write_text(Path(data[1]).read_text())
+    stop_at(3, run, monkeypatch, "run", *DROPOUT, "--data", str(path))
+    path.write_text("5\ta dog\ta cat\n" + Path(data[1]).read_text())
+    with pytest.raises(InputError, match="the training rows are not those of the run"):
+        resume(tmp_path / "run")
+
+
+# ------------------------------------------------------------------------------- evaluation and its end
+
+
+def test_evaluation_every_so_many_steps(run):
+    folder = run("run", "--epochs", "2", "--eval-every", "3")
+    assert [line["step"] for line in metrics(folder) if "dev" in line] == [0, 3, 6, 9, 10]
+
+
+def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
+    scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
+    monkeypatch.setattr(tasks, "vector_scores", lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0})
+    monkeypatch.setattr("minisbert.objectives.vector_scores", tasks.vector_scores)
+    folder = run("run", "--epochs", "20", "--patience", "2")
+    dev = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
+    assert dev == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]
+    assert json.loads((folder / "results.json").read_text())["steps"] == 25
+
+
+# -------------------------------------------------------------------------- parts, precision, safety
+
+
+def test_a_batch_in_parts_is_the_batch(run, without_dropout):
+    """The mean of rows is a sum of parts: same losses, same weights, up to float32's order of sums."""
+    flags = ["--model", str(without_dropout), "--lr", "1e-3", "--log-every", "1", "--epochs", "2"]
+    whole, parts = run("one", *flags), run("parts", *flags, "--accumulate", "3")
+    assert losses(parts) == pytest.approx(losses(whole), abs=2e-6)
+    ours, theirs = (SentenceEncoder.load(f / "model").encode(["a small cat", "music"]) for f in (whole, parts))
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize("objective", ["mnr", "simcse", "simcse-supervised", "cosent"])
+def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
+    files = toys.write_all(tmp_path)
+    form = {"simcse": "sentences", "cosent": "scored"}.get(objective, "triplets")
+    data = ["--data", files[form], "--dev", files["dev"], "--test", files["test"]]
+    with pytest.raises(InputError, match=f"--accumulate: objective {objective} compares the rows of a batch"):
+        main(["--model", str(tiny), *data, "--objective", objective, "--accumulate", "2", "--out", str(tmp_path / "r")])
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("count", "parts", "expected"), [(5, 2, [3, 2]), (4, 4, [1, 1, 1, 1]), (2, 5, [1, 1]), (3, 1, [3])]
+)
+def test_parts_by_hand(count, parts, expected):
+    rows = list(range(10, 10 + count))
+    found = split(rows, parts)
+    assert [len(part) for part in found] == expected
+    assert [row for part in found for row in part] == rows
+
+
+def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys):
+    """Matrix products in bfloat16, weights, vectors, losses and what is saved in float32."""
+    monkeypatch.setattr(device, "bfloat16_hardware", lambda _: (True, "the CPU has it"))
+    seen = {"query": set(), "loss": set()}
+    linear, loss = bert.nn.Linear.forward, loss_functions.cosine_mse_loss
+
+    def spy_linear(self, x):
+        found = linear(self, x)
+        seen["query"].add((self.training, found.dtype))
+        return found
+
+    def spy_loss(u, v, target):
+        seen["loss"].add((u.dtype, torch.is_autocast_enabled("cpu")))
+        return loss(u, v, target)
+
+    monkeypatch.setattr(bert.nn.Linear, "forward", spy_linear)
+    monkeypatch.setattr(loss_functions, "cosine_mse_loss", spy_loss)
+    folder = run("run", "--precision", "auto", "--max-steps", "2", "--log-every", "1")
+    assert seen["query"] == {(True, torch.bfloat16), (False, torch.float32)}  # in training, in evaluation
+    assert seen["loss"] == {(torch.float32, False)}
+    assert "bfloat16 (the CPU has it)" in capsys.readouterr().err
+    assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}
+    monkeypatch.undo()
+    exact = run("exact", "--max-steps", "2", "--log-every", "1")
+    difference = abs(losses(folder)[0] - losses(exact)[0])
+    assert 0 < difference < 0.01 * losses(exact)[0]
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_weights(run, tmp_path, monkeypatch, capsys):
+    calls = iter(range(1, 100))
+
+    def sometimes(u, v, target):
+        found = cosine_mse(u, v, target)
+        return found * float("nan") if next(calls) == 3 else found
+
+    cosine_mse = loss_functions.cosine_mse_loss
+    monkeypatch.setattr(loss_functions, "cosine_mse_loss", sometimes)
+    with pytest.raises(InputError, match=r"step 3: loss nan, gradient norm nan, on training rows \d+, .*a lower --lr"):
+        run("run", "--lr", "5e-3", "--warmup", "0")
+    last = SentenceEncoder.load(tmp_path / "run" / "last")
+    assert all(parameter.isfinite().all() for parameter in last.parameters())
+    assert "stopped at step 2" in capsys.readouterr().err
+
+
+def test_an_infinite_gradient_stops_the_run_too(run, tmp_path, monkeypatch):
+    cosine_mse = loss_functions.cosine_mse_loss
+
+    def steep(u, v, target):
+        return cosine_mse(u, v, target) + (u - u.detach()).sum() * float("inf") * 0 + (u * 0).sum().abs().sqrt()
+
+    monkeypatch.setattr(loss_functions, "cosine_mse_loss", steep)
+    with pytest.raises(InputError, match=r"step 1: loss .*, gradient norm (nan|inf)"):
+        run("run")
+
+
+def test_a_parameter_that_the_loss_cannot_reach_is_an_error_at_the_first_step(run, monkeypatch):
+    monkeypatch.setattr(tasks.Task, "idle", lambda _: [])  # mean pooling has no use for BERT's pooler
+    with pytest.raises(InputError, match=r"does not reach 2 of the parameters to train, such as model\.bert\.pooler"):
+        run("run")
 
 
 # ----------------------------------------------------------------------------------- what cannot be used

@@ -1,0 +1,70 @@
+"""What the processes of tests/test_team.py run, started by torchrun; not a test itself.
+
+torchrun --nproc_per_node=2 -m tests.team_step gradients OUT ARGUMENT...    loss and gradients of some batches
+torchrun --nproc_per_node=2 -m tests.team_step train ARGUMENT...            a run, with one thread a process
+torchrun --nproc_per_node=2 -m tests.team_step die ARGUMENT...              a run whose second process dies
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from minisbert import tasks
+from minisbert.checkpoint import write_safetensors
+from minisbert.console import run_command
+from minisbert.encoder import SentenceEncoder
+from minisbert.objectives import make_task
+from minisbert.options import parse
+from minisbert.team import Team, team
+from minisbert.train import main
+
+BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
+
+
+def gradients(arguments: list[str], ours: Team, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Loss and gradient of each batch, on a model without dropout, through the team."""
+    options = parse(arguments)
+    torch.manual_seed(3)
+    task = make_task(options, SentenceEncoder.load(options.model))
+    for parameter in task.idle():
+        parameter.requires_grad_(False)
+    network = ours.wrap(task.network.to(dtype).eval())
+    found = {}
+    for i, rows in enumerate(BATCHES if task.separable else BATCHES[:2]):
+        task.network.zero_grad()
+        loss = task.criterion(ours.gather(network(ours.share(rows)), len(rows)), rows)
+        ours.backward(loss)
+        found[f"{i}.loss"] = loss.detach()
+        found |= {f"{i}.{n}": p.grad.clone() for n, p in task.network.named_parameters() if p.grad is not None}
+    return found
+
+
+def start() -> None:
+    torch.set_num_threads(1)
+    what, *arguments = sys.argv[1:]
+    if what == "gradients":
+        out, *arguments = arguments
+        with team("cpu") as ours:
+            for name, flags in json.loads(arguments[0]).items():
+                for dtype in (torch.float64, torch.float32):
+                    found = gradients(flags, ours, dtype)
+                    if ours.leader:
+                        write_safetensors(found, Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
+        return
+    if what == "die" and os.environ["RANK"] == "1":
+        batch = tasks.pad_batch
+
+        def die(rows: list, pad_id: int) -> tuple:
+            if len(list(Path(arguments[-1]).glob("metrics.jsonl"))) and len(rows) == 8:  # once it trains: 2 x 4 rows
+                os._exit(9)
+            return batch(rows, pad_id)
+
+        tasks.pad_batch = die
+    main(arguments)
+
+
+if __name__ == "__main__":
+    run_command(start)

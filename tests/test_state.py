@@ -1,0 +1,176 @@
+"""A run's state: what is saved comes back, what does not fit is refused, and an interrupt never halves a step."""
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+
+import pytest
+import torch
+from torch import nn
+
+from minisbert import state
+from minisbert.console import InputError
+from minisbert.state import Interrupts, Progress, fingerprint, load_state, random_state, save_state, set_random_state
+from minisbert.tokenizer import Encoded
+
+CPU = torch.device("cpu")
+PROGRESS = Progress(
+    step=7, position=2, before={"dev": {"spearman": 0.25}}, evaluated=5, best=0.1 + 0.2, waited=1, recent=[1 / 3, 2e-17]
+)
+
+
+def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    network[0].bias.requires_grad_(False)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return network, torch.optim.AdamW([{"params": trained[:1]}, {"params": trained[1:], "lr": 0.1}], fused=True)
+
+
+def steps(network: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+    for _ in range(count):
+        optimizer.zero_grad()
+        network(torch.rand(5, 3)).pow(2).sum().backward()  # what rand draws is part of the state
+        optimizer.step()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A network after three steps, its state saved at ``tmp_path/state``."""
+    network, optimizer = made(seed=1)
+    steps(network, optimizer, 3)
+    save_state(tmp_path / "state", network, optimizer, random_state(CPU), PROGRESS, "rows")
+    return network, optimizer
+
+
+def test_from_a_state_training_goes_on_to_the_same_bits(saved, tmp_path):
+    network, optimizer = saved
+    steps(network, optimizer, 4)
+    other, its_optimizer = made(seed=2)
+    progress, randomness = load_state(tmp_path / "state", other, its_optimizer, "rows")
+    set_random_state(randomness, CPU)
+    steps(other, its_optimizer, 4)
+    assert progress == PROGRESS
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(network.parameters(), other.parameters(), strict=True))
+
+
+def test_a_state_before_the_first_step(tmp_path):
+    network, optimizer = made(seed=1)
+    save_state(tmp_path / "state", network, optimizer, random_state(CPU), Progress(), "rows")
+    other, its_optimizer = made(seed=2)
+    progress, _ = load_state(tmp_path / "state", other, its_optimizer, "rows")
+    assert progress == Progress()
+    assert torch.equal(network[1].weight, other[1].weight)
+
+
+def test_other_rows_are_refused(saved, tmp_path):
+    with pytest.raises(InputError, match="the training rows are not those of the run"):
+        load_state(tmp_path / "state", *made(seed=1), "other rows")
+
+
+def test_another_network_is_refused(saved, tmp_path):
+    network = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    with pytest.raises(InputError, match="holds another network than this run's"):
+        load_state(tmp_path / "state", network, torch.optim.AdamW(network.parameters()), "rows")
+
+
+def test_a_state_of_another_version_is_refused(saved, tmp_path):
+    path = tmp_path / "state" / "state.json"
+    about = json.loads(path.read_text())
+    about["progress"]["phase_of_the_moon"] = "full"
+    path.write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"written by another version.*phase_of_the_moon"):
+        load_state(tmp_path / "state", *made(seed=1), "rows")
+
+
+def test_another_torch_is_said_and_the_number_of_threads_is_as_it_was(saved, tmp_path, capsys):
+    path = tmp_path / "state" / "state.json"
+    about = json.loads(path.read_text())
+    assert about["threads"] == torch.get_num_threads()
+    path.write_text(json.dumps(about | {"torch": "2.0.1", "threads": 2}))
+    load_state(tmp_path / "state", *made(seed=1), "rows")
+    assert "the run began with 2.0.1: the last bits may differ" in capsys.readouterr().err
+    assert torch.get_num_threads() == 2
+
+
+def test_a_full_disk_keeps_the_state_before(saved, tmp_path, monkeypatch):
+    before = (tmp_path / "state" / "state.safetensors").read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(state, "write_json", full)  # the tensors are written by then
+    with pytest.raises(OSError, match="No space left"):
+        save_state(tmp_path / "state", *made(seed=3), random_state(CPU), Progress(step=8), "rows")
+    assert (tmp_path / "state" / "state.safetensors").read_bytes() == before
+    assert load_state(tmp_path / "state", *made(seed=1), "rows")[0] == PROGRESS
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+def test_progress_survives_json_to_the_last_bit():
+    assert Progress(**json.loads(json.dumps(dataclasses.asdict(PROGRESS)))) == PROGRESS
+
+
+@pytest.mark.parametrize("other", [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]])
+def test_the_fingerprint_tells_rows_apart(other):
+    def encoded(ids):
+        return Encoded(ids, [[0] * len(row) for row in ids], 0)
+
+    assert fingerprint([encoded([[1, 2], [3]])]) != fingerprint([encoded(other)])
+    assert fingerprint([encoded([[1, 2], [3]])]) == fingerprint([encoded([[1, 2], [3]])])
+
+
+# ---------------------------------------------------------------------------------------- interrupts
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_what_is_held(number):
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.held():
+            signal.raise_signal(number)
+            done.append("the whole step")
+        done.append("more")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["the whole step"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_comes_at_once_where_nothing_is_held(number):
+    with Interrupts() as interrupts:
+        with interrupts.held():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+def test_a_second_interrupt_does_not_wait():
+    with Interrupts() as interrupts, pytest.raises(SystemExit, match="130"), interrupts.held():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_error_within_goes_before_the_interrupt():
+    with Interrupts() as interrupts:
+        with pytest.raises(ZeroDivisionError), interrupts.held():  # noqa: PT012
+            signal.raise_signal(signal.SIGINT)
+            1 / 0  # noqa: B018
+        with interrupts.held():
+            pass  # and is forgotten
+
+
+def test_the_handlers_before_are_put_back_and_an_ignored_signal_stays_ignored():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with Interrupts():
+            assert signal.getsignal(signal.SIGINT) != before
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == before
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
