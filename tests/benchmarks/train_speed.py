@@ -1,11 +1,14 @@
 """The default recipe beside sentence-transformers' own trainer: same data, batch, epochs, learning rate, seed.
 
-    python -m tests.benchmarks.train_speed                    both, in alternation, twice each: about 12 minutes
-    python -m tests.benchmarks.train_speed --steps 20 --rounds 3
+    python -m tests.benchmarks.train_speed                    all, in alternation, three times each: 25 minutes
+    python -m tests.benchmarks.train_speed --steps 20
+    python -m tests.benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
 
-Needs the ``reference`` extra. Each side runs in a process of its own, one after the other, with the same threads.
-Seconds are those of training alone, without loading and without evaluation; quality is measured on both saved
-models by the same code, ``minisbert.evaluate``. Prints medians and the ratio.
+Sides: our loop in float32; with bfloat16 where the hardware has it (auto); in float32 in two processes of one thread
+each; sentence-transformers' trainer in float32 with the same settings, which needs the ``reference`` extra. Each run is
+a process of its own, one after the other. Seconds are those of training alone, without loading and without
+evaluation; memory is the process's peak in all. Quality is measured on the saved models by the same code,
+``minisbert.evaluate``. Prints a table of medians.
 """
 
 import argparse
@@ -20,6 +23,9 @@ from pathlib import Path
 
 from minisbert.assets import ensure
 from minisbert.data import load_scored_pairs
+
+REFERENCE, TWO = "sentence-transformers", "minisbert, two processes"
+SIDES = ("minisbert float32", "minisbert auto", TWO, REFERENCE)
 
 
 def reference(folder: str, steps: int) -> None:
@@ -62,17 +68,32 @@ def reference(folder: str, steps: int) -> None:
     print(json.dumps({"seconds": seconds}))
 
 
-def run(side: str, folder: Path, steps: int) -> float:
-    """Seconds that one side trained."""
-    if side == "minisbert":
-        limit = ["--max-steps", str(steps)] if steps > 0 else []
-        command = ["-m", "minisbert.train", "--device", "cpu", "--out", str(folder), *limit]
+def measured(command: list[str]) -> tuple[str, float]:
+    """What a process printed and its peak memory in MiB."""
+    process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
+    printed = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with exit code {process.returncode}")
+    return printed, usage.ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def run(side: str, folder: Path, steps: int) -> tuple[float, float]:
+    """Seconds that one side trained, and its peak memory in MiB (of the larger process, where there are two)."""
+    limit = ["--max-steps", str(steps)] if steps > 0 else []
+    ours = ["-m", "minisbert.train", "--device", "cpu", "--out", str(folder), *limit]
+    if side == REFERENCE:
+        printed, memory = measured(
+            ["-m", "tests.benchmarks.train_speed", "--reference", str(folder), "--steps", str(steps)]
+        )
+        return json.loads(printed.splitlines()[-1])["seconds"], memory
+    if side == TWO:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        _, memory = measured([*torchrun, *ours, "--precision", "float32"])
     else:
-        command = ["-m", "tests.benchmarks.train_speed", "--reference", str(folder), "--steps", str(steps)]
-    done = subprocess.run([sys.executable, *command], stdout=subprocess.PIPE, check=True, text=True)
-    if side == "minisbert":
-        return json.loads((folder / "results.json").read_text())["training_seconds"]
-    return json.loads(done.stdout.splitlines()[-1])["seconds"]
+        _, memory = measured([*ours, "--precision", side.removeprefix("minisbert ")])
+    return json.loads((folder / "results.json").read_text())["training_seconds"], memory
 
 
 def quality(model: Path) -> dict[str, float]:
@@ -87,8 +108,9 @@ def quality(model: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_speed", description=__doc__)
+    parser.add_argument("--only", metavar="SIDE", action="append", choices=SIDES, help="one of " + ", ".join(SIDES))
     parser.add_argument("--steps", type=int, default=-1, help="stop after so many steps (default: one epoch, 180)")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each side, in alternation (default: 2)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--reference", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -96,25 +118,32 @@ def main() -> None:
         reference(options.reference, options.steps)
         return
 
-    seconds: dict[str, list[float]] = {"minisbert": [], "sentence-transformers": []}
+    sides = [side for side in SIDES if options.only is None or side in options.only]
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    memory: dict[str, list[float]] = {side: [] for side in sides}
     scores = {}
     with tempfile.TemporaryDirectory() as folder:
         for round_ in range(options.rounds):
-            for side, times in seconds.items():
-                out = Path(folder) / f"{side}-{round_}"
-                times.append(run(side, out, options.steps))
+            for side in sides:
+                out = Path(folder) / f"{side.replace(' ', '-')}-{round_}"
+                time_, peak = run(side, out, options.steps)
+                seconds[side].append(time_)
+                memory[side].append(peak)
                 scores[side] = scores.get(side) or quality(out / "model")
+                print(f"round {round_ + 1}, {side}: {time_:.1f} s, {peak:.0f} MiB", file=sys.stderr, flush=True)
     medians = {side: statistics.median(times) for side, times in seconds.items()}
-    ratio = medians["minisbert"] / medians["sentence-transformers"]
+    peaks = {side: statistics.median(values) for side, values in memory.items()}
     if options.json:
-        print(json.dumps({"seconds": seconds, "medians": medians, "ratio": ratio, "spearman": scores}))
+        print(json.dumps({"seconds": seconds, "medians": medians, "peak_mib": peaks, "spearman": scores}))
         return
-    for side, times in seconds.items():
+    base = REFERENCE if REFERENCE in sides else sides[0]
+    print(f"| {'':<24} | seconds, median of {options.rounds} | times as fast | peak MiB | Spearman dev | test |")
+    print("|---|---|---|---|---|---|")
+    for side in sides:
         print(
-            f"{side:<22} median {medians[side]:6.1f} s of {', '.join(f'{time:.1f}' for time in times)}; "
-            f"Spearman dev {100 * scores[side]['dev']:.2f}, test {100 * scores[side]['test']:.2f}"
+            f"| {side:<24} | {medians[side]:.1f} | {medians[base] / medians[side]:.2f} | {peaks[side]:.0f} | "
+            f"{100 * scores[side]['dev']:.2f} | {100 * scores[side]['test']:.2f} |"
         )
-    print(f"minisbert needs {ratio:.2f} of sentence-transformers' time")
 
 
 if __name__ == "__main__":
