@@ -168,7 +168,10 @@ class Run:
             self.save()
             self.task.model.save(self.out / LAST)
             best = f", the best by dev in {self.out / MODEL}" if (self.out / MODEL).exists() else ""
-            say(f"stopped at step {self.now.step}: its weights are in {self.out / LAST}{best}")
+            say(
+                f"stopped at step {self.now.step}: its weights are in {self.out / LAST}{best}; "
+                f"--resume {self.out} goes on as if it had not been stopped"
+            )
 
     def finish(self) -> None:
         """The best model's scores to ``results.json`` and to people; what the run needed on its way goes."""
