@@ -116,7 +116,7 @@ def draw_curves(runs: Sequence[Run]) -> Any:
         label = name if names.count(name) == 1 else str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
-        labels.append(fill(label.replace("$", r"\$"), 100, break_on_hyphens=False))  # a $ alone begins a formula
+        labels.append(fill(label.replace("$", r"\$"), 100, break_on_hyphens=False))  # two $ make a formula
 
     logged = [value for run in runs for value in run.losses.values() if math.isfinite(value)]
     if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls that far

@@ -85,6 +85,7 @@ def test_every_line_is_what_was_logged(draw):
     assert star(score) == [(20, 50)]
     assert legend(figure) == ["a: best dev spearman 50.00 at step 20"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["training loss", "dev spearman x 100", "learning rate"]
+    assert rate.get_ylim()[0] == 0
 
 
 def test_the_panels_share_the_axis_of_steps(draw):
@@ -237,6 +238,11 @@ def test_dev_scores_without_a_metric(tmp_path):
         read_run(write(tmp_path / "a", [dev(0), logged(10, 1.0)]))
 
 
+def test_a_bad_last_line_that_is_complete_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON: '{\"step\": 50'"):
+        read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
+
+
 @pytest.mark.parametrize("lines", [[], [dev(0, spearman=0.5)]])
 def test_a_run_without_losses_is_told(tmp_path, lines):
     with pytest.raises(InputError, match=r"a has no losses yet: training logs them every few steps \(--log-every\)"):
@@ -317,7 +323,7 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_one_run_s_picture_goes_into_its_folder(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    run = write(tmp_path / "$a_{")  # no formula
+    run = write(tmp_path / "$a_{$")  # no formula
     main([str(run)])
     width, height = png_size(run / "curves.png")
     assert width == 990
