@@ -171,6 +171,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
         ([[9.0, 8.0], [0.25, 0.2]], "log"),
         ([[9.0, 0.0]], "linear"),  # 0 has no logarithm
         ([[9.0, -0.1]], "linear"),
+        ([[9.0, math.inf]], "linear"),
         ([[9.0, math.nan]], "linear"),
         ([[math.nan]], "linear"),
     ],
