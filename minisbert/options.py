@@ -70,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument("--limit", metavar="ROWS", type=number(int, 1), help="read only so many training rows")
     group.add_argument("--out", help="folder of the run (default: runs/, by recipe or data and objective, and model)")
     group.add_argument("--overwrite", action="store_true", help="replace the run that stands there")
+    group.add_argument("--plots", action="store_true", help="draw curves.png and lengths.png (the plots extra)")
     group.add_argument("--resume", metavar="RUN", help="go on with a stopped run, exactly as it would have gone on")
 
     group = parser.add_argument_group("how long")
@@ -155,7 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-FREE = ("resume", "overwrite", "out", "log_every", "save_every")  # settings that a resumed run may change
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots")  # settings that a resumed run may change
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from minisbert import __version__
+from minisbert import __version__, plot
 from minisbert.console import InputError, LiveLine, duration, say
 from minisbert.files import atomic_file, write_json
 from minisbert.state import Interrupts, Progress, fingerprint, load_state, random_state, save_state, set_random_state
@@ -58,7 +58,7 @@ class Run:
 
     def __init__(self, options: argparse.Namespace, task: Task, optimizer: torch.optim.Optimizer, team: Team):
         self.task, self.optimizer, self.team = task, optimizer, team
-        self.batch_size, self.seed = options.batch_size, options.seed
+        self.batch_size, self.seed, self.plots = options.batch_size, options.seed, options.plots
         self.now, self.rows = Progress(), fingerprint(task.encoded)
         self.order = torch.Generator().manual_seed(self.seed)  # its own: dropout must not change which rows meet
         if options.resume:
@@ -185,6 +185,10 @@ class Run:
             write_json(partial, results)
         for folder in (STATE, LAST):
             shutil.rmtree(self.out / folder, ignore_errors=True)
+        if self.plots:
+            plot.curves([self.out], self.out / "curves.png")
+            texts = [len(ids) for column in task.encoded for ids in column.ids]
+            plot.lengths(texts, task.encoder.tokenizer.limit, self.out / "lengths.png")
         print(f"\ntrained {now.step} steps in {duration(now.seconds)}; best by dev in {self.out / MODEL}\n")
         print_table(now.before, after)
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minisbert import plot
 from minisbert.console import InputError, run_command
 from minisbert.device import autocast, choose_precision
 from minisbert.encoder import SentenceEncoder
@@ -166,6 +167,8 @@ def main(arguments: list[str] | None = None) -> None:
     if options.recipe == "list":
         print(list_recipes())
         return
+    if options.plots:
+        plot.require()  # now, not after the training
     with team(options.device) as ours:
         train(options, ours)
 

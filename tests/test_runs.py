@@ -1,6 +1,12 @@
 """A run's folder and what it tells people. How a whole run uses them is in test_train.py."""
 
+import pytest
+
+from minisbert import plot
+from minisbert.console import InputError
 from minisbert.runs import print_table
+from minisbert.train import main
+from tests import toys
 
 
 def test_the_table_leaves_out_what_only_one_split_has(capsys):
@@ -10,3 +16,33 @@ def test_the_table_leaves_out_what_only_one_split_has(capsys):
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["x", "100", "dev", "test"]
     assert row.split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
+
+
+def flags(tiny, tmp_path) -> list[str]:
+    files = toys.write_all(tmp_path)
+    data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
+    return ["--model", str(tiny), *data, "--max-steps", "2", "--log-every", "1", "--out", str(tmp_path / "run")]
+
+
+def test_plots_are_drawn_of_this_run(tiny, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    drawn = {}
+    monkeypatch.setattr(plot, "curves", lambda runs, target: drawn.update(curves=(runs, target)))
+    monkeypatch.setattr(plot, "lengths", lambda tokens, limit, target: drawn.update(lengths=(tokens, limit, target)))
+    main([*flags(tiny, tmp_path), "--plots"])
+    run = tmp_path / "run"
+    assert drawn["curves"] == ([run], run / "curves.png")
+    tokens, limit, target = drawn["lengths"]
+    assert (len(tokens), limit, target) == (80, 16, run / "lengths.png")  # both texts of 40 pairs
+    first = (tmp_path / "scored.tsv").read_text().split("\n")[0].split("\t")[1]
+    assert tokens[0] == len(first.split()) + 2  # every toy word is one token; [CLS] and [SEP]
+
+
+def test_plots_without_matplotlib_are_refused_before_the_training(tiny, tmp_path, monkeypatch):
+    def missing() -> None:
+        raise InputError("pictures need matplotlib")
+
+    monkeypatch.setattr(plot, "require", missing)
+    with pytest.raises(InputError, match="pictures need matplotlib"):
+        main([*flags(tiny, tmp_path), "--plots"])
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,438 @@
+"""Pictures: what is drawn is what the run logged, and what cannot be drawn is told."""
+
+import json
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisbert import plot, train
+from minisbert.console import InputError
+from minisbert.plot import curves, draw_curves, draw_lengths, lengths, main, read_run, require, running_mean
+from tests import toys
+from tests.conftest import ROOT
+
+
+def dev(step: int, **scores: float) -> dict[str, Any]:
+    return {"step": step, "epoch": 0, "dev": scores}
+
+
+def logged(step: int, loss: float, lr: float = 0.5) -> dict[str, Any]:
+    return {"step": step, "epoch": 0, "loss": loss, "lr": lr, "tokens_per_second": 1000}
+
+
+LINES = [
+    dev(0, pearson=0.9, spearman=0.25),
+    logged(10, 8.0, 0.001),
+    logged(20, 4.0, 0.002),
+    dev(20, pearson=0.2, spearman=0.5),
+    logged(30, 6.0, 0.001),
+    logged(40, 2.0, 0.0),
+    dev(40, pearson=0.1, spearman=0.375),
+]
+
+
+def write(folder: Path, lines: list = LINES, end: str = "", **config: Any) -> Path:
+    """The folder of a run that logged ``lines``; ``end`` stands behind the last line break."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"objective": "cosine"} | config))
+    text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
+    (folder / "metrics.jsonl").write_text(text + end)
+    return folder
+
+
+@pytest.fixture
+def draw(tmp_path):
+    """``draw(LINES, ...)`` -> the figure of runs that logged these lines; they are named a, b, c, ..."""
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+
+    def figure(*runs: list, **config: Any):
+        return draw_curves([read_run(write(tmp_path / "abcdefghij"[i], run, **config)) for i, run in enumerate(runs)])
+
+    return figure
+
+
+def points(line) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+
+
+def star(axes) -> list[tuple[float, float]]:
+    return [point for line in axes.lines if line.get_marker() == "*" for point in points(line)]
+
+
+def legend(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+# ------------------------------------------------------------------------------------------- curves
+
+
+def test_every_line_is_what_was_logged(draw):
+    figure = draw(LINES)
+    loss, score, rate = figure.axes
+    assert points(loss.lines[0]) == [(10, 8), (20, 4), (30, 6), (40, 2)]
+    assert points(loss.lines[1]) == [(10, 8), (20, 6), (30, 6), (40, 4)]  # of three: 8, (8+4)/2, (8+4+6)/3, (4+6+2)/3
+    assert points(rate.lines[0]) == [(10, 0.001), (20, 0.002), (30, 0.001), (40, 0)]
+    assert [points(line) for line in score.lines if line.get_marker() != "*"] == [[(0, 25), (20, 50), (40, 37.5)]]
+    assert star(score) == [(20, 50)]
+    assert legend(figure) == ["a: best dev spearman 50.00 at step 20"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["training loss", "dev spearman x 100", "learning rate"]
+    assert rate.get_ylim()[0] == 0
+
+
+def test_the_panels_share_the_axis_of_steps(draw):
+    figure = draw(LINES)
+    figure.axes[0].set_xlim(3, 7)
+    assert [axes.get_xlim() for axes in figure.axes] == [(3, 7)] * 3
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.integers(1, 50))
+def test_the_running_mean_is_that_of_a_slow_loop(values, window):
+    expected = [mean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
+    np.testing.assert_allclose(running_mean(values, window), expected, rtol=0, atol=1e-10)
+
+
+def test_a_long_run_s_running_mean_goes_over_a_twentieth(draw):
+    figure = draw([logged(step, step % 7) for step in range(1, 201)])
+    x, y = points(figure.axes[0].lines[1])[-1]
+    assert (x, y) == (200, pytest.approx(mean(step % 7 for step in range(191, 201))))
+
+
+@pytest.mark.parametrize(
+    ("config", "scores", "metric"),
+    [
+        ({"best_metric": "pearson"}, ["pearson", "spearman"], "pearson"),
+        ({"best_metric": "f1"}, ["accuracy", "f1"], "f1"),
+        ({}, ["pearson", "spearman"], "spearman"),
+        ({}, ["accuracy", "f1"], "accuracy"),
+    ],
+)
+def test_the_metric_that_chooses_is_drawn(draw, config, scores, metric):
+    values = {name: (i + 1) / 4 for i, name in enumerate(scores)}
+    figure = draw([dev(0, **values), logged(10, 1.0)], **config)
+    assert star(figure.axes[1]) == [(0, 100 * values[metric])]
+    assert figure.axes[1].get_ylabel() == f"dev {metric} x 100"
+
+
+def test_of_equal_scores_the_first_is_the_best(draw):
+    figure = draw([dev(0, f1=0.5), logged(5, 1.0), dev(5, f1=0.75), dev(10, f1=0.75), dev(15, f1=0.625)])
+    assert star(figure.axes[1]) == [(5, 75)]
+
+
+def test_a_run_without_dev_scores_yet(draw):
+    figure = draw([logged(10, 1.0)])
+    assert star(figure.axes[1]) == []
+    assert legend(figure) == ["a"]
+
+
+def test_runs_are_compared(draw):
+    figure = draw(LINES, [dev(0, spearman=0.75), logged(7, 3.0), logged(14, 1.0), dev(14, spearman=0.5)])
+    loss, score, rate = figure.axes
+    assert points(loss.lines[2]) == [(7, 3), (14, 1)]
+    assert points(rate.lines[1]) == [(7, 0.5), (14, 0.5)]
+    assert star(score) == [(20, 50), (0, 75)]
+    assert legend(figure) == ["a: best dev spearman 50.00 at step 20", "b: best dev spearman 75.00 at step 0"]
+    handles = figure.legends[0].legend_handles
+    assert [handle.get_color() for handle in handles] == [line.get_color() for line in rate.lines]
+    assert loss.lines[0].get_color() == loss.lines[1].get_color() != loss.lines[2].get_color()
+
+
+def test_ten_runs_have_ten_looks(draw):
+    rate = draw(*[LINES] * 10).axes[2]
+    assert len({(line.get_color(), line.get_linestyle()) for line in rate.lines}) == 10
+
+
+def test_runs_of_unlike_metrics_tell_theirs_in_the_legend(draw):
+    figure = draw(LINES, [dev(0, accuracy=0.75), logged(10, 1.0)])
+    assert figure.axes[1].get_ylabel() == "dev score x 100"
+    assert legend(figure)[1] == "b: best dev accuracy 75.00 at step 0"
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    folders = [write(tmp_path / "x" / "a"), write(tmp_path / "y" / "a"), write(tmp_path / "b")]
+    shown = [text.replace("\n", " ").split(": ")[0] for text in legend(draw_curves(list(map(read_run, folders))))]
+    assert shown == [str(folders[0]), str(folders[1]), "b"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "scale"),
+    [
+        ([[9.0, 0.5]], "linear"),
+        ([[9.0, 0.25]], "log"),
+        ([[9.0, 8.0], [0.25, 0.2]], "log"),
+        ([[9.0, 0.0]], "linear"),  # 0 has no logarithm
+        ([[9.0, -0.1]], "linear"),
+        ([[9.0, math.inf]], "linear"),
+        ([[9.0, math.nan]], "linear"),
+        ([[math.nan]], "linear"),
+    ],
+)
+def test_losses_of_very_different_size_get_a_logarithmic_axis(draw, losses, scale):
+    figure = draw(*([logged(step, loss) for step, loss in enumerate(run, 1)] for run in losses))
+    assert figure.axes[0].get_yscale() == scale
+    figure.draw_without_rendering()
+
+
+def test_a_single_point_is_seen(draw):
+    figure = draw([logged(1, 2.0)])
+    assert [figure.axes[i].lines[0].get_marker() for i in (0, 2)] == ["o", "o"]
+
+
+def test_ten_thousand_points_have_no_markers(draw):
+    figure = draw([line for step in range(1, 10_001) for line in (logged(step, 1.0), dev(step, f1=0.5))])
+    assert {line.get_marker() for axes in figure.axes for line in axes.lines} == {"None", "*"}
+    assert len(figure.axes[1].lines[-1].get_xdata()) == 10_000
+
+
+# ------------------------------------------------------------------------------------------- the log
+
+
+@pytest.mark.parametrize("end", ["{", '{"step": 50, "epoch": 0.2, "loss": 0.0', '{"step": 50, "loss": 3.0, "lr": 0.1'])
+def test_a_last_line_that_was_broken_off_is_skipped(tmp_path, end):
+    run = read_run(write(tmp_path / "a", end=end))
+    assert run.losses == {10: 8, 20: 4, 30: 6, 40: 2}
+
+
+def test_a_whole_last_line_without_its_line_break_counts(tmp_path):
+    assert read_run(write(tmp_path / "a", end=json.dumps(logged(50, 1.5)))).losses[50] == 1.5
+
+
+def test_what_a_resumed_run_logged_again_stands_once(tmp_path):
+    run = read_run(write(tmp_path / "a", [*LINES, logged(30, 5.0), logged(40, 1.0), dev(40, spearman=0.625)]))
+    assert list(run.losses.items()) == [(10, 8), (20, 4), (30, 5), (40, 1)]
+    assert run.scores == {0: 25, 20: 50, 40: 62.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"step": 50, "loss"', "not valid JSON: "),
+        ("", "not valid JSON: "),
+        ("[1, 2]", "expected a step with loss and lr, or with dev scores"),
+        ("12", "expected a step with loss and lr"),
+        ('"dev"', "expected a step with loss and lr"),
+        ({"step": 50, "loss": 1.0}, "expected a step with loss and lr"),
+        ({"loss": 1.0, "lr": 0.1}, "expected a step with loss and lr"),
+        (logged(50, None), "expected a step with loss and lr"),
+        (logged("many", 1.0), "expected a step with loss and lr"),
+        (dev(50, pearson=0.5), r"expected .* dev scores \(spearman among them\)"),
+        ({"step": 50, "dev": 0.5}, r"expected .* dev scores \(spearman among them\)"),
+        ({"dev": {"spearman": 0.5}}, r"expected .* dev scores \(spearman among them\)"),
+    ],
+)
+def test_a_bad_line_is_told_with_its_number(tmp_path, line, message):
+    with pytest.raises(InputError, match=rf"metrics\.jsonl, line 8: {message}"):
+        read_run(write(tmp_path / "a", [*LINES, line, logged(60, 1.0)]))
+
+
+def test_dev_scores_without_a_metric(tmp_path):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: expected"):
+        read_run(write(tmp_path / "a", [dev(0), logged(10, 1.0)]))
+
+
+def test_a_bad_last_line_that_is_complete_is_told(tmp_path):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON: '{\"step\": 50'"):
+        read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
+
+
+@pytest.mark.parametrize("lines", [[], [dev(0, spearman=0.5)]])
+def test_a_run_without_losses_is_told(tmp_path, lines):
+    with pytest.raises(InputError, match=r"a has no losses yet: training logs them every few steps \(--log-every\)"):
+        read_run(write(tmp_path / "a", lines, end='{"step": 10'))
+
+
+def test_what_is_not_a_run_is_told(tmp_path):
+    write(tmp_path / "a")
+    (tmp_path / "a" / "config.json").unlink()
+    with pytest.raises(InputError, match=r"config\.json does not exist"):
+        read_run(tmp_path / "a")
+    for folder in (tmp_path, tmp_path / "nowhere", tmp_path / "a" / "metrics.jsonl"):
+        with pytest.raises(InputError, match=r"is not the folder of a run: it has no metrics\.jsonl"):
+            read_run(folder)
+
+
+# ------------------------------------------------------------------------------------------- lengths
+
+
+def bars(figure) -> tuple[np.ndarray, np.ndarray]:
+    """Counts (N,) and edges (N + 1,) of the histogram."""
+    (stairs,) = figure.axes[0].patches
+    return stairs.get_data().values, stairs.get_data().edges
+
+
+@pytest.fixture
+def histogram():
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    return draw_lengths
+
+
+def test_every_length_has_its_bar(histogram):
+    tokens = [3, 5, 5, 9, 9, 9, 10, 16]
+    counts, edges = bars(histogram(tokens, 16))
+    assert {int(edge + 0.5): int(count) for count, edge in zip(counts, edges[:-1], strict=True) if count} == Counter(
+        tokens
+    )
+    assert set(np.diff(edges)) == {1}
+    assert all(edge % 1 == 0.5 for edge in edges)
+
+
+@given(st.lists(st.integers(1, 2000), min_size=1, max_size=60))
+def test_no_text_is_lost_and_there_are_at_most_100_bars(tokens):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    counts, edges = bars(draw_lengths(tokens, 512))
+    assert counts.sum() == len(tokens)
+    assert len(counts) <= 100
+    for count, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+        assert count == sum(low < length < high for length in tokens)
+
+
+def test_median_95th_percentile_and_limit_are_marked(histogram):
+    figure = histogram([*range(1, 21), 21], 24)  # 21 lengths: the 11th is in the middle, the 20th after 95 % of the way
+    assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [11, 20, 24]
+    assert legend(figure) == ["median: 11", "95th percentile: 20", "the model's limit: 24 (reached by 0 of 21 texts)"]
+    assert figure.axes[0].get_xlim()[1] > 24
+
+
+def test_texts_at_the_limit_are_counted(histogram):
+    assert legend(histogram([5, 16, 16, 20], 16))[-1] == "the model's limit: 16 (reached by 3 of 4 texts)"
+
+
+def test_a_limit_far_away_does_not_press_the_bars_together(histogram):
+    near, far = histogram([10, 20], 40).axes[0], histogram([10, 20], 41).axes[0]
+    assert near.lines[-1].get_xdata()[0] == 40 < near.get_xlim()[1]
+    assert far.lines[-1].get_marker() == ">"
+    assert 20.5 < far.get_xlim()[1] < 25
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+
+
+def test_one_run_s_picture_goes_into_its_folder(tmp_path, capsys):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    run = write(tmp_path / "$a_{$")  # no formula
+    main([str(run)])
+    width, height = png_size(run / "curves.png")
+    assert width == 990
+    assert height > 700
+    assert capsys.readouterr().err == f"wrote {run / 'curves.png'}\n"
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
+
+
+def test_several_runs_picture_goes_where_one_is(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    runs = [str(write(tmp_path / name)) for name in "ab"]
+    monkeypatch.chdir(tmp_path)
+    main(runs)
+    png_size(tmp_path / "curves.png")
+    main([*runs, "--out", "new/both.png"])
+    png_size(tmp_path / "new" / "both.png")
+
+
+def test_lengths_are_written(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    lengths([3, 4, 4, 5], 16, tmp_path / "lengths.png")
+    assert png_size(tmp_path / "lengths.png") == (990, 495)
+
+
+def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure", reason="needs the plots extra").Figure
+
+    def full_disk(*_, **__) -> None:
+        raise OSError("No space left on device")
+
+    run = write(tmp_path / "a")
+    (run / "curves.png").write_text("the old picture")
+    monkeypatch.setattr(figure, "savefig", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        curves([run], run / "curves.png")
+    assert (run / "curves.png").read_text() == "the old picture"
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{run}", "--out", "curves.jpg"], r"--out curves\.jpg: the name must end in \.png"),
+        (["{run}", "{run}/nowhere"], "nowhere is not the folder of a run"),
+    ],
+)
+def test_bad_input_is_told_and_nothing_written(tmp_path, monkeypatch, arguments, message):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    run = write(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        main([argument.format(run=run) for argument in arguments])
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "config.json", "metrics.jsonl"]
+
+
+def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    files, out = toys.write_all(tmp_path), tmp_path / "run"
+    data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
+    train.main(["--model", str(tiny), *data, "--batch-size", "8", "--log-every", "2", "--out", str(out)])
+    drawn = []
+    monkeypatch.setattr(plot, "save", lambda figure, target: drawn.append((figure, target)))
+    main([str(out)])
+    ((figure, target),) = drawn
+    entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert target == out / "curves.png"
+    assert points(figure.axes[0].lines[0]) == [(line["step"], line["loss"]) for line in entries if "loss" in line]
+    best = json.loads((out / "results.json").read_text())["after"]["dev"]["spearman"]
+    assert star(figure.axes[1])[0][1] == pytest.approx(100 * best, abs=1e-4)
+
+
+# ------------------------------------------------------------------------------------------- matplotlib
+
+
+def test_without_matplotlib_it_is_told_how_to_get_it(tmp_path, monkeypatch):
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)  # importing it fails, installed or not
+    run = write(tmp_path / "a")
+    draw = [require, lambda: curves([run], run / "c.png"), lambda: lengths([3], 16, run / "l.png"), lambda: main(["a"])]
+    for attempt in draw:
+        with pytest.raises(InputError, match=r"pictures need matplotlib .*: pip install '\.\[plots\]'"):
+            attempt()
+    assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
+
+
+def test_without_matplotlib_the_command_ends_with_one_line(tmp_path):
+    program = (
+        "import sys; sys.modules['matplotlib'] = None; "
+        "from minisbert import console, plot; console.run_command(plot.main)"
+    )
+    command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: pictures need matplotlib")
+    assert done.stderr.count("\n") == 1
+
+
+def test_require_is_content_with_matplotlib():
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    require()
+
+
+def test_no_window_and_no_state_of_pyplot(tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    program = (
+        "import sys; from minisbert.plot import main; main(); "
+        "print([name for name in ('matplotlib.pyplot', 'tkinter', 'torch') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
