@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from minisbert.assets import ensure
 from minisbert.console import InputError
 
 ROOT = Path(__file__).parents[1]
+
+settings.register_profile("untimed", deadline=None)  # a busy machine is slow, which is no failure
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

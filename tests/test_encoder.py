@@ -196,7 +196,7 @@ def test_a_vector_does_not_depend_on_its_batch(tiny, double, bound):
 
 
 @given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=12), st.integers(1, 200))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
     alone = dict(zip(TEXTS, model.encode(TEXTS, batch_tokens=1), strict=True))
     vectors = model.encode(texts, batch_tokens)
