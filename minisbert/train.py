@@ -29,7 +29,7 @@ from minisbert.device import choose_device
 from minisbert.encoder import SentenceEncoder
 from minisbert.files import atomic_file, write_json
 from minisbert.heads import count_parameters, freeze
-from minisbert.objectives import make_task
+from minisbert.objectives import load_encoder, make_task
 from minisbert.options import list_recipes, parse
 from minisbert.tasks import Task
 
@@ -68,7 +68,7 @@ def train(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     device = choose_device(options.device)
-    encoder = SentenceEncoder.load(options.model, options.pooling, device)
+    encoder = load_encoder(options, device)
     try:
         freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     except ValueError as error:
