@@ -7,11 +7,12 @@ cross     attention of a's tokens over b's, between two sentences that were enco
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.bert import Bert, attention
+from minisbert.bert import Attention, Bert, attention
 from minisbert.pooling import cls_pool, mean_pool
 
 # ---------------------------------------------------------------------------------------- formulas
@@ -180,6 +181,19 @@ def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
         layer.requires_grad_(False)
     if embeddings:
         bert.embeddings.requires_grad_(False)
+
+
+def set_dropout(bert: Bert, rate: float) -> None:
+    """One rate for all dropout of the encoder, of hidden states and of attention; its ``config`` says so too.
+
+    Raises ``ValueError`` for a rate outside [0, 1).
+    """
+    bert.config = replace(bert.config, hidden_dropout_prob=rate, attention_probs_dropout_prob=rate)
+    for module in bert.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+        elif isinstance(module, Attention):
+            module.dropout = rate
 
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:

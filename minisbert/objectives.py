@@ -18,11 +18,23 @@ from minisbert import losses
 from minisbert.console import InputError
 from minisbert.corpora import NLI_LABELS
 from minisbert.data import MAX_SCORE, load_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.encoder import SentenceEncoder, find_model
+from minisbert.heads import ConcatHead, CrossHead, JointHead, set_dropout, siamese
+from minisbert.layout import read_sentence_config
 from minisbert.pair_model import PairModel
 from minisbert.rows import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.tasks import Task, cosine_scores, encoder_task, pair_scores, pair_task, vector_scores
+
+
+def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceEncoder:
+    """The encoder with the pooling and the dropout of the options. ``InputError`` as ``SentenceEncoder.load``."""
+    pooling = options.pooling
+    if options.objective in ("joint", "cross") and read_sentence_config(find_model(options.model))[1].pooling is None:
+        pooling = "cls"  # these read tokens and pool nothing, so a plain BERT need not be told how
+    encoder = SentenceEncoder.load(options.model, pooling, device)
+    if options.dropout is not None:
+        set_dropout(encoder.bert, options.dropout)
+    return encoder
 
 
 def make_task(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:
@@ -148,7 +160,10 @@ def triplets(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:
 
 
 def simcse(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:
-    """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks, all others are wrong."""
+    """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks, all others are wrong.
+
+    Or with both views as anchors, as in SimCLR (``nt_xent``). ``same_mask`` takes away what makes the views differ.
+    """
     rows, note = sentence_rows(options)
     config = encoder.bert.config
     if config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0 and not options.allow_no_dropout:
@@ -157,11 +172,15 @@ def simcse(options: argparse.Namespace, encoder: SentenceEncoder) -> Task:
             "--allow-no-dropout trains all the same"
         )
 
-    def loss(vectors: Sequence[Tensor], _: list[int]) -> Tensor:
-        return losses.simcse_loss(*vectors, temperature=options.temperature)
+    formula = losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
 
-    # the same column twice: each of the 2B rows of the forward gets its own dropout mask
-    return sts_evaluated(options, encoder, (rows, rows), loss, note, in_batch_negatives=True)
+    def loss(vectors: Sequence[Tensor], _: list[int]) -> Tensor:
+        return formula(vectors[0], vectors[-1], temperature=options.temperature)
+
+    # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
+    # views are one vector: one column is enough.
+    columns = (rows,) if options.same_mask else (rows, rows)
+    return sts_evaluated(options, encoder, columns, loss, note, in_batch_negatives=True)
 
 
 def sts_evaluated(

@@ -16,6 +16,25 @@ from minisbert.objectives import OBJECTIVES
 RECIPES = Path(__file__).with_name("recipes.toml")
 ABOUT = ("source", "needs", "expected")  # of a recipe, for people; everything else in it is an option
 
+# Flags that not every objective reads, and the objectives that do. Given to another one, a flag is an error.
+USED_BY = {
+    "pooling": [name for name in OBJECTIVES if name not in ("joint", "cross")],
+    "loss": ["joint", "siamese", "cross"],
+    "variant": ["cross"],
+    "head_dropout": ["joint", "siamese", "cross", "softmax", "binary"],
+    "head_hidden": ["softmax", "binary"],
+    "concat": ["softmax", "binary"],
+    "pos_weight": ["binary"],
+    "margin": ["contrastive", "triplet"],
+    "temperature": ["cosent", "mnr", "simcse", "simcse-supervised"],
+    "symmetric": ["mnr"],
+    "hard_negative_weight": ["simcse-supervised"],
+    "projection": ["triplet", "mnr", "simcse", "simcse-supervised"],
+    "nt_xent": ["simcse"],
+    "same_mask": ["simcse"],
+    "allow_no_dropout": ["simcse"],
+}
+
 
 def recipes() -> dict[str, dict[str, Any]]:
     """The named recipes, in the order of the file."""
@@ -103,6 +122,9 @@ def make_parser() -> argparse.ArgumentParser:
     group.add_argument(
         "--freeze-embeddings", action=argparse.BooleanOptionalAction, default=False, help="nor are the embeddings"
     )
+    group.add_argument(
+        "--dropout", metavar="P", type=number(float, 0, 1), help="of the encoder, all of it (default: the model's own)"
+    )
     group.add_argument("--seed", type=number(int, 0, 2**64), default=42, help="of dropout and order (default: 42)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     group.add_argument(
@@ -152,6 +174,13 @@ def make_parser() -> argparse.ArgumentParser:
         default=False,
         help="SimCSE's dense layer and tanh, in training only",
     )
+    group.add_argument(
+        "--nt-xent",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="simcse with SimCLR's loss: both views are anchors and wrong answers",
+    )
+    group.add_argument("--same-mask", action="store_true", help="simcse with one dropout mask for both views")
     group.add_argument("--allow-no-dropout", action="store_true", help="simcse on a model without dropout")
     return parser
 
@@ -162,21 +191,36 @@ FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots")  # set
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The options, a recipe's or a resumed run's filled in.
 
-    Raises ``InputError`` for an unknown recipe, for a run that cannot be resumed, and for a setting that it did not
-    have: it would not go on as if it had never stopped.
+    Raises ``InputError`` for an unknown recipe, for a flag that the objective does not read (a recipe's own settings
+    may lie idle when another objective is chosen), and for a run that cannot go on as if it had never stopped.
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
     if options.resume is not None:
         return resumed(parser, arguments, Path(options.resume))
-    if options.recipe is None or options.recipe == "list":
+    if options.recipe == "list":
         return options
-    known = recipes()
-    if options.recipe not in known:
-        raise InputError(f"no recipe is called {options.recipe!r}; known are {', '.join(known)}")
-    settings = {key.replace("-", "_"): value for key, value in known[options.recipe].items() if key not in ABOUT}
-    parser.set_defaults(**settings)
-    return parser.parse_args(arguments)
+    if options.recipe is not None:
+        known = recipes()
+        if options.recipe not in known:
+            raise InputError(f"no recipe is called {options.recipe!r}; known are {', '.join(known)}")
+        settings = {key.replace("-", "_"): value for key, value in known[options.recipe].items() if key not in ABOUT}
+        parser.set_defaults(**settings)
+    options = parser.parse_args(arguments)
+    for name, value in given(arguments).items():
+        users = USED_BY.get(name, OBJECTIVES)
+        if options.objective not in users and value is not False:  # what is switched off may be off everywhere
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} is not for objective {options.objective}: used by {', '.join(users)}")
+    return options
+
+
+def given(arguments: list[str] | None) -> dict[str, Any]:
+    """The options that stand on the command line, without defaults and what a recipe sets."""
+    parser = make_parser()
+    absent = object()
+    parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([])), absent))
+    return {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not absent}
 
 
 def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: Path) -> argparse.Namespace:
@@ -191,7 +235,7 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
     parser.set_defaults(**{key: config[key] for key in vars(parser.parse_args([])) if key in config})
     options = parser.parse_args(arguments)
     for key, value in vars(options).items():
-        if key not in FREE and value != config.get(key):
+        if key in config and key not in FREE and value != config[key]:
             flag = "--" + key.replace("_", "-")
-            raise InputError(f"{flag} {value}: {run} was started with {config.get(key)} and goes on as it was")
+            raise InputError(f"{flag} {value}: {run} was started with {config[key]} and goes on as it was")
     return options

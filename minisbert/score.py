@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.console import InputError, run_command, say
-from minisbert.data import tab_rows
+from minisbert.data import MAX_SCORE, tab_rows
 from minisbert.device import choose_device
 from minisbert.files import read_text
 from minisbert.pair_model import PairModel
@@ -41,10 +41,13 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
 
 
 def shown(model: PairModel, score: np.ndarray) -> str:
-    """A score on the scale of 0 to 5, the probability of a duplicate, or those of the classes."""
+    """A score on the scale of 0 to 5, the probability of a duplicate, or those of the classes.
+
+    A regression may go a little beyond its scale; people are shown the end of the scale.
+    """
     if model.task == "classes":
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
-    return f"{score:.2f}" if model.task == "regression" else f"{score:.3f}"
+    return f"{np.clip(score, 0, MAX_SCORE):.2f}" if model.task == "regression" else f"{score:.3f}"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,7 +58,11 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; none: six examples from 0 to 5")
     parser.add_argument("--model", required=True, help="folder of a model that was trained with a head")
-    parser.add_argument("--file", metavar="F", help="tab-separated pairs, one a line; printed again behind their score")
+    parser.add_argument(
+        "--file",
+        metavar="F",
+        help="tab-separated pairs, one a line; printed again behind their score, which is not cut to 0..5 here",
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     options = parser.parse_args(arguments)
     if options.texts and options.file:

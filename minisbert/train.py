@@ -24,9 +24,8 @@ from torch import Tensor
 from minisbert import plot
 from minisbert.console import InputError, run_command
 from minisbert.device import autocast, choose_precision
-from minisbert.encoder import SentenceEncoder
 from minisbert.heads import count_parameters, freeze
-from minisbert.objectives import make_task
+from minisbert.objectives import load_encoder, make_task
 from minisbert.options import list_recipes, parse
 from minisbert.runs import Run, describe
 from minisbert.team import Team, lost_contact, team
@@ -89,7 +88,7 @@ def train(options: argparse.Namespace, ours: Team) -> None:
     """A run, from its options to its results. ``ours`` is the team of processes that share it, mostly one."""
     torch.manual_seed(options.seed)
     dtype, reason = choose_precision(options.precision, ours.device)
-    encoder = SentenceEncoder.load(options.model, options.pooling, ours.device)
+    encoder = load_encoder(options, ours.device)
     try:
         freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     except ValueError as error:

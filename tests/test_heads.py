@@ -17,6 +17,7 @@ from minisbert.heads import (
     freeze,
     mlp,
     parse_concat,
+    set_dropout,
     siamese,
 )
 from tests.parity import GRADIENT, PIECE, assert_parity
@@ -246,6 +247,39 @@ def test_more_frozen_layers_than_there_are(layers):
     with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
         freeze(bert, layers)
     assert count_parameters(bert)[0] == count_parameters(bert)[1]
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_dropout_at_another_rate(family):
+    """The share of zeros that leave each dropout of hidden states, and of probabilities that attention drops."""
+    torch.manual_seed(0)
+    bert = Bert(BertConfig(50, 32, 2, 4, 48, 64, model_type=family))
+    set_dropout(bert, 0.25)
+    bert.train()
+    zeros = []
+    dropouts = [module for module in bert.modules() if isinstance(module, nn.Dropout)]
+    assert len(dropouts) == 3  # of the embeddings, and one in each layer for both sums
+    for module in dropouts:
+        module.register_forward_hook(lambda _, inputs, output: zeros.append((output == 0).double().mean()))
+    bert(torch.randint(50, (40, 20)))
+    assert len(zeros) == (5 if family == "bert" else 3)
+    assert all(abs(share - 0.25) < 0.02 for share in zeros)
+    assert [layer.attention.dropout for layer in bert.layers] == [0.25, 0.25]
+    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (0.25, 0.25)
+
+
+def test_without_dropout_training_is_evaluation():
+    torch.manual_seed(0)
+    bert, ids = Bert(BertConfig(50, 32, 2, 4, 48, 64)).double(), torch.randint(50, (3, 5))
+    assert not torch.equal(bert.train()(ids), bert.eval()(ids))
+    set_dropout(bert, 0.0)
+    assert torch.equal(bert.train()(ids), bert.eval()(ids))
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
+def test_a_dropout_out_of_range(rate):
+    with pytest.raises(ValueError, match=r"hidden_dropout_prob must be in \[0, 1\)"):
+        set_dropout(Bert(BertConfig(50, 32, 2, 4, 48, 64)), rate)
 
 
 def test_comparing_starts_with_tokens_that_find_their_like():

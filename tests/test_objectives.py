@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from minisbert import losses, objectives, train
-from minisbert.console import run_command
-from minisbert.data import ScoredPair
+from minisbert.console import InputError, run_command
+from minisbert.data import ScoredPair, pad_batch
 from minisbert.encoder import SentenceEncoder
 from minisbert.objectives import OBJECTIVES, make_task
 from minisbert.options import parse
@@ -111,6 +111,7 @@ LEARN = ("--epochs", "10", "--lr", "5e-3")
         ("simcse-supervised", LEARN, 2.2),
         ("simcse", LEARN, 1.4),
         ("simcse", (*LEARN, "--projection"), 1.4),
+        ("simcse", (*LEARN, "--nt-xent"), 2.2),  # log 15 = 2.7 knows nothing
     ],
 )
 def test_every_objective_learns_and_its_model_loads_again(run, tiny, objective, flags, least):
@@ -185,6 +186,9 @@ BETWEEN_VECTORS = [
     ),
     ("simcse", [], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
     ("simcse", ["--temperature", "0.5"], lambda u: losses.simcse_loss(u, u, temperature=0.5)),
+    ("simcse", ["--same-mask"], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
+    ("simcse", ["--nt-xent"], lambda u: losses.nt_xent_loss(u, u, temperature=0.05)),
+    ("simcse", ["--nt-xent", "--temperature", "0.5"], lambda u: losses.nt_xent_loss(u, u, temperature=0.5)),
 ]
 
 
@@ -329,6 +333,67 @@ def test_no_dropout_is_an_error_unless_asked_for(run, tiny, tmp_path, views, cap
     assert "--allow-no-dropout" in err
     run("simcse", "--max-steps", "1", "--model", model, "--allow-no-dropout")
     torch.testing.assert_close(*views[0], rtol=0, atol=1e-6)  # the same sentence in two places of a batch, float32
+
+
+def test_the_two_views_reach_both_losses_in_order(make, monkeypatch):
+    """With live dropout: the first view first, and both of the same rows."""
+    seen = []
+    for name in ("simcse_loss", "nt_xent_loss"):
+        formula = getattr(losses, name)
+        monkeypatch.setattr(losses, name, lambda u, v, f=formula, **rest: seen.append((u, v)) or f(u, v, **rest))
+    for flags in ([], ["--nt-xent"]):
+        task = make("simcse", *flags)
+        task.model.train()
+        torch.manual_seed(0)
+        task.loss(ROWS)
+    (u, v), (other_u, other_v) = seen
+    assert torch.equal(u, other_u)
+    assert torch.equal(v, other_v)
+    assert not torch.equal(u, v)
+
+
+def test_the_same_mask_twice_is_two_forwards_from_one_random_state(make, files):
+    """Loss and gradient: each view computed for itself, with the generator set back in between."""
+    task = make("simcse", "--same-mask", "--temperature", "0.5")
+    encoder = task.model.train()
+    encoded = encoder.tokenizer.encode(Path(files["sentences"]).read_text().splitlines())
+    ids, mask = pad_batch([encoded.ids[row] for row in ROWS], encoder.tokenizer.pad_id)
+    views = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        views.append(encoder(ids, mask))
+    expected = losses.simcse_loss(*views, temperature=0.5)
+    gradient = torch.autograd.grad(expected, encoder.bert.embeddings.word.weight)[0]
+    torch.manual_seed(1)
+    found = task.loss(ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    found_gradient = torch.autograd.grad(found, encoder.bert.embeddings.word.weight)[0]
+    torch.testing.assert_close(found_gradient, gradient, rtol=0, atol=1e-9)
+    encoder.eval()
+    assert abs(task.loss(ROWS) - found) > 1e-4  # dropout was alive
+
+
+def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
+    """And the saved model says so; 0 makes two views one, unless that is asked for."""
+    model = str(without_dropout(tiny, tmp_path / "none"))
+    folder = run("simcse", "--max-steps", "1", "--model", model, "--dropout", "0.3")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.3)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+    with pytest.raises(InputError, match="this model has no dropout"):
+        run("simcse", "--max-steps", "1", "--dropout", "0", "--overwrite")
+    run("simcse", "--max-steps", "1", "--dropout", "0", "--allow-no-dropout", "--overwrite")
+    torch.testing.assert_close(*views[1], rtol=0, atol=1e-6)  # float32, two places of a batch
+
+
+@pytest.mark.parametrize("objective", ["joint", "cross"])
+def test_a_plain_bert_needs_no_pooling_where_nothing_is_pooled(run, tiny, tmp_path, objective):
+    plain = tmp_path / "plain"
+    shutil.copytree(tiny, plain)
+    (plain / "modules.json").unlink()
+    with pytest.raises(InputError, match="has no pooling config"):
+        run("siamese", "--model", str(plain))
+    PairModel.load(run(objective, "--max-steps", "1", "--model", str(plain)) / "model")
 
 
 @pytest.mark.parametrize("objective", ["simcse", "mnr"])

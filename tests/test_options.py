@@ -1,5 +1,6 @@
 """Options: what a recipe sets, what flags override, and which values are refused."""
 
+import argparse
 from types import SimpleNamespace
 
 import pytest
@@ -7,8 +8,8 @@ import torch
 
 from minisbert import train
 from minisbert.console import InputError, run_command
-from minisbert.objectives import OBJECTIVES
-from minisbert.options import ABOUT, list_recipes, make_parser, parse, recipes
+from minisbert.objectives import OBJECTIVES, load_encoder, make_task
+from minisbert.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
 from minisbert.pair_model import PairModel
 from minisbert.runs import new_run
 from minisbert.train import main
@@ -125,6 +126,7 @@ def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     ("option", "good", "bad"),
     [
         ("--limit", ["1", "10000"], ["0", "-5", "1.5", "all"]),
+        ("--dropout", ["0", "0.9"], ["1", "-0.1", "nan"]),
         ("--head-lr", ["0", "1e-3"], ["-1", "nan", "inf"]),
         ("--freeze-layers", ["0", "6"], ["-1", "1.5"]),
         ("--head-hidden", ["0", "512"], ["-1"]),
@@ -140,8 +142,10 @@ def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     ],
 )
 def test_values_of_an_option(option, good, bad, capsys):
+    name = option[2:].replace("-", "_")
+    objective = [] if option == "--objective" else ["--objective", USED_BY.get(name, ["cosine"])[0]]
     for value in good:
-        assert str(getattr(parse([f"{option}={value}"]), option[2:].replace("-", "_"))) in (value, str(float_or(value)))
+        assert str(getattr(parse([*objective, f"{option}={value}"]), name)) in (value, str(float_or(value)))
     for value in bad:
         with pytest.raises(SystemExit, match="2"):
             parse([f"{option}={value}"])
@@ -164,6 +168,108 @@ def test_every_option_is_explained_and_none_is_called_as_a_recipes_heading():
     actions = make_parser()._actions
     assert all(action.help for action in actions)
     assert not {action.dest for action in actions} & set(ABOUT)
+
+
+# ------------------------------------------------------------------- flags that an objective does not read
+
+FLAGS = {  # each as a person would give it
+    "pooling": ["--pooling", "cls"],
+    "loss": ["--loss", "mse"],
+    "variant": ["--variant", "compare"],
+    "head_dropout": ["--head-dropout", "0"],
+    "head_hidden": ["--head-hidden", "0"],
+    "concat": ["--concat", "u,v"],
+    "pos_weight": ["--pos-weight", "1"],
+    "margin": ["--margin", "0.5"],
+    "temperature": ["--temperature", "0.05"],
+    "symmetric": ["--symmetric"],
+    "hard_negative_weight": ["--hard-negative-weight", "0"],
+    "projection": ["--projection"],
+    "nt_xent": ["--nt-xent"],
+    "same_mask": ["--same-mask"],
+    "allow_no_dropout": ["--allow-no-dropout"],
+}
+
+
+@pytest.fixture
+def toy_options(tiny, tmp_path, monkeypatch):
+    """``toy_options("mnr")`` -> the options of a run on toy rows of the right form, all but what is given."""
+    monkeypatch.setattr("minisbert.objectives.load_scored_pairs", lambda name, split: [])
+    files = toys.write_all(tmp_path)
+    forms = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored") | {"softmax": "nli"}
+    forms |= dict.fromkeys(("binary", "contrastive"), "duplicates") | {"simcse": "sentences"}
+
+    def build(objective: str, *flags: str):
+        form = forms.get(objective, "triplets")
+        scored = [] if form in ("nli", "duplicates") else ["--dev", files["dev"], "--test", files["test"]]
+        return parse(["--objective", objective, "--model", str(tiny), "--data", files[form], *scored, *flags])
+
+    return build
+
+
+class Watched(argparse.Namespace):
+    """Options that remember which of them were read."""
+
+    def __getattribute__(self, name):
+        if not name.startswith("_"):
+            object.__getattribute__(self, "_read").add(name)
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_the_table_names_what_an_objective_reads(objective, toy_options):
+    """All but the pooling, which is for the encoder to read: the next test."""
+    options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
+    encoder = load_encoder(options, "cpu")
+    watched = Watched(_read=set(), **vars(options))
+    make_task(watched, encoder).loss([0, 1, 2])
+    expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling"}
+    assert watched._read & {*USED_BY} == expected
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_the_table_names_those_whose_loss_depends_on_the_pooling(objective, toy_options):
+    found = []
+    for pooling in ("mean", "max"):
+        options = toy_options(objective)
+        options.pooling = pooling
+        torch.manual_seed(0)
+        task = make_task(options, load_encoder(options, "cpu"))
+        task.model.eval()
+        found.append(task.loss([0, 1, 2]).item())
+    assert (found[0] != found[1]) == (objective in USED_BY["pooling"])
+
+
+def test_flags_of_other_objectives_are_errors_that_name_their_own():
+    assert FLAGS.keys() == USED_BY.keys()
+    for name, users in USED_BY.items():
+        for objective in OBJECTIVES:
+            arguments = ["--objective", objective, *FLAGS[name]]
+            if objective in users:
+                parse(arguments)
+                continue
+            message = f"{FLAGS[name][0]} is not for objective {objective}: used by {', '.join(users)}"
+            with pytest.raises(InputError, match=f"^{message}$"):
+                parse(arguments)
+
+
+def test_a_flag_is_noticed_however_it_is_written():
+    for arguments in (["--margin=1"], ["--marg", "1"], ["--marg=0.5"]):
+        with pytest.raises(InputError, match="--margin is not for objective cosine: used by contrastive, triplet"):
+            parse(arguments)
+
+
+def test_what_is_switched_off_may_be_off_everywhere():
+    off = ["--no-projection", "--no-symmetric", "--no-nt-xent"]
+    assert vars(parse(off)) == vars(parse([]))
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_settings_of_a_recipe_may_lie_idle_but_flags_may_not(recipe):
+    for objective in OBJECTIVES:
+        parse(["--recipe", recipe, "--objective", objective])
+    with pytest.raises(InputError, match="--pos-weight is not for objective mnr"):
+        parse(["--recipe", recipe, "--objective", "mnr", "--pos-weight", "2"])
 
 
 def test_an_unknown_recipe_is_an_input_error():

@@ -38,7 +38,8 @@ def test_one_pair_has_the_model_s_score(trained, capsys):
     if trained.task == "classes":
         assert printed == "  ".join(f"{label} {value:.3f}" for label, value in zip(NLI_LABELS, score, strict=True))
     else:
-        assert float(printed) == pytest.approx(float(score), abs=0.005)
+        end = 5 if trained.task == "regression" else 1
+        assert float(printed) == pytest.approx(min(max(float(score), 0), end), abs=0.005)
 
 
 def test_the_six_examples_are_a_table(trained, capsys):
@@ -58,6 +59,22 @@ def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
     scores = trained.scores(*zip(*pairs, strict=True)).reshape(3, -1)
     assert [tuple(row[-2:]) for row in rows] == pairs
     assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(scores.flatten().tolist(), abs=1e-5)
+
+
+def test_people_see_the_ends_of_the_scale_and_programs_the_score(tiny, tmp_path, capsys):
+    """A head without weights gives its bias: -0.4 is a score of -2, 1.4 one of 7."""
+    (tmp_path / "pairs.tsv").write_text("a cat\ta dog\n")
+    for bias, shown, raw in ((-0.4, "0.00", -2.0), (0.5, "2.50", 2.5), (1.4, "5.00", 7.0)):
+        model = PairModel(SentenceEncoder.load(tiny), siamese(24))
+        torch.nn.init.zeros_(model.head.mlp[-1].weight)
+        torch.nn.init.constant_(model.head.mlp[-1].bias, bias)
+        model.save(tmp_path / "model")
+        main(["--model", str(tmp_path / "model"), "a cat", "a dog"])
+        assert capsys.readouterr().out == f"{shown}\n"
+        main(["--model", str(tmp_path / "model")])
+        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[1:]] == [shown] * len(EXAMPLES)
+        main(["--model", str(tmp_path / "model"), "--file", str(tmp_path / "pairs.tsv")])
+        assert float(capsys.readouterr().out.split("\t")[0]) == pytest.approx(raw, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,8 @@ def test_the_defaults_are_the_recipe():
     assert (options.lr, options.batch_size, options.warmup, options.epochs, options.seed) == (2e-5, 32, 0.1, 1, 42)
     assert (options.weight_decay, options.clip, options.max_steps, options.pooling) == (0.0, 1.0, None, None)
     assert (options.head_lr, options.schedule, options.freeze_layers) == (None, "linear", 0)
-    assert (options.freeze_embeddings, options.projection) == (False, False)
+    assert (options.freeze_embeddings, options.projection, options.dropout) == (False, False, None)
+    assert (options.nt_xent, options.same_mask) == (False, False)
 
 
 def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):

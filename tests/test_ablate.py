@@ -1,0 +1,417 @@
+"""Ablations: which runs a table is made of, what is reused, what a failure leaves, and the numbers by hand."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert import ablate, objectives, train
+from minisbert.ablate import TABLES, file_name, main, markdown
+from minisbert.console import InputError, run_command
+from minisbert.data import ScoredPair
+from minisbert.options import parse
+from tests import toys
+from tests.conftest import ROOT
+
+STSB = [ScoredPair("the cat", "a cat", 5), ScoredPair("the cat", "music", 1), ScoredPair("the moon", "the sun", 2)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture
+def command(tiny: Path, files: dict[str, str], tmp_path: Path, monkeypatch):
+    """``command("pooling", "--json", seeds="1,2")`` -> the arguments of a table on toy rows with the tiny model."""
+    monkeypatch.setattr(objectives, "load_scored_pairs", lambda name, split: STSB)
+    forms = {"pooling": "scored", "concat": "nli", "dropout": "sentences", "temperature": "sentences"}
+
+    def build(table: str, *flags: str, more: tuple[str, ...] = (), seeds: str = "1,2") -> list[str]:
+        data = ["--data", files[forms[table]]]
+        dev = [] if table == "concat" else ["--dev", files["dev"], "--test", files["test"]]
+        here = ["--model", str(tiny), "--out", str(tmp_path / "out"), "--seeds", seeds, "--epochs", "1", *flags]
+        if table == "pooling":  # its first half is trained on STS-B, so the toy pairs go straight to train
+            return [table, *here, "--", *data, *dev, "--lr", "1e-2", *more]
+        return [table, *data, *here, "--", *dev, *more]
+
+    return build
+
+
+@pytest.fixture
+def runs(monkeypatch) -> list[list[str]]:
+    """The arguments of each run that was started."""
+    started, start = [], train.main
+    monkeypatch.setattr(train, "main", lambda arguments: started.append(arguments) or start(arguments))
+    return started
+
+
+def printed(capsys) -> dict[str, list[str]]:
+    """The table on stdout: name of a row -> its other cells."""
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert {len(row) for row in rows} == {6}
+    return {row[0].strip("`").replace(r"\|", "|"): row[1:] for row in rows[:1] + rows[2:]}
+
+
+# ---------------------------------------------------------------------------------- the papers' tables
+
+
+def theirs(table: str) -> dict[str, float | None]:
+    return {row.name: row.theirs for row in TABLES[table]}
+
+
+def test_the_papers_scores():
+    assert theirs("pooling") == {
+        "STSb mean": 87.44,
+        "STSb max": 69.92,
+        "STSb cls": 86.62,
+        "NLI mean": 80.78,
+        "NLI max": 79.07,
+        "NLI cls": 79.80,
+    }
+    assert theirs("concat") == {
+        "u,v": 66.04,
+        "|u-v|": 69.78,
+        "u*v": 70.54,
+        "|u-v|,u*v": 78.37,
+        "u,v,u*v": 77.44,
+        "u,v,|u-v|": 80.78,
+        "u,v,|u-v|,u*v": 80.44,
+    }
+    rates = {"0": 71.1, "0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
+    assert theirs("dropout") == rates | {"same mask twice": 43.6}
+    assert theirs("temperature") == dict.fromkeys(("0.001", "0.01", "0.05", "0.1", "1"))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_row_is_a_recipe_with_the_setting_that_its_name_says(table):
+    for row in TABLES[table]:
+        options, value = vars(parse(row.flags.split())), row.name.split()[-1]
+        recipe = vars(parse(["--recipe", options["recipe"]]))
+        changed = {name for name in options if options[name] != recipe[name]} | {table}
+        if row.name == "same mask twice":
+            assert (options["dropout"], options["same_mask"]) == (0.1, True)
+            assert changed == {"dropout", "same_mask"}
+        elif row.name == "0":
+            assert (options["dropout"], options["allow_no_dropout"]) == (0, True)
+            assert changed == {"dropout", "allow_no_dropout"}
+        else:
+            assert options[table] == (value if table in ("pooling", "concat") else float(value))
+            assert changed == {table}
+
+
+def test_names_of_folders():
+    for rows in TABLES.values():
+        names = [file_name(row.name) for row in rows]
+        assert len({*names}) == len(names)
+        assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
+
+
+# --------------------------------------------------------------------------------------- whole tables
+
+
+def test_a_table_is_what_single_runs_give(command, tiny, files, tmp_path, capsys):
+    """Each cell trained again by hand; mean and spread by numpy."""
+    main(command("pooling"))
+    table = printed(capsys)
+    assert list(table) == ["pooling", "STSb mean", "STSb max", "STSb cls"]
+    for pooling in ("mean", "max", "cls"):
+        before, after = [], []
+        for seed in ("1", "2"):
+            out = tmp_path / "single" / pooling / seed
+            flags = ["--model", str(tiny), "--pooling", pooling, "--seed", seed, "--batch-size", "16", "--lr", "1e-2"]
+            flags += ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--out", str(out)]
+            train.main(flags)
+            lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+            dev = [100 * line["dev"]["spearman"] for line in lines if "dev" in line]
+            before.append(dev[0])
+            after.append(dev[1])
+        assert np.std(after) > 0.01  # the seeds differ
+        shown = f"{np.mean(after):.2f} ± {np.std(after, ddof=1):.2f}", f"{min(after):.2f}..{max(after):.2f}"
+        published = f"{theirs('pooling')[f'STSb {pooling}']:.2f}"
+        assert table[f"STSb {pooling}"] == [f"{before[0]:.2f}", *shown, "2", published]
+
+
+@pytest.mark.parametrize("table", ["concat", "dropout", "temperature"])
+def test_every_row_has_a_number(command, table, runs, capsys):
+    main(command(table, seeds="5"))
+    shown = printed(capsys)
+    assert list(shown)[1:] == [row.name for row in TABLES[table]]
+    for row in TABLES[table]:
+        assert -100 <= float(shown[row.name][1]) <= 100
+        assert shown[row.name][3:] == ["1", "" if row.theirs is None else f"{row.theirs:.2f}"]
+    assert len(runs) == len(TABLES[table])
+
+
+def test_pooling_has_a_second_half_on_nli(tiny, files):
+    options = ["--model", str(tiny), "--data", files["nli"], "--seeds", "1"]
+    cells = cells_of("pooling", *options)
+    assert [(cell.row.name, "--data" in cell.arguments) for cell in cells] == [
+        (f"{data} {pooling}", data == "NLI") for data in ("STSb", "NLI") for pooling in ("mean", "max", "cls")
+    ]
+
+
+def cells_of(table: str, *flags: str, more: tuple[str, ...] = ()) -> list[ablate.Cell]:
+    """The cells that a command would run."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ablate, "run_cells", lambda cells, done: seen.extend(cells) or {None: "not run"})
+        with pytest.raises(InputError, match="not run"):
+            main([table, *flags, *(["--", *more] if more else [])])
+    return seen
+
+
+def test_nli_reads_the_encoders_correlation_on_stsb(command, tmp_path, capsys):
+    main(command("concat", seeds="1"))
+    shown = printed(capsys)
+    for row in TABLES["concat"]:
+        lines = (tmp_path / "out" / f"{file_name(row.name)}-seed1" / "metrics.jsonl").read_text().splitlines()
+        last = [json.loads(line)["dev"] for line in lines if "dev" in json.loads(line)][-1]
+        assert shown[row.name][1] == f"{100 * last['stsb_spearman']:.2f}"
+
+
+def test_flags_reach_train(tiny, files, tmp_path):
+    flags = ["--model", str(tiny), "--data", files["sentences"], "--seeds", "7,8", "--limit", "30", "--max-steps", "2"]
+    flags += ["--epochs", "4", "--out", str(tmp_path)]
+    cells = cells_of("dropout", *flags, more=("--batch-size", "4", "--lr", "1e-3", "--no-projection"))
+    assert [cell.seed for cell in cells] == [7] * 8 + [8] * 8
+    for cell in cells:
+        options = parse(cell.arguments)
+        assert (options.limit, options.max_steps, options.epochs, options.seed) == (30, 2, 4, cell.seed)
+        assert (options.batch_size, options.lr, options.projection, options.model) == (4, 1e-3, False, str(tiny))
+        assert (options.recipe, options.pooling) == ("simcse-unsupervised", "cls")
+        assert Path(options.out) == cell.folder == tmp_path / f"{file_name(cell.row.name)}-seed{cell.seed}"
+
+
+def test_only_the_results_of_a_cell_are_kept(command, tmp_path, capsys):
+    main(command("pooling", seeds="1"))
+    for folder in (tmp_path / "out").iterdir():
+        assert sorted(path.name for path in folder.iterdir()) == ["config.json", "metrics.jsonl", "results.json"]
+    captured = capsys.readouterr()
+    assert captured.out.startswith("Spearman x 100 on dev, ")
+    assert "trained" not in captured.out
+    assert re.findall(r"cell \d of 3: STSb \w+, seed 1", captured.err) == [
+        f"cell {i} of 3: STSb {name}, seed 1" for i, name in enumerate(("mean", "max", "cls"), start=1)
+    ]
+    assert re.search(r"cell 3 of 3: STSb cls, seed 1; about \d+:\d\d left", captured.err)
+
+
+def test_json_has_every_seed_and_no_rounding(command, tmp_path, capsys):
+    main(command("pooling", "--json"))
+    found = json.loads(capsys.readouterr().out)
+    assert (found["table"], found["scale"], found["failed"]) == ("pooling", "x 100", {})
+    assert [row["name"] for row in found["rows"]] == ["STSb mean", "STSb max", "STSb cls"]
+    for row in found["rows"]:
+        for seed, value in row["seeds"].items():
+            lines = (tmp_path / "out" / f"{file_name(row['name'])}-seed{seed}" / "metrics.jsonl").read_text()
+            last = json.loads(lines.splitlines()[-1])
+            assert value == pytest.approx(100 * last["dev"]["spearman"], abs=1e-12)
+        one, two = row["seeds"].values()
+        assert row["mean"] == pytest.approx((one + two) / 2, abs=1e-12)
+        assert row["sd"] == pytest.approx(abs(one - two) / 2**0.5, abs=1e-12)
+        assert (row["min"], row["max"]) == (min(one, two), max(one, two))
+
+
+# ------------------------------------------------------------------------------------ numbers by hand
+
+
+@pytest.fixture
+def by_hand(tmp_path, monkeypatch):
+    """``by_hand({("STSb mean", 1): [.5, .9, .8]})``: runs that give these scores on dev, and are not trained."""
+
+    def prepare(curves: dict[tuple[str, int], list[float]]) -> None:
+        def start(arguments: list[str]) -> None:
+            options = parse(arguments)
+            folder = Path(options.out)
+            name, _, seed = folder.name.replace("STSb-", "STSb ").rpartition("-seed")
+            if (name, int(seed)) not in curves:
+                raise RuntimeError(f"no curve for {name}, {seed}")
+            folder.mkdir(parents=True, exist_ok=True)
+            lines = []
+            for epoch, value in enumerate(curves[name, int(seed)]):
+                lines += [{"step": epoch, "loss": 0.5}, {"step": epoch, "dev": {"pearson": 0.1, "spearman": value}}]
+            (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+            (folder / "config.json").write_text(json.dumps(vars(options)))
+            (folder / "results.json").write_text("{}")
+
+        monkeypatch.setattr(train, "main", start)
+
+    return prepare
+
+
+CURVES = {
+    ("STSb mean", 1): [0.5, 0.9, 0.80],
+    ("STSb mean", 2): [0.5, 0.6, 0.82],
+    ("STSb mean", 3): [0.5, 0.7, 0.87],
+    ("STSb max", 1): [0.25, 0.75],
+    ("STSb max", 2): [0.25, 0.75],
+    ("STSb max", 3): [0.25, 0.75],
+}
+
+
+def test_the_last_evaluation_counts_and_not_the_best(by_hand, tmp_path, capsys):
+    """80, 82 and 87: mean 83, squared distances 9 + 1 + 16 over two, root of 13. A row that failed says so."""
+    by_hand(CURVES)
+    with pytest.raises(InputError, match="3 of 9 cells failed; the same command runs them again"):
+        main(["pooling", "--seeds", "1,2,3", "--out", str(tmp_path)])
+    assert printed(capsys) == {
+        "pooling": ["before", "ours", "min..max", "seeds", "theirs"],
+        "STSb mean": ["50.00", "83.00 ± 3.61", "80.00..87.00", "3", "87.44"],
+        "STSb max": ["25.00", "75.00 ± 0.00", "75.00..75.00", "3", "69.92"],
+        "STSb cls": ["", "no result", "", "0", "86.62"],
+    }
+
+
+def test_one_seed_has_no_spread(by_hand, tmp_path, capsys):
+    by_hand({(f"STSb {name}", 1): [0.5, 0.75] for name in ("mean", "max", "cls")})
+    main(["pooling", "--seeds", "1", "--out", str(tmp_path), "--json"])
+    for row in json.loads(capsys.readouterr().out)["rows"]:
+        assert (row["mean"], row["sd"], row["min"], row["max"], row["before"]) == (75, None, 75, 75, 50)
+
+
+def test_pipes_in_a_name_do_not_end_a_cell_of_the_table():
+    row = dict.fromkeys(("before", "mean", "sd", "min", "max", "theirs")) | {"name": "u,v,|u-v|", "seeds": {}}
+    assert markdown("concat", [row]).splitlines()[2] == r"| `u,v,\|u-v\|` |  | no result |  | 0 |  |"
+
+
+# ------------------------------------------------------------------- what is reused, stopped and broken
+
+
+def test_done_cells_are_not_run_again(command, runs, capsys):
+    main(command("pooling", seeds="1"))
+    first = printed(capsys)
+    main(command("pooling", seeds="1"))
+    assert len(runs) == 3
+    assert printed(capsys) == first
+    main(command("pooling", seeds="1,2"))
+    assert "3 of 6 cells were done before" in capsys.readouterr().err
+    assert [parse(arguments).seed for arguments in runs[3:]] == [2, 2, 2]
+
+
+def test_other_settings_are_neither_mixed_nor_overwritten_unasked(command, runs, tmp_path):
+    main(command("pooling", seeds="1"))
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.json")}
+    with pytest.raises(InputError, match=r"STSb-mean-seed1 was run with limit None and not 24: choose another --out"):
+        main(command("pooling", "--limit", "24", seeds="1"))
+    with pytest.raises(InputError, match=r"was run with weight_decay 0\.0 and not 0\.5"):
+        main(command("pooling", more=("--weight-decay", "0.5")))
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.json")} == before
+    main(command("pooling", "--limit", "24", "--overwrite", seeds="1"))
+    assert len(runs) == 6
+    main(command("pooling", "--limit", "24", "--overwrite", seeds="1"))  # nothing is left to replace
+    assert len(runs) == 6
+
+
+def test_a_cell_that_fails_does_not_lose_the_others(command, monkeypatch, capsys):
+    start = train.main
+
+    def fails(arguments: list[str]) -> None:
+        if parse(arguments).pooling == "max" and broken:
+            raise RuntimeError("out of memory")
+        start(arguments)
+
+    broken = True
+    monkeypatch.setattr(train, "main", fails)
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: main(command("pooling")))
+    captured = capsys.readouterr()
+    assert "cell 2 of 6: STSb max, seed 1 failed: RuntimeError: out of memory" in captured.err
+    assert captured.err.endswith("error: 2 of 6 cells failed; the same command runs them again\n")
+    assert [line.split("|")[5].strip() for line in captured.out.splitlines() if "STSb" in line] == ["2", "0", "2"]
+    broken = False
+    main(command("pooling"))
+    captured = capsys.readouterr()
+    assert "4 of 6 cells were done before" in captured.err
+    assert [line.split("|")[5].strip() for line in captured.out.splitlines() if "STSb" in line] == ["2", "2", "2"]
+
+
+def test_where_all_fail_there_is_no_table(command, monkeypatch, capsys):
+    monkeypatch.setattr(train, "main", lambda arguments: 1 / 0)
+    with pytest.raises(InputError, match="none of 6 cells has a result: ZeroDivisionError: division by zero"):
+        main(command("pooling"))
+    assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_ends_the_table_and_the_same_command_goes_on(command, monkeypatch, tmp_path, capsys):
+    """In the middle of the third cell's training, which is made anew; the table is as without the break."""
+    start, count = train.main, 0
+    formula = objectives.losses.cosine_mse_loss
+
+    def interrupted(arguments: list[str]) -> None:
+        nonlocal count
+        count += 1
+        if count == 3:
+            monkeypatch.setattr(objectives.losses, "cosine_mse_loss", stop)
+        start(arguments)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train, "main", interrupted)
+    with pytest.raises(SystemExit, match="130"):
+        run_command(lambda: main(command("pooling")))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.endswith("2 of 6 cells are done; the same command goes on from there\nstopped\n")
+    assert count == 3
+
+    monkeypatch.setattr(objectives.losses, "cosine_mse_loss", formula)
+    main(command("pooling"))
+    assert count == 3 + 4
+    went_on = printed(capsys)
+    main([part.replace(str(tmp_path / "out"), str(tmp_path / "whole")) for part in command("pooling")])
+    assert printed(capsys) == went_on
+
+
+# ----------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["concat"], r"concat needs --data FILE: NLI rows .*; or --data snli, fetched from https://nlp.stanford.edu/"),
+        (["dropout"], "dropout needs --data FILE: plain sentences, one a line"),
+        (["temperature"], "temperature needs --data FILE: plain sentences, one a line"),
+        (["pooling", "--", "--pooling", "cls"], "--pooling behind --: the table sets it"),
+        (["pooling", "--", "--seed", "1"], "--seed behind --: the table sets it"),
+        (["pooling", "--limit", "5", "--", "--limit", "6"], "--limit behind --: the table sets it, or give it before"),
+        (["pooling", "--", "--margin", "1"], "--margin is not for objective cosine"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_runs(arguments, message, monkeypatch):
+    monkeypatch.setattr(train, "main", lambda arguments: pytest.fail("a run was started"))
+    with pytest.raises(InputError, match=message):
+        main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["layers"], "invalid choice: 'layers'"),
+        (["pooling", "--seeds", "1,1"], "argument --seeds: invalid"),
+        (["pooling", "--seeds", "1,x"], "argument --seeds: invalid"),
+        (["pooling", "--seeds", "-1"], "argument --seeds"),
+        (["pooling", "--epochs", "0"], "argument --epochs: invalid"),
+        (["pooling", "--limit", "many"], "argument --limit: invalid"),
+        (["pooling", "--", "--batch-size", "0"], "argument --batch-size: invalid"),
+        (["pooling", "--", "--layers", "2"], "unrecognized arguments: --layers"),
+    ],
+)
+def test_arguments_out_of_range_exit_2(arguments, message, monkeypatch, capsys):
+    monkeypatch.setattr(train, "main", lambda arguments: pytest.fail("a run was started"))
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_exits_2_with_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "minisbert.ablate", "dropout"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: dropout needs --data FILE: plain sentences, one a line (.txt or .txt.gz)\n"
