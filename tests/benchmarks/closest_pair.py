@@ -24,7 +24,7 @@ from importlib.util import find_spec
 import torch
 
 from minisbert.assets import ensure
-from minisbert.console import InputError, duration, run_command, say
+from minisbert.console import InputError, run_command, say
 from minisbert.corpora import read_sentences
 from minisbert.data import SPLITS, load_scored_pairs
 from minisbert.encoder import SentenceEncoder
@@ -40,13 +40,16 @@ Found = dict[str, object]  # seconds of encode and search, and the pair
 
 
 def sentences(file: str | None, count: int) -> list[str]:
-    """So many different sentences: the first of the file, or of STS-B's train, dev and test."""
+    """The first so many sentences of the file, or of STS-B; those that differ in case and spaces only count as one."""
     if file:
         found = read_sentences(file)[0]
     else:
         pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
         found = [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]
-    different = list(dict.fromkeys(found))
+    first: dict[str, str] = {}
+    for text in found:
+        first.setdefault(" ".join(text.lower().split()), text)
+    different = list(first.values())
     if not 2 <= count <= len(different):
         raise InputError(f"--count {count:,}: there are {len(different):,} different sentences, choose 2 to as many")
     return different[:count]
@@ -61,7 +64,7 @@ def minisbert_side() -> Callable[[list[str]], Found]:
         encoded = time.perf_counter()
         scores, pairs = closest_pairs(vectors, 1)
         done = time.perf_counter()
-        return found(encoded - started, done - encoded, texts, float(scores[0]), *pairs[0].tolist())
+        return outcome(encoded - started, done - encoded, texts, float(scores[0]), *pairs[0].tolist())
 
     return closest
 
@@ -80,12 +83,12 @@ def reference_side() -> Callable[[list[str]], Found]:
         encoded = time.perf_counter()
         score, i, j = paraphrase_mining_embeddings(vectors, top_k=1, max_pairs=1)[0]
         done = time.perf_counter()
-        return found(encoded - started, done - encoded, texts, score, i, j)
+        return outcome(encoded - started, done - encoded, texts, score, i, j)
 
     return closest
 
 
-def found(encode: float, search: float, texts: list[str], score: float, i: int, j: int) -> Found:
+def outcome(encode: float, search: float, texts: list[str], score: float, i: int, j: int) -> Found:
     seconds = {"encode": encode, "search": search, "total": encode + search}
     return {"seconds": seconds, "score": score, "pair": [texts[i], texts[j]]}
 
@@ -118,16 +121,16 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
     rate = joint_rate(texts, sample)
     pairs = len(texts) * (len(texts) - 1) // 2
     medians = {
-        name: {part: statistics.median(run["seconds"][part] for run in found) for part in ("encode", "search", "total")}
-        for name, found in runs.items()
+        name: {part: statistics.median(run["seconds"][part] for run in rows) for part in ("encode", "search", "total")}
+        for name, rows in runs.items()
     }
     return {
         "model": MODEL,
         "threads": torch.get_num_threads(),
         "sentences": len(texts),
         "pairs": pairs,
-        "found": {name: {"score": run[0]["score"], "pair": run[0]["pair"]} for name, run in runs.items()},
-        "seconds": {name: [run["seconds"] for run in found] for name, found in runs.items()},
+        "found": {name: {"score": rows[0]["score"], "pair": rows[0]["pair"]} for name, rows in runs.items()},
+        "seconds": {name: [run["seconds"] for run in rows] for name, rows in runs.items()},
         "medians": medians,
         "joint": {"sample": sample, "pairs_per_second": rate, "seconds": pairs / rate},
         "paper": PAPER,
@@ -136,22 +139,23 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
 
 def show(result: dict) -> None:
     """The comparison for people."""
-    best = result["found"]["minisbert"]
-    print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}")
+    best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
+    print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}:")
     print("".join(f"  {text}\n" for text in best["pair"]))
-    print(f"{f'seconds, {MODEL}, {result["threads"]} threads':<42}{'encode':>8}{'search':>8}{'total':>10}")
-    for name, median in result["medians"].items():
-        print(f"{name + ', vectors':<42}{median['encode']:8.1f}{median['search']:8.1f}{median['total']:10.1f}")
-    joint = result["joint"]
-    hours = f"{joint['seconds'] / 3600:.1f} h"
-    print(f"{f'joint model, from {joint["pairs_per_second"]:.0f} pairs a second':<42}{'':16}{hours:>10}")
-    print(f"{'paper, BERT-base on a V100, vectors':<42}{'':16}{PAPER['vectors']:10.1f}")
-    print(f"{'paper, BERT-base on a V100, joint model':<42}{'':16}{PAPER['joint'] / 3600:8.1f} h")
-    total = result["medians"]["minisbert"]["total"]
-    print(f"\nvectors are {joint['seconds'] / total:,.0f} times faster than the joint model: {duration(total)} for all")
-    reference = result["medians"].get("sentence-transformers")
-    if reference:
-        print(f"minisbert needs {total / reference['total']:.2f} of sentence-transformers' time")
+    line("", "encode", "search", "together")
+    for name, median in medians.items():
+        line(f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total")))
+    line(f"joint model, at {joint['pairs_per_second']:.0f} pairs a second", "", "", f"{joint['seconds'] / 3600:.1f} h")
+    line("paper (V100, BERT-base), vectors", "", "", f"{PAPER['vectors']:.0f} s")
+    line("paper (V100, BERT-base), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
+    total = medians["minisbert"]["total"]
+    print(f"\n{result['model']}, {result['threads']} threads: vectors are {joint['seconds'] / total:,.0f} times faster")
+    if "sentence-transformers" in medians:
+        print(f"minisbert needs {total / medians['sentence-transformers']['total']:.2f} of sentence-transformers' time")
+
+
+def line(name: str, *cells: str) -> None:
+    print(f"{name:<42}" + "".join(f"{cell:>10}" for cell in cells))
 
 
 def main() -> None:
