@@ -13,7 +13,7 @@ import pickle
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -110,7 +110,16 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         ) from error
 
 
-def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says about itself; ``InputError`` where it is none or is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            return file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read as a safetensors file ({error})") from error
+
+
+def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
     """Write tensors as they are, from whatever device; a full disk is an ``OSError``."""
     path.touch()
     mode = path.stat().st_mode
@@ -123,7 +132,7 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path) -> None:
         contents[name] = content.clone() if place in memory else content
         memory.add(place)
     try:
-        save_file(contents, path, metadata={"format": "pt"})
+        save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
         raise OSError(f"{path} could not be written: {error}") from error
     path.chmod(mode)  # save_file lets nobody but the owner read

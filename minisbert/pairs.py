@@ -1,0 +1,52 @@
+"""The closest pairs of a file of sentences: near duplicates, paraphrases.
+
+python -m minisbert.pairs sentences.txt --top 20
+python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
+"""
+
+import argparse
+import json
+
+from minisbert.console import InputError, run_command, say
+from minisbert.index import add_corpus_options, load_and_encode, read_corpus
+from minisbert.search import closest_pairs
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.pairs",
+        description="The pairs of sentences of a file that mean most nearly the same, by cosine.",
+        epilog="Example: python -m minisbert.pairs sentences.txt --top 20 --min-score 0.8",
+    )
+    parser.add_argument("file", metavar="FILE", help="one sentence a line, .txt or .txt.gz; empty lines are skipped")
+    parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
+    parser.add_argument("--min-score", type=float, default=-1.0, metavar="S", help="only pairs of at least this cosine")
+    add_corpus_options(parser)
+    options = parser.parse_args(arguments)
+    if options.top < 1:
+        raise InputError(f"--top {options.top}: at least 1 is needed")
+    if not -1 <= options.min_score <= 1:  # also true of NaN
+        raise InputError(f"--min-score {options.min_score}: a cosine lies in -1 to 1")
+
+    texts = read_corpus(options.file)
+    most = len(texts) * (len(texts) - 1) // 2
+    if most == 0:
+        raise InputError(f"{options.file} holds one sentence: a pair needs two")
+    if options.top > most:
+        say(f"--top {options.top}: {len(texts)} sentences make only {most} pairs, all are looked at")
+    _, vectors = load_and_encode(texts, options)
+    scores, pairs = closest_pairs(vectors, min(options.top, most), progress=True)
+    reached = int((scores >= options.min_score).sum())
+    if reached < len(scores):
+        say(f"{reached} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")
+    found = list(zip(scores.tolist()[:reached], pairs.tolist(), strict=False))
+    if options.json:
+        rows = [{"score": score, "indices": [i, j], "texts": [texts[i], texts[j]]} for score, (i, j) in found]
+        print(json.dumps({"model": options.model, "sentences": len(texts), "pairs": rows}, ensure_ascii=False))
+        return
+    for score, (i, j) in found:
+        print(f"{score:8.4f}  {texts[i]}\n{'':8}  {texts[j]}")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,90 @@
+"""The command that prints the closest pairs of a file; what it computes is tested in ``test_search.py``."""
+
+import json
+
+import numpy as np
+import pytest
+
+from minisbert.console import InputError
+from minisbert.encoder import SentenceEncoder
+from minisbert.pairs import main
+
+SENTENCES = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "sentences.txt"
+    path.write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def expected(tiny) -> list[tuple[float, int, int]]:
+    """(cosine, i, j) of every pair, the best first."""
+    vectors = SentenceEncoder.load(tiny).encode(SENTENCES).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = vectors @ vectors.T
+    return sorted(((cosines[i, j], i, j) for i in range(5) for j in range(i + 1, 5)), reverse=True)
+
+
+def test_pairs_are_printed_best_first(tiny, file, expected, capsys):
+    main([str(file), "--model", str(tiny), "--top", "4"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["  1.0000  the dog", "          the dog"]
+    assert lines == [
+        line for score, i, j in expected[:4] for line in (f"{score:8.4f}  {SENTENCES[i]}", f"          {SENTENCES[j]}")
+    ]
+
+
+def test_pairs_as_json(tiny, file, expected, capsys):
+    main([str(file), "--model", str(tiny), "--top", "3", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert (content["model"], content["sentences"]) == (str(tiny), 5)
+    assert [pair["indices"] for pair in content["pairs"]] == [[i, j] for _, i, j in expected[:3]]
+    assert [pair["texts"] for pair in content["pairs"]] == [[SENTENCES[i], SENTENCES[j]] for _, i, j in expected[:3]]
+    np.testing.assert_allclose([pair["score"] for pair in content["pairs"]], [s for s, _, _ in expected[:3]], atol=1e-6)
+
+
+def test_only_pairs_that_reach_a_score(tiny, file, expected, capsys):
+    limit = (expected[1][0] + expected[2][0]) / 2
+    main([str(file), "--model", str(tiny), "--min-score", str(limit), "--json"])
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["pairs"]) == 2
+    assert "2 of the 10 closest pairs have a cosine of at least" in captured.err
+
+
+def test_more_than_there_are_is_all_of_them(tiny, file, capsys):
+    main([str(file), "--model", str(tiny), "--top", "11"])
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 20
+    assert "--top 11: 5 sentences make only 10 pairs" in captured.err
+
+
+def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):
+    from minisbert import search
+
+    index = ["--model", str(tiny), "--index", str(tmp_path / "i.safetensors")]
+    main([str(file), "--model", str(tiny)])
+    plain = capsys.readouterr().out
+    search.main([str(file), *index, "--query", "a dog"])
+    monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded again"))
+    capsys.readouterr()
+    main([str(file), *index])
+    assert capsys.readouterr().out == plain
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "message"),
+    [
+        ("a dog\na cat\n", ["--top", "0"], "--top 0: at least 1 is needed"),
+        ("a dog\na cat\n", ["--min-score", "1.5"], r"--min-score 1\.5: a cosine lies in -1 to 1"),
+        ("a dog\na cat\n", ["--min-score", "nan"], "--min-score nan"),
+        ("a dog\n", [], "holds one sentence: a pair needs two"),
+        ("\n", [], "holds no usable rows"),
+    ],
+)
+def test_what_cannot_be_used_is_an_error(tiny, tmp_path, content, arguments, message):
+    (tmp_path / "f.txt").write_text(content)
+    with pytest.raises(InputError, match=message):
+        main([str(tmp_path / "f.txt"), "--model", str(tiny), *arguments])
