@@ -108,7 +108,10 @@ def make_parser() -> argparse.ArgumentParser:
     group = parser.add_argument_group("how")
     group.add_argument("--batch-size", type=number(int, 1), default=32, help="rows a step (default: 32)")
     group.add_argument(
-        "--accumulate", metavar="N", type=number(int, 1), default=1, help="compute each batch in N parts: less memory"
+        "--accumulate",
+        metavar="N",
+        type=number(int, 1),
+        help="compute each batch in N parts, which takes less memory (default: on a CPU, long batches are)",
     )
     group.add_argument("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     group.add_argument("--head-lr", type=number(float, 0), help="of what stands on the encoder (default: --lr)")

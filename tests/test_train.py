@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from minisbert.data import read_scored_pairs
 from minisbert.encoder import SentenceEncoder
 from minisbert.options import parse
 from minisbert.pair_model import PairModel
-from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, split
+from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, parts
 from tests import toys
 from tests.conftest import ROOT
 
@@ -591,7 +592,7 @@ def test_what_was_done_since_the_last_save_is_done_again(run, whole, monkeypatch
         ("joint", "scored", ["--head-lr", "1e-2"]),
         ("softmax", "nli", ["--freeze-layers", "1"]),
         ("mnr", "triplets", ["--projection", "--eval-every", "2"]),
-        ("simcse", "sentences", ["--accumulate", "1", "--patience", "2", "--eval-every", "1"]),
+        ("simcse", "sentences", ["--patience", "2", "--eval-every", "1"]),
     ],
 )
 def test_heads_projections_and_early_stops_resume_too(tiny, tmp_path, monkeypatch, objective, form, flags):
@@ -692,9 +693,9 @@ def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
 def test_a_batch_in_parts_is_the_batch(run, without_dropout):
     """The mean of rows is a sum of parts: same losses, same weights, up to float32's order of sums."""
     flags = ["--model", str(without_dropout), "--lr", "1e-3", "--log-every", "1", "--epochs", "2"]
-    whole, parts = run("one", *flags), run("parts", *flags, "--accumulate", "3")
-    assert losses(parts) == pytest.approx(losses(whole), abs=2e-6)
-    ours, theirs = (SentenceEncoder.load(f / "model").encode(["a small cat", "music"]) for f in (whole, parts))
+    whole, thirds = run("one", *flags), run("parts", *flags, "--accumulate", "3")
+    assert losses(thirds) == pytest.approx(losses(whole), abs=2e-6)
+    ours, theirs = (SentenceEncoder.load(f / "model").encode(["a small cat", "music"]) for f in (whole, thirds))
     np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
@@ -709,11 +710,22 @@ def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
 
 
 @pytest.mark.parametrize(
-    ("count", "parts", "expected"), [(5, 2, [3, 2]), (4, 4, [1, 1, 1, 1]), (2, 5, [1, 1]), (3, 1, [3])]
+    ("accumulate", "separable", "device", "expected"),
+    [
+        ("1", True, "cpu", [6]),
+        ("2", True, "cpu", [3, 3]),
+        ("4", True, "cuda", [2, 2, 2]),
+        ("9", True, "cpu", [1] * 6),
+        (None, True, "cpu", [3, 3]),  # 6 rows of 300 tokens: 1,800 are two parts
+        (None, True, "cuda", [6]),
+        (None, False, "cpu", [6]),
+    ],
 )
-def test_parts_by_hand(count, parts, expected):
-    rows = list(range(10, 10 + count))
-    found = split(rows, parts)
+def test_parts_of_a_batch_by_hand(accumulate, separable, device, expected):
+    rows = [11, 4, 7, 0, 9, 2]
+    task = SimpleNamespace(lengths=[300] * 12, separable=separable)
+    options = parse([] if accumulate is None else ["--accumulate", accumulate])
+    found = parts(rows, task, options, torch.device(device))
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
