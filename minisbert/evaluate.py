@@ -44,8 +44,18 @@ def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool =
 
     Raises ``InputError`` where no correlation is defined: fewer than two pairs, or scores all the same.
     """
+    u, v = encode_pairs(encoder, pairs, progress)
+    return correlations(u, v, pairs)
+
+
+def encode_pairs(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of all first sentences and of all second ones, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-    u, v = np.split(encoder.encode(texts, progress=progress), 2)  # (N, D) each
+    return tuple(np.split(encoder.encode(texts, progress=progress), 2))
+
+
+def correlations(u: np.ndarray, v: np.ndarray, pairs: list[ScoredPair]) -> dict[str, dict[str, float]]:
+    """``evaluate`` for sentences that are encoded, (N, D) each."""
     scores = np.array([pair.score for pair in pairs])  # (N,)
     result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
     for name, values in similarities(u, v).items():

@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from minisbert.console import InputError
 from minisbert.corpora import LabelledPair
 from minisbert.data import ScoredPair, length_grouped_batches, pad_batch, unique_batches
 from minisbert.encoder import SentenceEncoder
-from minisbert.evaluate import evaluate
+from minisbert.evaluate import correlations, encode_pairs
 from minisbert.heads import ConcatHead
 from minisbert.metrics import (
     accuracy,
@@ -172,17 +173,16 @@ def pair_task(
 
 def vector_scores(encoder: SentenceEncoder, pairs: list[ScoredPair], contrastive: bool = False) -> Scores:
     """Cosine against people's scores; for a contrastive objective also how the vectors lie (Wang & Isola 2020)."""
-    found = {metric: values["cosine"] for metric, values in evaluate(encoder, pairs, progress=True).items()}
+    u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
+    found = {metric: values["cosine"] for metric, values in correlations(u, v, pairs).items()}
     if not contrastive:
         return found
-    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))
-    everything = encoder.encode(texts, progress=True)  # (N, D)
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    everything = np.stack(list(dict(zip(texts, chain(u, v), strict=True)).values()))  # every text once, (M, D)
     found |= {"uniformity": uniformity(everything), "mean_cosine": mean_off_diagonal_cosine(everything)}
-    row = {text: i for i, text in enumerate(texts)}
-    alike = [(row[pair.sentence1], row[pair.sentence2]) for pair in pairs if pair.score >= ALIKE]
-    if alike:
-        first, second = np.array(alike).T
-        found["alignment"] = alignment(everything[first], everything[second])
+    alike = [pair.score >= ALIKE for pair in pairs]
+    if any(alike):
+        found["alignment"] = alignment(u[alike], v[alike])
     return found
 
 

@@ -446,14 +446,14 @@ def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypa
     assert same_weights(run_folder / "model", tiny)  # the untrained one, the best so far
     assert not same_weights(run_folder / "last", tiny)
 
-    monkeypatch.setattr(tasks, "evaluate", interrupt_at(3, tasks.evaluate))
+    monkeypatch.setattr(tasks, "correlations", interrupt_at(3, tasks.correlations))
     with pytest.raises(KeyboardInterrupt):
         run("short", "--lr", "5e-3", "--max-steps", "2")
     assert same_weights(run_folder / "last", short_folder / "last")
 
 
 def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "evaluate", interrupt_at(1, tasks.evaluate))
+    monkeypatch.setattr(tasks, "correlations", interrupt_at(1, tasks.correlations))
     with pytest.raises(KeyboardInterrupt):
         run("run")
     err = capsys.readouterr().err
@@ -569,7 +569,7 @@ def test_a_run_can_be_stopped_again_and_again(run, whole, monkeypatch, tmp_path)
 @pytest.mark.parametrize("evaluation", [1, 2, 3, 5])
 def test_an_evaluation_that_was_stopped_is_made_again(run, whole, monkeypatch, tmp_path, evaluation):
     """The first and second are of dev and test before training, the others of dev after an epoch."""
-    stop_at(evaluation, run, monkeypatch, "run", *DROPOUT, target=(tasks, "evaluate"))
+    stop_at(evaluation, run, monkeypatch, "run", *DROPOUT, target=(tasks, "correlations"))
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
