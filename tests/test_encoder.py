@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from minisbert import checkpoint, encoder
+from minisbert import checkpoint, encoder, inference
 from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder, budgeted_batches, find_model
+from minisbert.encoder import SentenceEncoder, find_model
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -170,7 +170,7 @@ def test_encode_is_without_dropout_and_restores_the_mode(tiny, model, training):
 
 def test_the_mode_is_restored_after_an_error_too(tiny, monkeypatch):
     model = SentenceEncoder.load(tiny).train()
-    monkeypatch.setattr(encoder, "pad_batch", lambda rows, pad_id: 1 / 0)
+    monkeypatch.setattr(inference, "pad_batch", lambda rows, pad_id: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.encode(TEXTS)
     assert model.training
@@ -201,39 +201,6 @@ def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
     alone = dict(zip(TEXTS, model.encode(TEXTS, batch_tokens=1), strict=True))
     vectors = model.encode(texts, batch_tokens)
     np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=1e-6, rtol=0)
-
-
-LENGTHS = st.lists(st.integers(2, 50), max_size=40)
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_every_row_stands_in_one_batch(lengths, batch_tokens):
-    batches = budgeted_batches(lengths, batch_tokens)
-    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
-    assert all(batches)
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_keep_their_budget(lengths, batch_tokens):
-    """With every row padded to the longest; only a single row that is larger by itself may exceed it."""
-    for rows in budgeted_batches(lengths, batch_tokens):
-        padded = len(rows) * max(lengths[row] for row in rows)
-        assert padded <= batch_tokens or len(rows) == 1
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_come_longest_first_and_use_their_budget(lengths, batch_tokens):
-    """The largest comes first, so that memory runs out at once or never; no batch could take one more row."""
-    batches = budgeted_batches(lengths, batch_tokens)
-    in_order = [lengths[row] for rows in batches for row in rows]
-    assert in_order == sorted(lengths, reverse=True)
-    for rows in batches[:-1]:
-        assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
-
-
-def test_batches_by_hand():
-    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
-    assert budgeted_batches([], 8) == []
 
 
 # ------------------------------------------------------------------------------------ similarity
