@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
 
-from minisbert import bert as master
+from minisbert import bert
 from minisbert.bert import Bert, BertConfig
 from minisbert.console import InputError
 from minisbert.data import pad_batch
@@ -149,19 +149,19 @@ class FastBert:
     weights are rounded here, and only what they compute is in it: embeddings and result are as in the weights.
     """
 
-    def __init__(self, bert: Bert, dtype: torch.dtype):
-        self.bert = bert
+    def __init__(self, model: Bert, dtype: torch.dtype):
+        self.model = model
         self.dtype = dtype
         self.layers = [
             {name: parameter.detach().to(dtype) for name, parameter in layer.named_parameters()}
-            for layer in bert.layers
+            for layer in model.layers
         ]
 
     def __call__(self, ids: Tensor, mask: Tensor | None = None, trace: dict[str, Tensor] | None = None) -> Tensor:
         """ids (B, T), mask (B, T) -> (B, T, D); ``trace`` gets every layer's output, as in ``Bert.forward``."""
-        self.bert._check(ids, mask, None)
+        self.model._check(ids, mask, None)
         trace = {} if trace is None else trace
-        states = self.bert.embeddings(ids, None)  # (B, T, D)
+        states = self.model.embeddings(ids, None)  # (B, T, D)
         x = states.to(self.dtype)
         for i, weights in enumerate(self.layers):
             x = self.layer(x, mask, weights)
@@ -176,10 +176,10 @@ class FastBert:
 
         def norm(name: str, x: Tensor) -> Tensor:
             weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-            return layer_norm(x, weight.shape, weight, bias, self.bert.config.layer_norm_eps)
+            return layer_norm(x, weight.shape, weight, bias, self.model.config.layer_norm_eps)
 
         def heads(x: Tensor) -> Tensor:
-            return x.unflatten(-1, (self.bert.config.num_attention_heads, -1)).transpose(1, 2)  # (B, H, T, K)
+            return x.unflatten(-1, (self.model.config.num_attention_heads, -1)).transpose(1, 2)  # (B, H, T, K)
 
         query, key, value = (heads(project(f"attention.{name}", x)) for name in ("query", "key", "value"))
         context = attention(query, key, value, mask).transpose(1, 2).flatten(-2)  # (B, T, D)
@@ -190,19 +190,19 @@ class FastBert:
 
 # ---------------------------------------------------------------------------- is it still the same?
 
-KINDS = (Bert, master.Embeddings, master.Layer, master.Attention, master.FeedForward, master.LayerNorm)
+KINDS = (Bert, bert.Embeddings, bert.Layer, bert.Attention, bert.FeedForward, bert.LayerNorm)
 READ = {*KINDS, nn.ModuleList, nn.Linear, nn.Embedding, nn.Dropout, nn.Identity}
 
 
-def same_as_master(bert: Bert) -> bool:
+def same_as_master(model: Bert) -> bool:
     """May ``FastBert`` stand in for this encoder?
 
     Not where a module has been exchanged or has hooks, which it would pass by. And not where somebody has rewritten
     a piece of ``bert.py`` so that it gives other numbers, to see what happens: then that is what must be seen.
     """
-    if any(type(part) not in READ or part._forward_hooks or part._forward_pre_hooks for part in bert.modules()):
+    if any(type(part) not in READ or part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
         return False
-    formulas = (master.gelu, master.layer_norm, master.attention)
+    formulas = (bert.gelu, bert.layer_norm, bert.attention)
     return _same_numbers(formulas + tuple(piece for kind in KINDS for piece in vars(kind).values() if callable(piece)))
 
 
@@ -211,22 +211,22 @@ def _same_numbers(pieces: tuple[Callable, ...]) -> bool:
     """Do both encoders agree in float64, on a tiny one with random weights? Asked once for each set of ``pieces``."""
     config = BertConfig(13, 12, 2, 3, 20, max_position_embeddings=2 * LONG)
     with torch.device("meta"):  # neither memory nor numbers of the caller's random generator
-        bert = Bert(config, pooler=False)
+        model = Bert(config, pooler=False)
     generator = torch.Generator().manual_seed(0)
     random = {
         name: torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        for name, parameter in bert.named_parameters()
+        for name, parameter in model.named_parameters()
     }
-    bert.load_state_dict(random, assign=True)
-    bert.eval()
-    fast = FastBert(bert, torch.float64)
+    model.load_state_dict(random, assign=True)
+    model.eval()
+    fast = FastBert(model, torch.float64)
     with torch.no_grad():
         for tokens in (5, LONG + 1):
             ids = torch.randint(config.vocab_size, (3, tokens), generator=generator)  # (3, T)
             mask = torch.arange(tokens) < torch.tensor([[tokens], [2], [tokens - 2]])  # (3, T)
             for given, real in ((None, torch.ones_like(mask)), (mask, mask)):
                 try:
-                    expected = bert(ids, given)
+                    expected = model(ids, given)
                 except Exception:  # a piece rewritten for the real sizes alone
                     return False
                 if not (fast(ids, given) - expected)[real].abs().max() <= 1e-10:  # also for NaN
