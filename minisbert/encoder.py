@@ -165,7 +165,7 @@ class SentenceEncoder(nn.Module):
                 line.done(sum(map(len, keys)) // ID_BYTES)
         for row, key in enumerate(tokens):
             if rows[key] != row:
-                result[row] = result[rows[key]]
+                result[row] = result[rows[key]].clone()
         if convert == "tensor":
             return result
         return result.numpy() if output == "sentence" else [states.numpy() for states in result]
@@ -187,7 +187,7 @@ class SentenceEncoder(nn.Module):
         ``texts`` may be a generator. ``total`` says, where known, how many there are, for the time left; ``options``
         are those of ``encode``. ``self.truncated`` counts on. Raises ``InputError`` as ``encode``, on the way.
         """
-        truncated = 0
+        truncated = self.truncated = 0
         with Progress(total, progress) as line:
             for chunk in chunks(checked(texts)):
                 result = self.encode(chunk, progress=line, **options)
