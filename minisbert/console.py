@@ -90,6 +90,42 @@ class LiveLine:
             self.width = 0
 
 
+class Progress(LiveLine):
+    """How far a long computation over texts is, with its rate and the time left.
+
+    Both go by tokens: texts come longest first, and by texts the time left would be far off. Where not all texts
+    have been tokenized yet, those that have speak for the others. ``total`` texts; None where nobody knows.
+
+    >>> with Progress(total=2) as line:
+    ...     line.expect(texts=2, tokens=30)
+    ...     line.done(tokens=18)
+    """
+
+    def __init__(self, total: int | None, shown: bool = True):
+        super().__init__()
+        self.total = total
+        self.shown = shown
+        self.started = time.monotonic()
+        self.texts = self.tokens = self.finished = 0
+
+    def expect(self, texts: int, tokens: int) -> None:
+        """So many texts more have been tokenized, and hold so many tokens that must be computed."""
+        self.texts += texts
+        self.tokens += tokens
+
+    def done(self, tokens: int) -> None:
+        self.finished += tokens
+        if self.shown:
+            rate = self.finished / max(time.monotonic() - self.started, 1e-9)
+            left = "" if self.total is None else f", {duration(self.ahead() / rate)} left"
+            share = "" if self.total is None else f" of {self.finished + self.ahead():,.0f}"
+            self.show(f"{self.finished:,}{share} tokens, {rate:,.0f} a second{left}")
+
+    def ahead(self) -> float:
+        """Tokens still to be computed, those of texts not yet tokenized estimated."""
+        return self.tokens * self.total / self.texts - self.finished
+
+
 def duration(seconds: float) -> str:
     """``duration(75) = '1:15'``, ``duration(4000) = '1:06:40'``."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minisbert.assets import ensure
 from minisbert.console import InputError, one_line
-from minisbert.files import read_text
+from minisbert.files import decode, read_text
 
 SPLITS = ("train", "dev", "test")
 MOST_HOSTS = 100  # batches that a row left alone is offered to
@@ -105,17 +105,20 @@ def parse_score(cell: str, where: str) -> float:
     return score
 
 
-def text_lines(text: str, where: str) -> list[str]:
-    """One text a line. ``InputError`` where there is none, and for an empty line, which is no text to encode."""
-    lines = [line.rstrip("\r") for line in text.split("\n")]
-    if lines[-1] == "":  # what follows the last line's end
-        lines.pop()
+def text_lines(lines: Iterable[bytes], where: str) -> Iterator[str]:
+    """One text a line, as they are read: from a file opened in binary, or standard input.
+
+    Raises ``InputError`` for a line that is not UTF-8, for an empty one, which is no text to encode, and at the end
+    where there was no line.
+    """
+    number = 0
     for number, line in enumerate(lines, start=1):
-        if not line.strip():
+        text = decode(line, where, number).removesuffix("\n").rstrip("\r")
+        if not text.strip():
             raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
-    if not lines:
+        yield text
+    if not number:
         raise InputError(f"{where} is empty")
-    return lines
 
 
 # ----------------------------------------------------------------------------------------- batches

@@ -5,10 +5,10 @@ vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) fl
 encoder.similarity(vectors, vectors)  # (2, 2) cosines
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,15 +17,25 @@ from torch import Tensor, nn
 from minisbert.assets import assets, ensure
 from minisbert.bert import Bert
 from minisbert.checkpoint import load_bert, save_bert
-from minisbert.console import InputError, LiveLine, duration, one_line
-from minisbert.data import pad_batch
+from minisbert.console import InputError, Progress, one_line
+from minisbert.device import choose_precision
 from minisbert.files import atomic_folder
+from minisbert.inference import (
+    ID_BYTES,
+    FastBert,
+    batches,
+    check_options,
+    chunks,
+    evaluating,
+    same_as_master,
+    tokenize,
+)
 from minisbert.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
-from minisbert.losses import normalize
+from minisbert.losses import normalize as unit
 from minisbert.pooling import Dense, Pooling
-from minisbert.tokenizer import Tokenizer
+from minisbert.tokenizer import Tokenizer, check_texts, checked
 
-BATCH_TOKENS = 4096  # pads included; the sweet spot of two cores lies at 1,000 to 4,000
+BATCH_TOKENS = 2048  # pads included; the sweet spot of two cores lies at 1,000 to 4,000
 
 
 class SentenceEncoder(nn.Module):
@@ -76,13 +86,18 @@ class SentenceEncoder(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
         vectors = self.unscaled(ids, mask)
-        return normalize(vectors) if self.normalize else vectors
+        return unit(vectors) if self.normalize else vectors
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """The vectors (B, D) before they are scaled to length 1, as the heads of ``heads.py`` read them."""
+        hidden, first = self._states(self.bert, ids, mask)
+        return self.dense(self.pool(hidden, mask, first))
+
+    def _states(self, bert: Bert | FastBert, ids: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Hidden states (B, T, D), and those of the first layer (B, T, D) where the pooling asks for them."""
         trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
-        hidden = self.bert(ids, mask, trace=trace)  # (B, T, D)
-        return self.dense(self.pool(hidden, mask, trace and trace["layers.0"]))
+        hidden = bert(ids, mask, trace=trace)  # (B, T, D)
+        return hidden, trace and trace["layers.0"]
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D), and for ``first-last`` those of the first layer (B, T, D), to vectors (B, D)."""
@@ -93,23 +108,101 @@ class SentenceEncoder(nn.Module):
     def device(self) -> torch.device:
         return self.bert.embeddings.word.weight.device
 
-    def encode(self, texts: Sequence[str], batch_tokens: int = BATCH_TOKENS, progress: bool = False) -> np.ndarray:
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.bert.embeddings.word.weight.dtype
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool | Progress = False,
+        *,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        output: str = "sentence",
+        precision: str = "float32",
+        convert: str = "array",
+    ) -> np.ndarray | Tensor | list:
         """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
 
         An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
-        and counted in ``self.truncated``. ``progress`` shows a live line with rate and time left.
-        Raises ``InputError`` for what is not a list of valid strings.
+        and counted in ``self.truncated``. Texts of the same tokens are computed once.
+
+        batch_tokens  the most tokens of a batch, pads included
+        progress      True for a live line with rate and time left
+        normalize     True for vectors of length 1, False for those before any scaling, None as the model has it
+        truncate_dim  keep so many columns. As in sentence-transformers they are cut behind the model's own scaling,
+                      and are shorter than 1 then; ``normalize=True`` scales what is left
+        output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
+        precision     "float32" (what the weights have), "bfloat16" where the hardware has it, "auto"
+        convert       "array" for numpy, "tensor" for torch, both on the CPU
+
+        Raises ``InputError`` for what is not a list of valid strings, and for an option that cannot be.
         """
-        encoded = self.tokenizer.encode(texts)
-        self.truncated = encoded.truncated
-        vectors = torch.empty(len(encoded), self.width, dtype=self.bert.embeddings.word.weight.dtype)  # (N, D)
-        batches = budgeted_batches([len(ids) for ids in encoded.ids], batch_tokens)
-        with evaluating(self):
-            for rows in announced(batches, len(encoded), "texts", progress):
-                ids, mask = pad_batch([encoded.ids[row] for row in rows], self.tokenizer.pad_id)
-                mask = None if mask is None else mask.to(self.device)
-                vectors[rows] = self(ids.to(self.device), mask).cpu()  # (B, D)
-        return vectors.numpy()
+        check_texts(texts)
+        check_options(self.width, normalize, truncate_dim, output, convert)
+        bert = self._for_inference(precision)
+        line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
+        tokens, self.truncated = tokenize(self.tokenizer, texts)
+        rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
+        # made here, not in inference mode: a caller may compute gradients with what comes back
+        result = torch.empty(len(texts), truncate_dim or self.width, dtype=self.dtype)
+        if output == "token":
+            result = [
+                torch.empty(len(key) // ID_BYTES, self.bert.config.hidden_size, dtype=self.dtype) for key in tokens
+            ]
+        with evaluating(self), torch.autocast(self.device.type, enabled=False), line:
+            line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
+            for keys, ids, mask in batches(list(rows), batch_tokens, self.tokenizer.pad_id, self.device):
+                hidden, first = self._states(bert, ids, mask)
+                places = [rows[key] for key in keys]
+                if output == "sentence":
+                    result[places] = self._finish(hidden, mask, first, normalize, truncate_dim).cpu()
+                else:
+                    for place, states in zip(places, hidden, strict=True):
+                        result[place].copy_(states[: len(result[place])])  # (T, D), without pads
+                line.done(sum(map(len, keys)) // ID_BYTES)
+        for row, key in enumerate(tokens):
+            if rows[key] != row:
+                result[row] = result[rows[key]].clone()
+        if convert == "tensor":
+            return result
+        return result.numpy() if output == "sentence" else [states.numpy() for states in result]
+
+    def _finish(
+        self, hidden: Tensor, mask: Tensor | None, first: Tensor | None, normalize: bool | None, columns: int | None
+    ) -> Tensor:
+        """What ``encode`` makes of hidden states (B, T, D): vectors (B, ``columns``)."""
+        vectors = self.dense(self.pool(hidden, mask, first))  # (B, D)
+        if normalize is None:
+            return (unit(vectors) if self.normalize else vectors)[:, :columns]
+        return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
+
+    def encode_stream(
+        self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
+    ) -> Iterator[np.ndarray | Tensor | list]:
+        """``encode`` for more texts than memory holds: the results of some thousand texts after the other, in order.
+
+        ``texts`` may be a generator. ``total`` says, where known, how many there are, for the time left; ``options``
+        are those of ``encode``. ``self.truncated`` counts on. Raises ``InputError`` as ``encode``, on the way.
+        """
+        truncated = self.truncated = 0
+        with Progress(total, progress) as line:
+            for chunk in chunks(checked(texts)):
+                result = self.encode(chunk, progress=line, **options)
+                truncated = self.truncated = truncated + self.truncated
+                yield result
+
+    def _for_inference(self, precision: str) -> Bert | FastBert:
+        """The encoder in fused operations, or, where that may not stand in for it, the encoder itself."""
+        dtype, _ = choose_precision(precision, self.device)
+        same = same_as_master(self.bert)
+        if dtype == torch.bfloat16 and not same:
+            raise InputError("bfloat16 needs the encoder as bert.py has it; this one has been changed: use float32")
+        if not same:
+            return self.bert
+        return FastBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
@@ -117,7 +210,7 @@ class SentenceEncoder(nn.Module):
         if a.shape[1] != b.shape[1]:
             raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
         dtype = np.result_type(a, b, np.float32)
-        a, b = (normalize(torch.tensor(x.astype(dtype, copy=False))) for x in (a, b))
+        a, b = (unit(torch.tensor(x.astype(dtype, copy=False))) for x in (a, b))
         return (a @ b.T).numpy()
 
     def save(self, folder: str | Path) -> None:
@@ -137,19 +230,6 @@ class SentenceEncoder(nn.Module):
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards every module has its own mode again (a caller may have frozen some)."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-@contextmanager
 def model_folder(folder: str | Path) -> Iterator[Path]:
     """A new folder to write a model to, which replaces the model at ``folder``, and nothing but a model, atomically."""
     folder = Path(folder)
@@ -157,32 +237,6 @@ def model_folder(folder: str | Path) -> Iterator[Path]:
         raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
     with atomic_folder(folder) as partial:
         yield partial
-
-
-def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Row numbers in batches of like length, longest first, of at most ``batch_tokens`` tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    batches: list[list[int]] = []
-    longest = 0  # tokens of the longest row of the current batch: every row is padded to it
-    for row in order:
-        if not batches or longest * (len(batches[-1]) + 1) > batch_tokens:
-            batches.append([])
-            longest = lengths[row]
-        batches[-1].append(row)
-    return batches
-
-
-def announced(batches: list[list[int]], total: int, noun: str, progress: bool) -> Iterator[list[int]]:
-    """The batches, one after the other; with ``progress`` a live line says how far it is and how long it will take."""
-    with LiveLine() as line:
-        started, done = time.monotonic(), 0
-        for rows in batches:
-            yield rows
-            done += len(rows)
-            if progress:
-                rate = done / (time.monotonic() - started)
-                left = duration((total - done) / rate)
-                line.show(f"{done:,} of {total:,} {noun}, {rate:,.0f} a second, {left} left")
 
 
 def find_model(model: str | Path) -> Path:

@@ -11,7 +11,7 @@ import numpy as np
 
 from minisbert.console import InputError, run_command, say
 from minisbert.data import SPLITS, ScoredPair, load_scored_pairs
-from minisbert.device import choose_device
+from minisbert.device import choose_device, keep_freed_memory
 from minisbert.encoder import SentenceEncoder
 from minisbert.metrics import pearson, spearman
 
@@ -87,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     pairs = load_scored_pairs(options.data, options.split or "")
     check_scores(pairs, options.data)
+    keep_freed_memory()
     encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
     result = evaluate(encoder, pairs, progress=True)
     if encoder.truncated:

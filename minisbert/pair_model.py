@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.checkpoint import read_safetensors, write_safetensors
-from minisbert.console import InputError, one_line
+from minisbert.console import InputError, Progress, one_line
 from minisbert.data import MAX_SCORE, pad_batch
-from minisbert.encoder import BATCH_TOKENS, SentenceEncoder, announced, budgeted_batches, evaluating, model_folder
+from minisbert.encoder import BATCH_TOKENS, SentenceEncoder, model_folder
 from minisbert.files import read_json, write_json
 from minisbert.heads import HEADS, ConcatHead, Head, JointHead
+from minisbert.inference import budgeted_batches, evaluating
 from minisbert.layout import fill
 from minisbert.tokenizer import Encoded
 
@@ -111,9 +112,11 @@ class PairModel(nn.Module):
         lengths = self.lengths(encoded)
         shape = (len(lengths), len(self.labels)) if self.task == "classes" else (len(lengths),)
         outputs = torch.empty(shape, dtype=self.head.mlp[-1].weight.dtype)
-        with evaluating(self):
-            for rows in announced(budgeted_batches(lengths, batch_tokens), len(lengths), "pairs", progress):
+        with evaluating(self), Progress(len(lengths), progress) as line:
+            line.expect(len(lengths), sum(lengths))
+            for rows in budgeted_batches(lengths, batch_tokens):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
+                line.done(sum(lengths[row] for row in rows))
         return self.readable(outputs).numpy()
 
     def readable(self, outputs: Tensor) -> Tensor:

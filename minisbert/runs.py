@@ -21,7 +21,7 @@ import torch
 from minisbert import __version__, plot
 from minisbert.console import InputError, LiveLine, duration, say
 from minisbert.files import atomic_file, write_json
-from minisbert.state import Interrupts, Progress, fingerprint, load_state, random_state, save_state, set_random_state
+from minisbert.state import Interrupts, RunState, fingerprint, load_state, random_state, save_state, set_random_state
 from minisbert.tasks import Scores, Task
 from minisbert.team import Team
 
@@ -59,7 +59,7 @@ class Run:
     def __init__(self, options: argparse.Namespace, task: Task, optimizer: torch.optim.Optimizer, team: Team):
         self.task, self.optimizer, self.team = task, optimizer, team
         self.batch_size, self.seed, self.plots = options.batch_size, options.seed, options.plots
-        self.now, self.rows = Progress(), fingerprint(task.encoded)
+        self.now, self.rows = RunState(), fingerprint(task.encoded)
         self.order = torch.Generator().manual_seed(self.seed)  # its own: dropout must not change which rows meet
         if options.resume:
             self.out = Path(options.resume)

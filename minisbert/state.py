@@ -26,7 +26,7 @@ from minisbert.tokenizer import Encoded
 
 
 @dataclass
-class Progress:
+class RunState:
     """Where a run stands, but for tensors."""
 
     step: int = 0  # optimizer steps made
@@ -47,7 +47,7 @@ def save_state(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     randomness: dict[str, Tensor],
-    progress: Progress,
+    progress: RunState,
     data: str,
 ) -> None:
     """Replace the state at ``folder``, atomically. ``data`` says which rows these are (``fingerprint``)."""
@@ -64,7 +64,7 @@ def save_state(
 
 def load_state(
     folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
-) -> tuple[Progress, dict[str, Tensor]]:
+) -> tuple[RunState, dict[str, Tensor]]:
     """Fill network and optimizer -> the progress and the random generators' states.
 
     Raises ``InputError`` where the state is not one of this network, optimizer and data. Sets the number of threads
@@ -88,7 +88,7 @@ def load_state(
         say(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
     torch.set_num_threads(about["threads"])
     try:
-        return Progress(**about["progress"]), _under("random.", tensors)
+        return RunState(**about["progress"]), _under("random.", tensors)
     except TypeError as error:
         raise InputError(f"{folder}/state.json was written by another version: {error}") from error
 

@@ -6,7 +6,7 @@ cutting of the file are cleared, the limit is the model's, and every text that i
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -218,6 +218,12 @@ def check_texts(texts: Sequence[str]) -> None:
         raise InputError("a list of texts is needed, not one string: put it in brackets")
     if not hasattr(texts, "__len__"):  # a generator would be used up by this check
         raise InputError(f"a list of texts is needed, not {type(texts).__name__}")
+    for _ in checked(texts):
+        pass
+
+
+def checked(texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one; ``InputError`` says where one is not a valid Unicode string."""
     for i, text in enumerate(texts):
         if not isinstance(text, str):
             raise InputError(f"text {i} is not a string but {type(text).__name__}: {one_line(text)}")
@@ -227,3 +233,4 @@ def check_texts(texts: Sequence[str]) -> None:
             raise InputError(
                 f"text {i} is not valid Unicode: a lone surrogate at character {error.start} of {one_line(text)}"
             ) from error
+        yield text

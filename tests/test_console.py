@@ -247,3 +247,29 @@ def test_one_line_is_one_printable_line(value):
     assert len(shown.splitlines()) == 1
     assert shown.isprintable()
     assert shown.encode("utf-8").decode("utf-8") == shown
+
+
+def test_progress_estimates_by_tokens_what_texts_ahead_will_hold(monkeypatch):
+    """Half of 10 texts have been tokenized, 100 tokens: 200 in all. After 4 seconds 50 of them are done."""
+    shown = []
+    monkeypatch.setattr(console.Progress, "show", lambda _line, text: shown.append(text))
+    clock = iter([100.0, 100.0, 104.0, 110.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    line = console.Progress(total=10)
+    line.expect(texts=5, tokens=100)
+    line.done(tokens=50)
+    assert shown == ["50 of 200 tokens, 12 a second, 0:12 left"]
+    line.expect(texts=5, tokens=20)
+    line.done(tokens=50)
+    assert shown[1:] == ["100 of 120 tokens, 10 a second, 0:02 left"]
+
+
+def test_progress_without_a_total_has_no_time_left(monkeypatch):
+    shown = []
+    monkeypatch.setattr(console.Progress, "show", lambda _line, text: shown.append(text))
+    clock = iter([0.0, 0.0, 2.0])
+    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
+    line = console.Progress(total=None)
+    line.expect(texts=1, tokens=2000)
+    line.done(tokens=2000)
+    assert shown == ["2,000 tokens, 1,000 a second"]

@@ -1,5 +1,6 @@
 """Readers of sentence pairs, and batches."""
 
+import io
 import re
 from itertools import pairwise
 
@@ -197,10 +198,11 @@ def test_an_unknown_split_is_told_before_anything_is_fetched(monkeypatch):
         ("a\r\nb\r\n", ["a", "b"]),
         (" a \n", [" a "]),
         ("a\u0085b\u2028c\n\x0cd", ["a\u0085b\u2028c", "\x0cd"]),
+        ("\ufeffa\nb", ["a", "b"]),  # the byte order mark is no text
     ],
 )
 def test_text_lines(text, expected):
-    assert text_lines(text, "stdin") == expected
+    assert list(text_lines(io.BytesIO(text.encode()), "stdin")) == expected
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_text_lines(text, expected):
 )
 def test_text_lines_without_text(text, message):
     with pytest.raises(InputError, match=message):
-        text_lines(text, "stdin")
+        list(text_lines(io.BytesIO(text.encode()), "stdin"))
 
 
 # ---------------------------------------------------------------------------------------- batches

@@ -1,11 +1,14 @@
 """Devices and precisions: what is taken by itself, what is refused and why."""
 
+import ctypes
+import sys
+
 import pytest
 import torch
 
 from minisbert import device
 from minisbert.console import InputError
-from minisbert.device import bfloat16_hardware, choose_device, choose_precision
+from minisbert.device import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
 
 CPU = torch.device("cpu")
 
@@ -65,3 +68,37 @@ def test_an_unknown_precision_names_the_known():
 def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, able):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     assert bfloat16_hardware(torch.device("cuda"))[0] == able
+
+
+class Library:
+    """Notes what the C library is asked for."""
+
+    def __init__(self):
+        self.asked = []
+
+    def mallopt(self, name: int, value: int) -> None:
+        self.asked.append((name, value))
+
+
+def test_freed_memory_is_kept_where_there_is_glibc(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    keep_freed_memory()
+    assert library.asked == [(-3, 32 * 1024 * 1024), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
+def test_without_glibc_nothing_happens(monkeypatch):
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    keep_freed_memory()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks glibc itself")
+def test_glibc_takes_the_numbers():
+    try:
+        library = ctypes.CDLL("libc.so.6")
+    except OSError:
+        pytest.skip("no glibc here")
+    assert library.mallopt(device.MMAP_THRESHOLD, 2**25) == 1

@@ -4,6 +4,7 @@ import errno
 import io
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from minisbert import encode
+from minisbert import device, encode, inference
 from minisbert.console import InputError
 from minisbert.encode import main
 from minisbert.encoder import SentenceEncoder
@@ -96,6 +97,77 @@ def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, ca
     assert list(out.parent.iterdir()) == [out]
 
 
+def test_a_long_file_is_streamed_in_parts(tiny, lines, tmp_path, monkeypatch):
+    """In parts of a text or two, none kept: the file is what one call for all texts gives."""
+    sizes = []
+
+    def in_parts(texts: Iterable[str]) -> Iterator[list[str]]:
+        for chunk in inference.chunks(texts, 20):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr("minisbert.encoder.chunks", in_parts)
+    main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
+    assert sizes == [1, 2, 1]
+    vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, SentenceEncoder.load(tiny).encode(TEXTS), atol=1e-6, rtol=0)
+
+
+def test_a_file_that_changes_meanwhile_is_told_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
+    load = SentenceEncoder.load
+
+    def slow_load(*arguments: object) -> SentenceEncoder:
+        with open(lines, "a", encoding="utf-8") as file:
+            file.write("a bird\n")
+        return load(*arguments)
+
+    monkeypatch.setattr(SentenceEncoder, "load", slow_load)
+    with pytest.raises(InputError, match="4 texts were counted and 5 encoded: was the file changed"):
+        main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
+    assert list(tmp_path.iterdir()) == [lines]
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (["--truncate-dim", "5"], {"truncate_dim": 5}),
+        (["--truncate-dim", "5", "--normalize"], {"truncate_dim": 5, "normalize": True}),
+        (["--no-normalize", "--batch-tokens", "8"], {"normalize": False, "batch_tokens": 8}),
+    ],
+)
+@pytest.mark.parametrize("from_file", [True, False])
+def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options, from_file):
+    source = ["--file", str(lines)] if from_file else TEXTS
+    main(["--model", str(tiny), "--out", str(tmp_path / "v.npy"), *flags, *source])
+    expected = SentenceEncoder.load(tiny).encode(TEXTS, **options)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch, able):
+    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16" if able else "flags : avx2")
+    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "cpuinfo")
+    command = ["--model", str(tiny), "--device", "cpu", "--precision", "bfloat16", "--out", str(tmp_path / "v.npy")]
+    if not able:
+        with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
+            main([*command, *TEXTS])
+        assert not (tmp_path / "v.npy").exists()
+        return
+    main([*command, *TEXTS])
+    vectors, exact = np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS)
+    assert 0 < abs(vectors - exact).max() < 0.03
+
+
+def test_states_of_tokens_are_written_one_below_the_other(tiny, lines, tmp_path, capsys):
+    out = tmp_path / "states.safetensors"
+    main(["--model", str(tiny), "--file", str(lines), "--output", "token", "--out", str(out)])
+    model, found = SentenceEncoder.load(tiny), load_file(out)
+    assert found["lengths"].tolist() == [len(ids) for ids in model.tokenizer.encode(TEXTS).ids]
+    np.testing.assert_array_equal(found["states"], np.concatenate(model.encode(TEXTS, output="token")))
+    assert "wrote 4 texts' states of width 24" in capsys.readouterr().err
+
+
 def test_whoever_may_read_one_format_may_read_the_other(tiny, tmp_path):
     for name in ("v.npy", "v.safetensors"):
         main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
@@ -127,7 +199,10 @@ def full_disk_for_tensors(*_arguments, **_options):
 
 @pytest.mark.parametrize(
     ("name", "saver", "failure"),
-    [("v.npy", "encode.np.save", full_disk), ("v.safetensors", "checkpoint.save_file", full_disk_for_tensors)],
+    [
+        ("v.npy", "encode.np.lib.format.write_array_header_1_0", full_disk),
+        ("v.safetensors", "checkpoint.save_file", full_disk_for_tensors),
+    ],
 )
 def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):
     (tmp_path / name).write_text("the old vectors")
@@ -163,6 +238,11 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(tiny, tmp_path, 
         (["a cat", "--out", "vectors"], r"must end in \.npy or \.safetensors"),
         (["a cat", "--model", "no-model"], "neither a folder nor one of all-MiniLM-L6-v2"),
         (["a cat", "--device", "tpu"], "device 'tpu' cannot be used"),
+        (["a cat", "--output", "token"], r"--output token needs --out F\.safetensors"),
+        (["a cat", "--output", "token", "--out", "v.npy"], r"--output token needs --out F\.safetensors"),
+        (["a cat", "--output", "word"], "output 'word' is not one of sentence, token"),
+        (["a cat", "--truncate-dim", "25"], "truncate_dim 25 is not in 1 to 24"),
+        (["a cat", "--precision", "int8"], "precision 'int8' is not one of"),
     ],
 )
 def test_what_cannot_be_used_is_an_error(tiny, arguments, message):

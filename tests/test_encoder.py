@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
-from minisbert import checkpoint, encoder
+from minisbert import checkpoint, device, encoder, inference
 from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder, budgeted_batches, find_model
+from minisbert.encoder import SentenceEncoder, find_model
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -170,7 +170,7 @@ def test_encode_is_without_dropout_and_restores_the_mode(tiny, model, training):
 
 def test_the_mode_is_restored_after_an_error_too(tiny, monkeypatch):
     model = SentenceEncoder.load(tiny).train()
-    monkeypatch.setattr(encoder, "pad_batch", lambda rows, pad_id: 1 / 0)
+    monkeypatch.setattr(inference, "pad_batch", lambda rows, pad_id: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.encode(TEXTS)
     assert model.training
@@ -203,37 +203,181 @@ def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
     np.testing.assert_allclose(vectors, np.stack([alone[text] for text in texts]), atol=1e-6, rtol=0)
 
 
-LENGTHS = st.lists(st.integers(2, 50), max_size=40)
+# ------------------------------------------------------------------------------ options of encode
 
 
-@given(LENGTHS, st.integers(1, 300))
-def test_every_row_stands_in_one_batch(lengths, batch_tokens):
-    batches = budgeted_batches(lengths, batch_tokens)
-    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
-    assert all(batches)
+def test_texts_of_the_same_tokens_are_computed_once(tiny, model, monkeypatch):
+    """Twelve texts, of which three differ; the vectors stand in every row all the same."""
+    other, seen = SentenceEncoder.load(tiny), []
+    forward = inference.FastBert.__call__
+    monkeypatch.setattr(
+        inference.FastBert, "__call__", lambda fast, ids, *a, **k: seen.append(len(ids)) or forward(fast, ids, *a, **k)
+    )
+    texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
+    vectors = other.encode(texts)
+    assert sum(seen) == 3
+    alone = np.concatenate([model.encode([text]) for text in texts])
+    np.testing.assert_allclose(vectors, alone, atol=1e-6, rtol=0)
 
 
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_keep_their_budget(lengths, batch_tokens):
-    """With every row padded to the longest; only a single row that is larger by itself may exceed it."""
-    for rows in budgeted_batches(lengths, batch_tokens):
-        padded = len(rows) * max(lengths[row] for row in rows)
-        assert padded <= batch_tokens or len(rows) == 1
+def test_every_text_that_was_cut_is_counted_copies_too(model):
+    model.encode(["cat " * 20, "a dog", "cat " * 20])
+    assert model.truncated == 2
 
 
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_come_longest_first_and_use_their_budget(lengths, batch_tokens):
-    """The largest comes first, so that memory runs out at once or never; no batch could take one more row."""
-    batches = budgeted_batches(lengths, batch_tokens)
-    in_order = [lengths[row] for rows in batches for row in rows]
-    assert in_order == sorted(lengths, reverse=True)
-    for rows in batches[:-1]:
-        assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
+def test_rows_are_copied_and_not_shared(model):
+    states = model.encode(["a dog", "a dog"], output="token")
+    states[0][:] = 0
+    assert abs(states[1]).max() > 0
 
 
-def test_batches_by_hand():
-    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
-    assert budgeted_batches([], 8) == []
+def by_hand(tiny: Path, text: str) -> np.ndarray:
+    """The mean of a text's hidden states, by the encoder itself, before any scaling: (D,) float64."""
+    plain = SentenceEncoder.load(tiny).double()
+    with torch.inference_mode():
+        return plain.bert(torch.tensor(plain.tokenizer.encode([text]).ids))[0].numpy().mean(axis=0)
+
+
+@pytest.mark.parametrize("truncate_dim", [None, 1, 7, 24])
+@pytest.mark.parametrize("normalize", [None, True, False])
+def test_normalize_and_truncate_dim(tiny, model, normalize, truncate_dim):
+    """None: the model's own scaling, then the cut. True: the cut, then scaling. False: no scaling."""
+    expected = np.stack([by_hand(tiny, text) for text in TEXTS])
+    if normalize is None:
+        expected = expected / np.sqrt((expected**2).sum(axis=1, keepdims=True))
+    expected = expected[:, :truncate_dim]
+    if normalize:
+        expected = expected / np.sqrt((expected**2).sum(axis=1, keepdims=True))
+    vectors = model.encode(TEXTS, normalize=normalize, truncate_dim=truncate_dim)
+    assert vectors.shape == expected.shape
+    np.testing.assert_allclose(vectors, expected, atol=2e-6, rtol=0)
+
+
+def test_a_model_without_scaling_can_be_asked_for_it(plain):
+    model = SentenceEncoder.load(plain, pooling="mean")
+    lengths = np.linalg.norm(model.encode(TEXTS), axis=1)
+    assert abs(lengths - 1).min() > 0.01
+    np.testing.assert_allclose(np.linalg.norm(model.encode(TEXTS, normalize=True), axis=1), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("convert", ["array", "tensor"])
+@pytest.mark.parametrize("batch_tokens", [1, 16, 10_000])
+def test_output_of_tokens(tiny, model, convert, batch_tokens):
+    """Each text's hidden states without pads, as the encoder gives them for the text alone."""
+    states = model.encode(TEXTS, batch_tokens, output="token", convert=convert)
+    plain = SentenceEncoder.load(tiny)
+    for text, found in zip(TEXTS, states, strict=True):
+        with torch.inference_mode():
+            expected = plain.bert(torch.tensor(plain.tokenizer.encode([text]).ids))[0].numpy()
+        assert type(found) is (np.ndarray if convert == "array" else torch.Tensor)
+        np.testing.assert_allclose(np.asarray(found), expected, atol=2e-6, rtol=0)
+
+
+def test_no_texts_give_no_tokens(model):
+    assert model.encode([], output="token") == []
+
+
+def test_a_tensor_can_be_trained_on(model):
+    vectors = model.encode(TEXTS, convert="tensor")
+    assert type(vectors) is torch.Tensor
+    np.testing.assert_array_equal(vectors.numpy(), model.encode(TEXTS))
+    weight = torch.ones(24, requires_grad=True)
+    (vectors @ weight).sum().backward()  # an inference tensor would refuse
+    np.testing.assert_allclose(weight.grad, vectors.sum(dim=0), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"output": "word"}, "output 'word' is not one of sentence, token"),
+        ({"convert": "list"}, "convert 'list' is not one of array, tensor"),
+        ({"precision": "int8"}, "precision 'int8' is not one of auto, float32, bfloat16"),
+        ({"truncate_dim": 0}, "truncate_dim 0 is not in 1 to 24"),
+        ({"truncate_dim": 25}, "truncate_dim 25 is not in 1 to 24"),
+        ({"truncate_dim": -3}, "truncate_dim -3 is not in 1 to 24"),
+        ({"truncate_dim": 5, "output": "token"}, "are for sentence vectors"),
+        ({"normalize": False, "output": "token"}, "are for sentence vectors"),
+    ],
+)
+def test_an_option_that_cannot_be_is_an_error(model, options, message):
+    with pytest.raises(InputError, match=message):
+        model.encode(TEXTS, **options)
+    with pytest.raises(InputError, match=message):
+        list(model.encode_stream(TEXTS, **options))
+
+
+@pytest.mark.parametrize(("flags", "able"), [("avx2", False), ("avx2 avx512_bf16", True)])
+def test_bfloat16_where_the_cpu_has_it(model, monkeypatch, tmp_path, flags, able):
+    (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "cpuinfo")
+    exact = model.encode(TEXTS)
+    if not able:
+        with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
+            model.encode(TEXTS, precision="bfloat16")
+        np.testing.assert_array_equal(model.encode(TEXTS, precision="auto"), exact)
+        return
+    for precision in ("bfloat16", "auto"):
+        vectors = model.encode(TEXTS, precision=precision)
+        assert vectors.dtype == np.float32
+        assert (vectors != exact).any(axis=1).all()  # it was computed otherwise
+        np.testing.assert_allclose((vectors * exact).sum(axis=1), 1, atol=1e-3, rtol=0)
+
+
+def test_a_training_loops_autocast_does_not_reach_in(model):
+    expected = model.encode(TEXTS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        np.testing.assert_array_equal(model.encode(TEXTS), expected)
+
+
+@pytest.mark.parametrize("pooling", ["first-last", "pooler", "cls+max", "mean+attention"])
+def test_every_pooling_reads_what_it_needs(tiny, pooling):
+    model = SentenceEncoder.load(tiny, pooling=pooling)
+    with torch.inference_mode():
+        expected = torch.cat([model(torch.tensor([ids])) for ids in model.tokenizer.encode(TEXTS).ids]).numpy()
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=2e-6, rtol=0)
+
+
+# --------------------------------------------------------------------------------- encode_stream
+
+
+@given(st.lists(st.sampled_from(TEXTS), max_size=15), st.integers(1, 100))
+@settings(max_examples=25, deadline=None)
+def test_a_stream_gives_what_a_list_gives(model, texts, characters):
+    """Whatever the chunks; from a generator, whose texts are read once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(encoder, "chunks", lambda given: inference.chunks(given, characters))
+        parts = list(model.encode_stream(iter(texts)))
+        assert model.truncated == sum(text == TEXTS[2] for text in texts)
+    assert [len(part) for part in parts] == [len(chunk) for chunk in inference.chunks(texts, characters)]
+    if texts:
+        np.testing.assert_allclose(np.concatenate(parts), model.encode(texts), atol=1e-6, rtol=0)
+
+
+def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
+    monkeypatch.setattr(encoder, "chunks", lambda given: inference.chunks(given, 10))
+    read = []
+    vectors = model.encode_stream((read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert="tensor")
+    assert read == []
+    assert next(vectors).shape == (1, 3)
+    assert read == [0]
+
+
+@pytest.mark.parametrize(("bad", "message"), [(3, "text 2 is not a string but int"), ("\ud800", "text 2 is not valid")])
+def test_a_stream_names_the_text_that_cannot_be_read(model, monkeypatch, bad, message):
+    monkeypatch.setattr(encoder, "chunks", lambda given: inference.chunks(given, 5))
+    with pytest.raises(InputError, match=message):
+        list(model.encode_stream(["a dog", "a cat", bad, "moon"]))
+
+
+def test_progress_is_shown_in_tokens(model, monkeypatch):
+    shown = []
+    monkeypatch.setattr(encoder.Progress, "show", lambda _line, text: shown.append(text))
+    model.encode(["a dog", "moon", "moon"], batch_tokens=4, progress=True)  # 4 + 3 tokens, [CLS] and [SEP] among them
+    assert [text.split(",")[0] for text in shown] == ["4 of 7 tokens", "7 of 7 tokens"]
+    assert shown[-1].endswith("0:00 left")
+    shown.clear()
+    model.encode(TEXTS)
+    assert shown == []
 
 
 # ------------------------------------------------------------------------------------ similarity
@@ -412,3 +556,23 @@ def test_we_open_what_sentence_transformers_saved(source, request, tmp_path):
     assert model.tokenizer.limit == theirs.max_seq_length
     vectors = theirs.encode(TEXTS, convert_to_tensor=True)
     assert_parity(f"{source}, saved by them", torch.from_numpy(model.encode(TEXTS)), vectors, MINILM_VECTOR)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("truncate_dim", "normalize"), [(None, None), (7, None), (7, True), (20, True)])
+def test_sentence_transformers_cuts_and_scales_alike(tiny, model, truncate_dim, normalize):
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(tiny), device="cpu", truncate_dim=truncate_dim)
+    expected = theirs.encode(TEXTS, normalize_embeddings=bool(normalize))
+    vectors = model.encode(TEXTS, truncate_dim=truncate_dim, normalize=normalize)
+    np.testing.assert_allclose(vectors, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.reference
+def test_sentence_transformers_has_the_same_tokens(tiny, model):
+    from sentence_transformers import SentenceTransformer
+
+    expected = SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, output_value="token_embeddings")
+    for ours, theirs in zip(model.encode(TEXTS, output="token"), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-6, rtol=0)

@@ -12,11 +12,11 @@ from torch import nn
 
 from minisbert import state
 from minisbert.console import InputError
-from minisbert.state import Interrupts, Progress, fingerprint, load_state, random_state, save_state, set_random_state
+from minisbert.state import Interrupts, RunState, fingerprint, load_state, random_state, save_state, set_random_state
 from minisbert.tokenizer import Encoded
 
 CPU = torch.device("cpu")
-PROGRESS = Progress(
+PROGRESS = RunState(
     step=7, position=2, before={"dev": {"spearman": 0.25}}, evaluated=5, best=0.1 + 0.2, waited=1, recent=[1 / 3, 2e-17]
 )
 
@@ -58,10 +58,10 @@ def test_from_a_state_training_goes_on_to_the_same_bits(saved, tmp_path):
 
 def test_a_state_before_the_first_step(tmp_path):
     network, optimizer = made(seed=1)
-    save_state(tmp_path / "state", network, optimizer, random_state(CPU), Progress(), "rows")
+    save_state(tmp_path / "state", network, optimizer, random_state(CPU), RunState(), "rows")
     other, its_optimizer = made(seed=2)
     progress, _ = load_state(tmp_path / "state", other, its_optimizer, "rows")
-    assert progress == Progress()
+    assert progress == RunState()
     assert torch.equal(network[1].weight, other[1].weight)
 
 
@@ -103,14 +103,14 @@ def test_a_full_disk_keeps_the_state_before(saved, tmp_path, monkeypatch):
 
     monkeypatch.setattr(state, "write_json", full)  # the tensors are written by then
     with pytest.raises(OSError, match="No space left"):
-        save_state(tmp_path / "state", *made(seed=3), random_state(CPU), Progress(step=8), "rows")
+        save_state(tmp_path / "state", *made(seed=3), random_state(CPU), RunState(step=8), "rows")
     assert (tmp_path / "state" / "state.safetensors").read_bytes() == before
     assert load_state(tmp_path / "state", *made(seed=1), "rows")[0] == PROGRESS
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
 def test_progress_survives_json_to_the_last_bit():
-    assert Progress(**json.loads(json.dumps(dataclasses.asdict(PROGRESS)))) == PROGRESS
+    assert RunState(**json.loads(json.dumps(dataclasses.asdict(PROGRESS)))) == PROGRESS
 
 
 @pytest.mark.parametrize("other", [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]])
