@@ -25,7 +25,7 @@ np.set_printoptions(precision=4, suppress=True, linewidth=110)
 
 def largest_difference(a: Any, b: Any) -> float:
     """The largest absolute difference of two arrays or tensors of one shape, taken in float64."""
-    a, b = (torch.as_tensor(x).detach().double() for x in (a, b))
+    a, b = (x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double) for x in (a, b))
     if a.shape != b.shape:
         raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number")
     return (a - b).abs().max().item()
