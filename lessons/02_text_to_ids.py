@@ -263,7 +263,7 @@ assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three token
 # 2. `tokenizer.encode(["the the the ..."])` with 300 words: read `.truncated` and the number of ids. Why must a
 #    program say that it has cut a text?
 # 3. Which ten `##` pieces are the most frequent in the STS Benchmark? Are they endings?
-# 4. Graded: `python -m lessons.check start 02`, then `run 02`; `hint 02` when you are stuck.
+# 4. Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when you are stuck.
 #
 # ## Sources
 #

@@ -248,7 +248,8 @@ with torch.no_grad():
 # 1. Read `layers.3.attention.query.bias` by hand, byte by byte, as above.
 # 2. How many bytes would the file have in float16? Which numbers could be lost?
 # 3. `dialects.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
-# 4. Graded: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are stuck.
+# 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are
+#    stuck.
 #
 # ## Sources
 #

@@ -102,8 +102,10 @@ def draw(plt):
     left.set(title="Cosine of position vectors", xlabel="position", ylabel="position")
     drawn.colorbar(image, ax=left, shrink=0.8)
     places = np.arange(len(tokens))
-    right.bar(places - 0.2, first.std(1, correction=0), width=0.4, label="sum of the three rows", color="#8bb8de")
-    right.bar(places + 0.2, second.std(1, correction=0), width=0.4, label="after LayerNorm", color="#1f4e79")
+    right.bar(
+        places - 0.2, first.std(1, correction=0).numpy(), width=0.4, label="sum of the three rows", color="#8bb8de"
+    )
+    right.bar(places + 0.2, second.std(1, correction=0).numpy(), width=0.4, label="after LayerNorm", color="#1f4e79")
     right.set_xticks(places, tokens, rotation=45, ha="right")
     right.set(title="Standard deviation over the columns", ylim=(0, 0.95))
     right.legend(frameon=False, loc="upper right")

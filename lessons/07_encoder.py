@@ -196,8 +196,9 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 # 2. Compare in float64: `encoder.double()` on our side, `double=True` for the reference. How large is the largest
 #    difference now, and what does that prove that float32 could not?
 # 3. The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
-# 4. Graded: `python -m lessons.check graft` puts the pieces that you have solved into the running model and compares
-#    its layers with the reference.
+# 4. Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`, `hint 07`.
+#    And `python -m lessons.check graft` puts every piece that you have solved into the running model and compares its
+#    layers with the reference.
 #
 # ## Sources
 #

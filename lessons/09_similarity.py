@@ -196,8 +196,7 @@ assert largest_difference(wrong_u, u) > 0.1, "for the vectors are different"
 # 2. Papers on STS12 to STS16 report "all" or "mean" over several sets. Split this test set by genre (it is in the
 #    file's first column) and compute both. How far apart are they?
 # 3. What Spearman would a model reach that is perfect, but rounds its answers to whole numbers from 0 to 5?
-# 4. Graded: the cosine matrix, Pearson, and Spearman with ties: `python -m lessons.check start 09`, `run 09`, `hint
-#    09`.
+# 4. Graded: Pearson, ranks with ties, Spearman: `python -m lessons.check start 09`, `run 09`, `hint 09`.
 #
 # ## Sources
 #
