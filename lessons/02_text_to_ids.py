@@ -267,6 +267,6 @@ assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three token
 #
 # ## Sources
 #
-# - Schuster and Nakajima 2012, *Japanese and Korean voice search*, section 4: where word pieces come from.
+# - Schuster and Nakajima 2012, *Japanese and Korean voice search*: where word pieces come from.
 # - Wu et al. 2016, *Google's neural machine translation system*, section 4.1: word pieces in translation.
 # - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces.

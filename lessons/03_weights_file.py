@@ -255,4 +255,4 @@ with torch.no_grad():
 #
 # - The safetensors format: the README of huggingface/safetensors, section "Format".
 # - Devlin et al. 2019, *BERT*, section 3: L, H and A of the base and the large model (there H is our D, A our H).
-# - Wang et al. 2020, *MiniLM*, table 1: the sizes of the small models.
+# - Wang et al. 2020, *MiniLM*, section 3: what the small model was taught.

@@ -76,6 +76,7 @@ tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in ours}
 rows = compare(ours, theirs, inputs["mask"], tolerances)
 print_rows(rows)
 assert first_divergence(rows) is None, "every tensor within its tolerance"
+assert max(row.difference for row in rows) < 1e-5, "a few millionths"
 assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every layer was compared"
 
 # %% [markdown]

@@ -200,7 +200,7 @@ assert largest_difference(wrong_u, u) > 0.1, "for the vectors are different"
 #
 # ## Sources
 #
-# - Cer et al. 2017, *SemEval-2017 task 1*, sections 3 and 8: the scale and the STS Benchmark.
+# - Cer et al. 2017, *SemEval-2017 task 1*, sections 2 and 8: the scale and the STS Benchmark.
 # - Spearman 1904, *The proof and measurement of association between two things*.
 # - Reimers, Beyer and Gurevych 2016, *Task-oriented intrinsic evaluation of semantic textual similarity*: Pearson can
 #   mislead.

@@ -236,7 +236,7 @@ assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of t
 # %% [markdown]
 # ## Break it
 #
-# Three bugs that stood in published notebooks. Each one trains without an error, and the score is above zero.
+# Three bugs that stood in published notebooks. Each one trains without an error.
 #
 # - *head reads the first sentence only*: u is given twice.
 # - *second ids from the first*: a line was copied, and b's ids are those of a. The same result by another way.
@@ -270,7 +270,6 @@ with planted(MISTAKES["both towers read the joined pair"]):
 
 for name, value in result.items():
     print(f"{name:36} dev Pearson {value:5.1f}")
-assert min(result.values()) > 0, "none of them looks broken"
 assert 30 < result["both towers read the joined pair"] < 70, "the encoder has seen both: wrong, and not hopeless"
 assert result["u - v without the absolute value"] < result["siamese"], "the sign is noise to a symmetric question"
 
@@ -306,6 +305,6 @@ for name in ("head reads the first sentence only", "second ids from the first"):
 # ## Sources
 #
 # - Devlin et al. 2019, *BERT*, section 4.1 and figure 4a: a pair in one input.
-# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3, table 6 (what is concatenated), section 7 (65 hours against
-#   5 seconds).
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 1 (65 hours against 5 seconds), section 3, table 6 (what is
+#   concatenated).
 # - Humeau et al. 2020, *Poly-encoders*, section 4: between joint and siamese.

@@ -86,32 +86,36 @@ assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, "down the gradient
 # Left: the push on a negative (the slope of the loss with respect to its cosine) by how near it is; the positive has a
 # cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Middle: 24 points on
 # a circle, each with a partner a little beside it, before and after 200 steps of SimCSE. Right: alignment and
-# uniformity of sentence vectors; down and left is better.
+# uniformity of sentence vectors; down and left is better, and each alone is easy to have: random vectors are spread,
+# and a model that knows nothing has all texts near each other.
 #
 # ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
 
 # %%
-grid = torch.linspace(-1, 0.99, 200, dtype=torch.float64)
+grid = torch.linspace(-0.99, 0.99, 199, dtype=torch.float64)
 
 
 def push(loss):
     """d loss / d cos for a negative at each cosine of the grid, scaled to a largest push of 1."""
-    cosines = grid.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(loss(cosines).sum(), cosines)
-    return slope / slope.max()
+    slopes = []
+    for cos in grid:
+        cos = cos.clone().requires_grad_()
+        negative = torch.stack([cos, (1 - cos * cos).sqrt()])[None]  # (1, 2), of that cosine with the anchor
+        slopes.append(torch.autograd.grad(loss(negative), cos)[0])
+    return torch.stack(slopes) / max(slopes)
 
 
-def two_way(temperature):
-    """SimCSE with one positive at 0.8 and one negative: -log of its softmax."""
-    return lambda cosines: torch.log1p(torch.exp((cosines - 0.8) / temperature))
-
-
+anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+partner = torch.tensor([[0.8, 0.6]], dtype=torch.float64)  # cosine 0.8
 pushes = {
-    "contrastive, margin 0.5": push(lambda c: (0.5 - (1 - c)).clamp_min(0).pow(2) / 2),
-    "triplet (cosine), margin 0.2": push(lambda c: ((1 - 0.8) - (1 - c) + 0.2).clamp_min(0)),
-    "SimCSE, temperature 0.5": push(two_way(0.5)),
-    "SimCSE, temperature 0.05": push(two_way(0.05)),
+    "contrastive, margin 0.5": push(lambda n: losses.contrastive_loss(anchor, n, torch.tensor([0]), margin=0.5)),
+    "triplet (cosine), margin 0.2": push(lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine")),
+    "SimCSE, temperature 0.5": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.5)),
+    "SimCSE, temperature 0.05": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.05)),
 }
+half = {name: grid[int((values > 0.5).nonzero()[0])].item() for name, values in pushes.items()}
+print({name: f"half of the push at cosine {cos:.2f}" for name, cos in half.items()})
+assert half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature 0.5"], "small tau, near ones only"
 
 
 def spread(steps=200):
