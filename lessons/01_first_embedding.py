@@ -1,0 +1,189 @@
+# %% [markdown]
+# # Lesson 01: the first embedding
+#
+# Steps through `minisbert/encoder.py`, from the outside. About 25 minutes. You will have sentence vectors and a
+# similarity matrix in the first minute; the rest asks what these numbers are.
+#
+# How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python
+# lessons/01_first_embedding.py`. Every claim in the text has an `assert` beside it. If one fails, either the code or
+# the text is wrong, and you have found something.
+
+# %%
+import numpy as np
+from course import figure, heatmap, largest_difference
+
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+
+# %% [markdown]
+# ## The question
+#
+# Do two sentences say the same thing? They may share no word and mean the same, or share every word and mean the
+# opposite. So comparing letters will not do. Can we turn a sentence into a list of numbers such that *alike in
+# meaning* becomes *near in space*?
+#
+# Somebody has trained such a map: all-MiniLM-L6-v2. We load it and try.
+
+# %%
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")  # fetched once, 92 MB
+sentences = [
+    "A cat sits on the mat.",
+    "A kitten is resting on a rug.",
+    "Two people are playing chess.",
+    "The stock market fell sharply today.",
+]
+vectors = encoder.encode(sentences)  # (N, D)
+print(vectors.shape, vectors.dtype)
+assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
+
+# %% [markdown]
+# ## The formula
+#
+# Two symbols for now: `N` is the number of sentences, `D` the number of columns of a vector, its *width*. Here N = 4
+# and D = 384. (The course has one legend of dimensions. It stands at the top of `minisbert/bert.py`.)
+#
+# The similarity of two vectors u and v, each (D,), is the cosine of the angle between them:
+#
+#     cos(u, v) = sum over d of u[d] * v[d]  /  (|u| * |v|)        |u| = sqrt(sum over d of u[d]^2)
+#
+# It is 1 where both point the same way, 0 where they are at right angles, -1 where they are opposite. The length of a
+# vector plays no part. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N)
+# gives (N, N).
+
+# %% [markdown]
+# ## The real function
+#
+# `SentenceEncoder.similarity` first on vectors small enough to check by eye. Three vectors of width 2: to the right,
+# up, and in between. The cosine of 45 degrees is 0.7071.
+
+# %%
+small = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
+print(encoder.similarity(small, small))
+expected = [[1, 0, 0.7071], [0, 1, 0.7071], [0.7071, 0.7071, 1]]
+assert largest_difference(encoder.similarity(small, small), expected) < 1e-4, "cosines of 0, 45 and 90 degrees"
+
+# %% [markdown]
+# Now the real ones. The first four columns of three sentences, then the whole matrix.
+
+# %%
+print(vectors[:3, :4])
+matrix = encoder.similarity(vectors, vectors)  # (N, N)
+print(matrix)
+assert matrix[0, 1] > 0.6, "the cat and the kitten share almost no word, and are near"
+assert np.abs(matrix[0, 2:]).max() < 0.1, "chess and the stock market are elsewhere"
+
+# %% [markdown]
+# A single column means nothing that you could name. Only the position of whole vectors towards each other does.
+#
+# Look at the lengths: this model scales every vector to length 1. Then the cosine is the plain dot product, and
+# `vectors @ vectors.T` is the same matrix.
+
+# %%
+print(np.linalg.norm(vectors, axis=1))
+assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6), "unit vectors"
+assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, "for unit vectors dot and cosine are one"
+
+# %% [markdown]
+# ## The figure
+#
+# ![The similarity matrix as a heat map](figures/01_first_embedding.png)
+
+
+# %%
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(7.5, 3.9), layout="constrained")
+    numbered = [f"{text}  {i}" for i, text in enumerate(sentences, start=1)]
+    image = heatmap(axes, matrix, numbered, ["1", "2", "3", "4"], ".2f")
+    drawn.colorbar(image, label="cosine")
+    axes.set_title("Cosine of each sentence with each other one")
+    return drawn
+
+
+figure("01_first_embedding", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# Write your guess down before you run the next cell. A guess that was wrong is remembered.
+#
+# **1.** "dog bites man" and "man bites dog" have the same words. Is their cosine near 0, about 0.5, about 0.9, or 1?
+
+# %%
+u, v = encoder.encode(["dog bites man", "man bites dog"])
+print(f"{u @ v:.3f}")
+assert 0.85 < u @ v < 0.95, "near, for the subject is the same; not 1, for the order counts"
+
+# %% [markdown]
+# **2.** One sentence denies the other: "A man is playing a guitar." and "A man is not playing a guitar." Which is
+# nearer to the first one: its denial, or "A person plays an instrument."?
+
+# %%
+u, denied, wider = encoder.encode(
+    ["A man is playing a guitar.", "A man is not playing a guitar.", "A person plays an instrument."]
+)
+print(f"its denial {u @ denied:.3f}, the wider statement {u @ wider:.3f}")
+assert u @ denied > u @ wider, "these vectors say what a sentence is about better than whether it is so"
+
+# %% [markdown]
+# **3.** A question and four answers, each of which names the red planet in some way. Which one wins?
+
+# %%
+question = "Which planet is known as the Red Planet?"
+answers = [
+    "Venus is often called Earth's twin because of its similar size and proximity.",
+    "Mars, known for its reddish appearance, is often referred to as the Red Planet.",
+    "Jupiter, the largest planet in our solar system, has a prominent red spot.",
+    "Saturn, famous for its rings, is sometimes mistaken for the Red Planet.",
+]
+found = encoder.similarity(encoder.encode([question]), encoder.encode(answers))[0]  # (4,)
+for score, answer in sorted(zip(found, answers, strict=True), reverse=True):
+    print(f"{score:.3f}  {answer}")
+assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Saturn, Jupiter, Venus"
+
+# %% [markdown]
+# ## Break it
+#
+# The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
+# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes.py`. `planted` puts one
+# of them into the running package and takes it out again at the end of the block.
+
+# %%
+print(f"{len(MISTAKES)} known mistakes; for example:")
+for name in ("tanh GELU", "no attention mask", "no 1/sqrt(K)", "ReLU"):
+    with planted(MISTAKES[name]):
+        wrong = encoder.encode(sentences)
+    moved = largest_difference(encoder.similarity(wrong, wrong), matrix)
+    first_row = encoder.similarity(wrong[:1], wrong)[0]
+    print(f"{name:18} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}")
+
+# %% [markdown]
+# The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that
+# nobody would question: the cat is near the kitten and far from the stock market. Only the last one looks odd. The
+# next cell proves it. So "the results look sensible" is not a test, and that is why this project compares every number
+# with a reference. Lesson 07 shows how the mistake is found.
+
+# %%
+for name, most in (("tanh GELU", 0.001), ("no attention mask", 0.03), ("no 1/sqrt(K)", 0.1)):
+    with planted(MISTAKES[name]):
+        wrong = encoder.encode(sentences)
+    wrong_matrix = encoder.similarity(wrong, wrong)
+    assert 1e-4 < largest_difference(wrong_matrix, matrix) < most, f"{name} is wrong, but not visibly"
+    assert wrong_matrix[0].argsort()[-2] == 1, f"{name}: the kitten is still the cat's nearest"
+
+assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside the block the package is whole again"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Take ten sentences of your own, five pairs of the same meaning. Is each one's nearest neighbour its partner?
+# 2. Find two sentences with a cosine below -0.1. It is harder than you may think. Why are most cosines above 0?
+#    (Lesson 11 measures it.)
+# 3. `encoder.encode([""])` gives a vector. Of what? Print `encoder.tokenizer.encode([""]).ids`. (Lesson 02.)
+# 4. Graded: write the matrix of cosines yourself. `python -m lessons.check start 01` writes the empty function to
+#    `lessons/mine/`, `python -m lessons.check run 01` checks it and says what is wrong.
+#
+# ## Sources
+#
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: one encoder for each sentence, compared by cosine.
+# - Wang et al. 2020, *MiniLM*: how a model of 12 layers teaches a small one.
+# - The model card of sentence-transformers/all-MiniLM-L6-v2: what it was trained on.

@@ -1,0 +1,272 @@
+# %% [markdown]
+# # Lesson 02: text to ids
+#
+# Steps through `minisbert/tokenizer.py`. About 40 minutes. You will write WordPiece out by hand and prove that it
+# gives the same ids as the library on every sentence of the STS Benchmark.
+
+# %%
+import unicodedata
+from collections import Counter
+
+import torch
+from course import figure, largest_difference
+from tokenizers import Tokenizer as Library
+
+from minisbert.assets import ensure
+from minisbert.data import load_scored_pairs, pad_batch
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.tokenizer import Tokenizer, longest_first
+
+# %% [markdown]
+# ## The question
+#
+# A network multiplies numbers; a sentence is a string. How does one become the other, when there are millions of words
+# and the network has a table of 30,522 rows?
+#
+# A table of whole words would be too large and still miss words. A table of letters would be small, and a sentence
+# would be a hundred steps long. WordPiece stands in between: frequent words are one piece, rare ones are several.
+
+# %%
+folder = ensure("all-MiniLM-L6-v2")
+tokenizer = Tokenizer.load(folder)
+lines = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+vocab = {piece: i for i, piece in enumerate(lines)}  # the line number is the id
+print(f"V = {len(vocab):,} pieces; {sum(piece.startswith('##') for piece in vocab):,} of them continue a word")
+print({piece: vocab[piece] for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "##s")})
+assert len(vocab) == 30522, "V, the size of the vocabulary"
+
+# %% [markdown]
+# ## The formula
+#
+# `V` is the vocabulary: a set of pieces, each with an id. A piece that continues a word begins with `##`. A word w of
+# n letters is cut from the left, the longest piece first:
+#
+#     s = 0
+#     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters where s > 0)
+#                    take that piece, s = e;  if there is no such e, the whole word is [UNK]
+#
+# Before that the text is cleaned, brought to lower case, freed of accents, and split at white space and around every
+# punctuation mark. After that [CLS] is put in front and [SEP] behind. A text of `T` tokens becomes T ids, special
+# tokens included. Here it is, written out.
+
+
+# %%
+def is_punctuation(character):
+    ascii_mark = character.isascii() and character.isprintable() and not character.isalnum() and character != " "
+    return ascii_mark or unicodedata.category(character).startswith("P")  # so $ and + count, but the euro sign does not
+
+
+def split_words(text):
+    """Text -> words in lower case without accents, each punctuation mark a word of its own."""
+    text = unicodedata.normalize("NFD", text.lower())  # an accent becomes a character of its own, of category Mn
+    letters = []
+    for character in text:
+        if character.isspace():
+            letters.append(" ")
+        elif unicodedata.category(character) == "Mn" or unicodedata.category(character).startswith("C"):
+            continue  # accents, control characters
+        elif is_punctuation(character):
+            letters.append(f" {character} ")
+        else:
+            letters.append(character)
+    return "".join(letters).split()
+
+
+def wordpiece(word, vocab):
+    """One word -> its pieces, longest first."""
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            piece = ("##" if start else "") + word[start:end]
+            if piece in vocab:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        start = end
+    return pieces
+
+
+def to_ids(text):
+    pieces = ["[CLS]", *(piece for word in split_words(text) for piece in wordpiece(word, vocab)), "[SEP]"]
+    return [vocab[piece] for piece in pieces]
+
+
+# %% [markdown]
+# ## The real function
+#
+# `Tokenizer.encode` on a text of three tokens. Check the three ids against the lines of `vocab.txt` above; "hello" is
+# on line 7593, counted from 1.
+
+# %%
+encoded = tokenizer.encode(["Hello"])
+print(encoded.ids, tokenizer.tokens(encoded.ids[0]))
+assert encoded.ids == [[101, 7592, 102]], "[CLS] hello [SEP]"
+assert to_ids("Hello") == encoded.ids[0], "ours gives the same"
+
+# %% [markdown]
+# One word agrees, but one word is not a test. The STS Benchmark has 17,256 sentences: news, captions, forum posts.
+
+# %%
+sentences = [
+    text
+    for split in ("train", "dev", "test")
+    for pair in load_scored_pairs("stsb", split)
+    for text in (pair.sentence1, pair.sentence2)
+]
+library = tokenizer.encode(sentences)
+different = [text for text, ids in zip(sentences, library.ids, strict=True) if to_ids(text) != ids]
+print(f"{len(sentences):,} sentences, {len(different)} with other ids than the library's")
+assert len(sentences) == 17256, "both sentences of 8,628 pairs"
+assert not different, f"WordPiece by hand differs on {different[:3]}"
+
+# %% [markdown]
+# Two things are still missing in ours that this data does not show: a word of more than 100 letters is [UNK] as a
+# whole, and every Chinese character is a word of its own. Equal on 17,256 sentences is strong evidence, and it is not
+# proof.
+
+# %%
+assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"
+
+# %% [markdown]
+# ## The figure
+#
+# How long are sentences in tokens, and how often does a word need more than one piece?
+#
+# ![Tokens per sentence, and pieces per word](figures/02_text_to_ids.png)
+
+# %%
+lengths = [len(ids) for ids in library.ids]
+cuts = Counter(len(wordpiece(word, vocab)) for text in sentences for word in split_words(text))
+
+
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    left.hist(lengths, bins=range(0, 72, 2), color="#3b7ab8")
+    left.set(xlabel="tokens, with [CLS] and [SEP]", ylabel="sentences", title="STS Benchmark, 17,256 sentences")
+    bars = right.bar([str(count) for count in sorted(cuts)], [cuts[count] for count in sorted(cuts)], color="#3b7ab8")
+    right.bar_label(bars, fmt="{:,.0f}", fontsize=8)
+    right.set(yscale="log", xlabel="pieces", ylabel="words (log scale)", title="Pieces that a word is cut into")
+    return drawn
+
+
+figure("02_text_to_ids", draw)
+print(f"mean {sum(lengths) / len(lengths):.1f} tokens, longest {max(lengths)}")
+print(f"{cuts[1] / cuts.total():.1%} of the words are one piece")
+assert max(lengths) == 70, "far below the model's limit of 256"
+assert 0.95 < cuts[1] / cuts.total() < 0.97, "most words in a text are frequent words"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** How is "embeddings" cut? The word itself is not in the vocabulary. And "unaffable"? Do the cuts fall where the
+# language has its joints?
+
+# %%
+for word in ("embeddings", "unaffable", "tokenization"):
+    print(word, wordpiece(word, vocab))
+assert wordpiece("embeddings", vocab) == ["em", "##bed", "##ding", "##s"], "the longest start in V is em"
+assert wordpiece("unaffable", vocab) == ["una", "##ffa", "##ble"], "greedy, without any idea of un-"
+
+# %% [markdown]
+# **2.** "Zürich", "ZURICH" and "zurich": one, two or three different rows of ids?
+
+# %%
+rows = tokenizer.encode(["Zürich", "ZURICH", "zurich"]).ids
+print(rows)
+assert rows[0] == rows[1] == rows[2], "case and accents are gone before the first layer: this model cannot see them"
+
+# %% [markdown]
+# **3.** An empty text has how many tokens?
+
+# %%
+print(tokenizer.tokens(tokenizer.encode([""]).ids[0]))
+assert tokenizer.encode([""]).ids == [[101, 102]], "two: [CLS] and [SEP]"
+
+# %% [markdown]
+# **4.** A pair `[CLS] a [SEP] b [SEP]` has 3 special tokens. Sentence a has 10 tokens, b has 3, and only 8 of them
+# fit. `longest_first` shortens the longer one first. What is left of each? And of 10 and 9?
+
+# %%
+print(longest_first(10, 3, 8), longest_first(10, 9, 8))
+assert longest_first(10, 3, 8) == (5, 3), "the short one loses nothing"
+assert longest_first(10, 9, 8) == (4, 4), "both are cut once they are equal"
+
+# %% [markdown]
+# ## Break it
+#
+# **A rule changed.** Take the *shortest* piece first, or forget the `##`. Both give ids for every text, and no error.
+
+
+# %%
+def shortest_first(word):
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(start + 1, len(word) + 1):
+            piece = ("##" if start else "") + word[start:end]
+            if piece in vocab:
+                break
+        else:
+            return ["[UNK]"]
+        pieces.append(piece)
+        start = end
+    return pieces
+
+
+without_marks = [piece.removeprefix("##") for piece in wordpiece("embeddings", vocab)]
+print(shortest_first("cat"), [vocab[piece] for piece in shortest_first("cat")])
+print(without_marks, [vocab[piece] for piece in without_marks])
+assert shortest_first("cat") == ["c", "##a", "##t"], "single letters are pieces too, so the shortest always wins"
+
+encoder = SentenceEncoder.load(folder)
+with torch.no_grad():
+    right = encoder(torch.tensor([to_ids("A cat sits.")]))  # (1, D)
+    spelled = [vocab[piece] for word in split_words("A cat sits.") for piece in shortest_first(word)]
+    wrong = encoder(torch.tensor([[101, *spelled, 102]]))
+print(f"cosine of the same sentence cut in two ways: {(right @ wrong.T).item():.3f}")
+assert (right @ wrong.T).item() < 0.6, "to the model a word spelled in letters is hardly the same word"
+
+# %% [markdown]
+# **A trap in the file.** The published `tokenizer.json` of this model pads every text to 128 tokens and cuts at 128,
+# while the model's own limit is 256. Loaded as it stands, "hello" becomes 128 ids. `Tokenizer` clears both settings.
+
+# %%
+naive = Library.from_file(str(folder / "tokenizer.json")).encode("hello").ids
+print(len(naive), naive[:5])
+assert len(naive) == 128, "3 tokens and 125 pads"
+assert tokenizer.limit == 256, "max_seq_length of sentence_bert_config.json"
+
+# %% [markdown]
+# Pads do no harm as long as the mask hides them (they only cost time). Now plant "no attention mask" and see what the
+# padding decides.
+
+# %%
+ids = torch.tensor([naive])  # (1, 128)
+mask = ids != 0
+with torch.no_grad():
+    short = encoder(*pad_batch([encoded.ids[0]], 0))  # (1, D), no pads
+    padded = encoder(ids, mask)
+    print(f"128 ids with a mask: largest difference {largest_difference(short, padded):.1e}")
+    assert largest_difference(short, padded) < 2e-6, "hidden pads change nothing"
+    mistake = MISTAKES["no attention mask"]
+    with planted(mistake):
+        unmasked = encoder(ids, mask)
+print(f"{mistake.meaning}: largest difference {largest_difference(short, unmasked):.2f}")
+assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three tokens"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Give `split_words` the rule for Chinese characters (code points 4E00 to 9FFF will do) until the assert on 東京
+#    fails.
+# 2. `tokenizer.encode(["the the the ..."])` with 300 words: read `.truncated` and the number of ids. Why must a
+#    program say that it has cut a text?
+# 3. Which ten `##` pieces are the most frequent in the STS Benchmark? Are they endings?
+# 4. Graded: words, and their pieces: `python -m lessons.check start 02`, then `run 02`; `hint 02` when you are stuck.
+#
+# ## Sources
+#
+# - Schuster and Nakajima 2012, *Japanese and Korean voice search*: where word pieces come from.
+# - Wu et al. 2016, *Google's neural machine translation system*, section 4.1: word pieces in translation.
+# - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces.

@@ -1,0 +1,258 @@
+# %% [markdown]
+# # Lesson 03: the weights file
+#
+# Steps through `minisbert/checkpoint.py` and `minisbert/dialects.py`. About 35 minutes. You will read a safetensors
+# file with nothing but `open` and `json`, account for each of its 22,713,216 parameters, and see which errors a strict
+# loader finds and which one it cannot find.
+
+# %%
+import json
+import shutil
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from course import TINY, figure, largest_difference
+from safetensors.torch import load_file, save_file
+
+from minisbert.assets import ensure
+from minisbert.checkpoint import load_bert
+from minisbert.console import InputError
+from minisbert.dialects import BERT
+from minisbert.mistakes import MISTAKES, planted
+
+# %% [markdown]
+# ## The question
+#
+# Somebody trained a model and gives you 90,868,376 bytes. Which byte is which weight of which layer? And how would you
+# know that none is missing, none is left over, and none has landed in the wrong place?
+
+# %%
+folder = ensure("all-MiniLM-L6-v2")
+path = folder / "model.safetensors"
+print(f"{path.stat().st_size:,} bytes")
+
+# %% [markdown]
+# ## The formula
+#
+# A safetensors file has three parts:
+#
+#     8 bytes          n, the length of the header: an unsigned integer, little-endian
+#     n bytes          the header: JSON, for each tensor its dtype, its shape, and where it begins and ends
+#     all the rest     the numbers, one tensor after the other, row by row
+#
+# A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
+#
+# The legend, as in `bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; `P` here for the rows of
+# the position table. Counted by hand, a BERT has
+#
+#     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
+#     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
+#     feed-forward    L * (2 * D * F + F + D  +  2 D)        up and down; a LayerNorm
+#     pooler          D * D + D
+
+# %%
+with open(path, "rb") as file:
+    (n,) = struct.unpack("<Q", file.read(8))
+    header = json.loads(file.read(n))
+print(f"header of {n:,} bytes: {len(header) - 1} tensors, and metadata {header.pop('__metadata__')}")
+for name in list(header)[:5]:
+    print(f"{name:55} {header[name]}")
+for name in header:
+    assert header[name]["dtype"] in ("F32", "I64"), "single precision, or whole numbers"
+
+# %% [markdown]
+# ## The real function
+#
+# Three rows of the word table, those of [CLS] hello [SEP], first by arithmetic on bytes, then through `load_bert`.
+
+# %%
+about = header["embeddings.word_embeddings.weight"]
+width = about["shape"][1]  # D
+by_hand = []
+with open(path, "rb") as file:
+    for row in (101, 7592, 102):
+        file.seek(8 + n + about["data_offsets"][0] + 4 * row * width)
+        by_hand.append(np.frombuffer(file.read(4 * width), dtype="<f4"))
+by_hand = np.stack(by_hand)  # (3, D)
+
+bert = load_bert(folder)
+print(by_hand[:, :4])
+print(bert.embeddings.word.weight[[101, 7592, 102], :4].detach())
+assert largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]) == 0, "the same bits"
+
+# %% [markdown]
+# The loader needs a name table, because our modules have other names than the file. There is one explicit table per
+# family of models, in `dialects.py`. It is used for reading and for writing, so it cannot be right in one direction
+# only.
+
+# %%
+names = BERT.names(layers=6, pooler=True)
+for ours in ("embeddings.word.weight", "layers.0.attention.query.weight", "layers.0.feed_forward_norm.bias"):
+    print(f"{ours:35} {names[ours]}")
+assert {*names} == {name for name, _ in bert.named_parameters()}, "each of our parameters stands in the table"
+left_over = {*header} - {*names.values()}
+print("in the file, but not in the table:", left_over or "nothing")
+assert left_over <= BERT.skipped, "what is left over must be known by name"
+
+# %% [markdown]
+# Now the count. Every parameter must be explained by the formula above.
+
+
+# %%
+def parameters(V, D, L, F, P):
+    return {
+        "embeddings": (V + P + 2) * D + 2 * D,
+        "attention": L * (4 * (D * D + D) + 2 * D),
+        "feed-forward": L * (2 * D * F + F + D + 2 * D),
+        "pooler": D * D + D,
+    }
+
+
+minilm = parameters(V=30522, D=384, L=6, F=1536, P=512)
+for part, count in minilm.items():
+    print(f"{part:14} {count:>12,}  {count / sum(minilm.values()):6.1%}")
+print(f"{'all':14} {sum(minilm.values()):>12,}")
+assert sum(minilm.values()) == 22_713_216, "as the README says"
+assert sum(minilm.values()) == sum(parameter.numel() for parameter in bert.parameters()), "and as torch counts"
+
+# %% [markdown]
+# ## The figure
+#
+# ![Where the parameters are, in MiniLM and in BERT base](figures/03_weights_file.png)
+
+# %%
+base = parameters(V=30522, D=768, L=12, F=3072, P=512)
+assert sum(base.values()) == 109_482_240, "BERT base: the 110 million of the paper"
+
+
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(8.5, 2.6), layout="constrained")
+    shades = ["#1f4e79", "#3b7ab8", "#8bb8de", "#d0d0d0"]
+    for y, counts in enumerate((base, minilm)):
+        left = 0.0
+        for shade, (part, count) in zip(shades, counts.items(), strict=True):
+            axes.barh(y, count / 1e6, left=left, color=shade, label=part if y == 0 else None)
+            if count > 3e6:
+                ink = "white" if shade != shades[2] else "black"
+                axes.text(left + count / 2e6, y, f"{count / 1e6:.1f}", ha="center", va="center", color=ink)
+            left += count / 1e6
+    axes.set_yticks([0, 1], ["BERT base\nL=12, D=768", "MiniLM\nL=6, D=384"])
+    axes.set(xlabel="million parameters", title="Where the parameters are")
+    axes.legend(frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.72))
+    return drawn
+
+
+figure("03_weights_file", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** What share of MiniLM's parameters is the word table alone: a tenth, a quarter, a half? And how many of its
+# rows does a sentence of 15 tokens read?
+
+# %%
+share = 30522 * 384 / sum(minilm.values())
+print(f"{share:.1%}; a sentence of 15 tokens reads at most 15 of 30,522 rows")
+assert 0.51 < share < 0.52, "half of the file is a dictionary"
+
+# %% [markdown]
+# **2.** Double the width D (and F with it). Do the parameters of the layers double, or quadruple?
+
+# %%
+wide = parameters(V=30522, D=768, L=6, F=3072, P=512)
+for part in ("embeddings", "attention", "feed-forward"):
+    print(f"{part:14} x {wide[part] / minilm[part]:.2f}")
+assert wide["embeddings"] == 2 * minilm["embeddings"], "tables are linear in D"
+assert 3.98 < wide["attention"] / minilm["attention"] < 4, "matrices D by D are quadratic"
+
+# %% [markdown]
+# **3.** Which file size follows from the count alone?
+
+# %%
+size = 8 + n + sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
+print(f"{size:,} bytes; of these {4 * sum(minilm.values()):,} are parameters")
+assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
+
+# %% [markdown]
+# ## Break it
+#
+# We damage copies of the tiny checkpoint `weights/tiny` (2 layers, width 24, all parameters random) and load them.
+
+
+# %%
+def load_changed(change):
+    """What ``load_bert`` gives for a copy whose tensors ``change`` has altered."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        copy = Path(place) / "copy"
+        shutil.copytree(TINY, copy)
+        tensors = load_file(copy / "model.safetensors")
+        change(tensors)
+        save_file(tensors, copy / "model.safetensors")
+        return load_bert(copy)
+
+
+def forget(tensors):
+    del tensors["encoder.layer.1.output.LayerNorm.bias"]
+
+
+def misspell(tensors):
+    tensors["encoder.layer.0.attention.self.qery.bias"] = tensors.pop("encoder.layer.0.attention.self.query.bias")
+
+
+for change in (forget, misspell):
+    try:
+        load_changed(change)
+    except InputError as error:
+        print(str(error).partition(":\n")[2])
+    else:
+        raise AssertionError(f"{change.__name__}: a strict loader must refuse this file")
+
+# %% [markdown]
+# A loader that is not strict would leave the missing bias as it was made: at zero. The model would run without a word
+# and be wrong, as if somebody had forgotten beta, the bias of LayerNorm.
+#
+# And now the mistake that no loader can find. Query and key have the same shape. Swap them in the file:
+
+
+# %%
+def swap(tensors):
+    for i in range(2):
+        for part in ("weight", "bias"):
+            key, query = (f"encoder.layer.{i}.attention.self.{name}.{part}" for name in ("key", "query"))
+            tensors[key], tensors[query] = tensors[query], tensors[key]
+
+
+ids = torch.tensor([[2, 57, 58, 59, 3]])  # (1, T)
+tiny = load_bert(TINY)
+with torch.no_grad():
+    right = tiny(ids)  # (1, T, D)
+    swapped = load_changed(swap)(ids)
+    print(f"swapped in the file: no error, largest difference {largest_difference(right, swapped):.2f}")
+    assert largest_difference(right, swapped) > 0.1, "loaded without a word, and wrong"
+    for name in ("q and k swapped", "no beta"):
+        with planted(MISTAKES[name]):
+            wrong = tiny(ids)
+        print(f"planted {name!r}: {largest_difference(right, wrong):.2f} from the right numbers, ", end="")
+        print(f"{largest_difference(swapped, wrong):.1e} from those of the swapped file")
+        assert (largest_difference(swapped, wrong) < 1e-5) == (name == "q and k swapped"), "one of them is the swap"
+
+# %% [markdown]
+# The numbers of the swapped file are those of the mistake "q and k swapped", to the last digit that float32 has. So a
+# wrong result can be recognised, like a fingerprint. The grader and `minisbert.trace` do that for you.
+#
+# ## Exercises
+#
+# 1. Read `layers.3.attention.query.bias` by hand, byte by byte, as above.
+# 2. How many bytes would the file have in float16? Which numbers could be lost?
+# 3. `dialects.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
+# 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are
+#    stuck.
+#
+# ## Sources
+#
+# - The safetensors format: the README of huggingface/safetensors, section "Format".
+# - Devlin et al. 2019, *BERT*, section 3: L, H and A of the base and the large model (there H is our D, A our H).
+# - Wang et al. 2020, *MiniLM*, section 3: what the small model was taught.

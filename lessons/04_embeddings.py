@@ -1,0 +1,218 @@
+# %% [markdown]
+# # Lesson 04: embeddings and LayerNorm
+#
+# Steps through `minisbert/bert.py`: `Embeddings`, `layer_norm`. About 40 minutes. You will add up the first hidden
+# states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
+
+# %%
+import numpy as np
+import torch
+from course import figure, heatmap, largest_difference
+
+from minisbert import bert
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+embeddings = encoder.bert.embeddings
+
+# %% [markdown]
+# ## The question
+#
+# We have ids: [CLS] hello [SEP] is 101, 7592, 102. An id is a name, not a quantity; 7592 is not more than 102. How
+# does the network get numbers that it can compute with, and how does it know which token came first?
+#
+# ## The formula
+#
+# `B` texts in a batch, `T` tokens each, `D` columns. Each token's vector is a sum of three rows from three tables:
+#
+#     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
+#
+# and each such vector on its own goes through LayerNorm:
+#
+#     mean     = (1/D) sum over d of x[d]
+#     variance = (1/D) sum over d of (x[d] - mean)^2
+#     y[d]     = (x[d] - mean) / sqrt(variance + eps) * gamma[d] + beta[d]
+#
+# gamma and beta, (D,) each, are learned. eps is a tiny number that keeps the root away from 0; here 1e-12.
+
+# %% [markdown]
+# ## The real function
+#
+# First `layer_norm` alone, on numbers small enough for the head. The mean of [1, 3] is 2, the variance 1. Then [2, 6]
+# and [11, 13]: twice as much, and ten more.
+
+# %%
+x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
+plain = bert.layer_norm(x, torch.ones(2), torch.zeros(2), eps=1e-12)
+stretched = bert.layer_norm(x, torch.tensor([10.0, 1.0]), torch.tensor([0.0, 5.0]), eps=1e-12)
+print(plain)
+print(stretched)
+assert largest_difference(plain, [[-1, 1]] * 3) < 1e-6, "size and offset of the input are gone"
+assert largest_difference(stretched, [[-10, 6]] * 3) < 1e-5, "gamma stretches each column, beta moves it"
+
+# %% [markdown]
+# Now three real tokens. The first four of 384 columns; check one number of the sum by eye.
+
+# %%
+ids = torch.tensor([[101, 7592, 102]])  # (B, T) = (1, 3)
+with torch.no_grad():
+    word = embeddings.word.weight[ids[0]]  # (T, D)
+    position = embeddings.position.weight[:3]  # (T, D)
+    token_type = embeddings.token_type.weight[0]  # (D,), the same for all
+    total = word + position + token_type  # (T, D)
+    normed = embeddings(ids, None)[0]  # (T, D), the real function
+for name, values in (("word", word), ("position", position), ("type", token_type[None]), ("sum", total)):
+    print(name, *(" ".join(f"{value:8.4f}" for value in row[:4]) for row in values), sep="\n  ")
+print("after LayerNorm", normed[:, :4], sep="\n")
+
+norm = embeddings.norm
+by_hand = (total - total.mean(1, keepdim=True)) / (total.var(1, correction=0, keepdim=True) + norm.eps).sqrt()
+by_hand = by_hand * norm.weight + norm.bias
+assert largest_difference(by_hand, normed) < 1e-5, "sum of three rows, then LayerNorm: that is all"
+
+# %% [markdown]
+# Three rows and three tables: no multiplication so far, only looking up and adding. The word table is half of the
+# model (lesson 03), and a text touches a dozen of its rows.
+#
+# ## The figure
+#
+# Position vectors were learned, nobody told them that 7 stands next to 8. Left: the cosine of each position vector
+# with each other one. Right: the spread of the numbers of each token before and after LayerNorm, for a sentence.
+#
+# ![Cosines of position vectors, and spread before and after LayerNorm](figures/04_embeddings.png)
+
+# %%
+with torch.no_grad():
+    table = embeddings.position.weight[:64]
+    units = table / table.norm(dim=1, keepdim=True)
+    cosines = units @ units.T  # (64, 64)
+    text_ids = encoder.tokenizer.encode(["The old fisherman mended his nets."]).ids
+    tokens = encoder.tokenizer.tokens(text_ids[0])
+    text_ids = torch.tensor(text_ids)  # (1, T)
+    first = embeddings.word(text_ids)[0] + embeddings.position.weight[: len(tokens)] + token_type  # (T, D)
+    second = embeddings(text_ids, None)[0]
+
+
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")
+    image = heatmap(left, cosines, [], [""])
+    left.set_xticks(range(0, 64, 8), range(0, 64, 8), rotation=0, ha="center")
+    left.set_yticks(range(0, 64, 8), range(0, 64, 8))
+    left.set(title="Cosine of position vectors", xlabel="position", ylabel="position")
+    drawn.colorbar(image, ax=left, shrink=0.8)
+    places = np.arange(len(tokens))
+    right.bar(
+        places - 0.2, first.std(1, correction=0).numpy(), width=0.4, label="sum of the three rows", color="#8bb8de"
+    )
+    right.bar(places + 0.2, second.std(1, correction=0).numpy(), width=0.4, label="after LayerNorm", color="#1f4e79")
+    right.set_xticks(places, tokens, rotation=45, ha="right")
+    right.set(title="Standard deviation over the columns", ylim=(0, 0.95))
+    right.legend(frameon=False, loc="upper right")
+    return drawn
+
+
+figure("04_embeddings", draw)
+near, far = cosines[50, 51].item(), cosines[50, 30].item()
+print(f"cosine of positions 50 and 51: {near:.2f}, of 50 and 30: {far:.2f}")
+assert near > 0.85 > far, "neighbours are alike; training has found that order matters"
+assert cosines[0, 1:].max() < 0.4, "position 0 is always [CLS], and like no other"
+
+# %% [markdown]
+# After LayerNorm the spread of a token would be 1, were it not for gamma. Without gamma and beta it is 1 exactly.
+
+# %%
+bare = bert.layer_norm(first, torch.ones(384), torch.zeros(384), norm.eps)
+print(bare.mean(1).abs().max(), bare.std(1, correction=0))
+assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 1e-5, "mean 0, spread 1"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Multiply all three tables by 100. By how much does the output of the embeddings change: 100 times, a little,
+# not at all?
+
+# %%
+with torch.no_grad():
+    scaled = norm(100 * total)
+print(f"{largest_difference(scaled, normed):.1e}")
+assert largest_difference(scaled, normed) < 1e-4, "not at all: LayerNorm divides the size out again"
+
+# %% [markdown]
+# **2.** Add 7 to every column of every token. And now?
+
+# %%
+with torch.no_grad():
+    print(f"{largest_difference(norm(total + 7), normed):.1e}")
+    assert largest_difference(norm(total + 7), normed) < 1e-4, "not at all: the mean is subtracted"
+
+# %% [markdown]
+# **3.** "dog bites man" and "man bites dog" had a cosine of 0.907 in lesson 01. Suppose the position vectors are not
+# added. What will it be?
+
+# %%
+pair = ["dog bites man", "man bites dog"]
+with planted(MISTAKES["positions forgotten"]):
+    u, v = encoder.encode(pair)
+print(f"cosine {u @ v:.6f}, largest difference of the two vectors {largest_difference(u, v):.1e}")
+assert largest_difference(u, v) < 1e-6, "the same vector: nothing else in a BERT knows about order"
+
+# %% [markdown]
+# Attention sums over tokens and LayerNorm and feed-forward look at one token at a time. Shuffle the tokens and every
+# result is shuffled likewise; the mean over tokens does not notice. Order enters here or nowhere.
+#
+# ## Break it
+#
+# Every known mistake of these two pieces, and how far it moves the embeddings of our three tokens.
+
+# %%
+moved = {}
+for name, mistake in MISTAKES.items():
+    if mistake.target in ("bert.layer_norm", "bert.Embeddings.forward"):
+        with planted(mistake), torch.no_grad():
+            moved[name] = largest_difference(embeddings(ids, None)[0], normed)
+for name, change in sorted(moved.items(), key=lambda item: item[1]):
+    print(f"{change:10.1e}  {name:32} {MISTAKES[name].meaning}")
+
+# %% [markdown]
+# Read the list from the top.
+#
+# - *token types ignored* changes nothing: with a single sentence all types are 0. A test must have a second sentence.
+# - *detached LayerNorm statistics* changes nothing either: only the gradient is wrong. A test must look at gradients.
+# - *eps outside the root*: with eps = 1e-12 nobody can see it. A test must use a larger eps.
+# - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small. In the final cosines they are below 1e-4.
+# - The others are large, and still the model runs.
+#
+# So the choice of test data decides what a test can find. The package's tests use models whose every parameter is
+# random, pairs of sentences, eps = 1e-3, and gradients.
+
+# %%
+for name in ("token types ignored", "detached LayerNorm statistics", "eps outside the root"):
+    assert moved[name] < 1e-5, f"{name} hides from this test"
+for name in ("LayerNorm eps 1e-5", "unbiased variance"):
+    assert 1e-3 < moved[name] < 0.02, f"{name} is small"
+for name in ("positions from 1", "no gamma", "no beta", "embeddings not normalised"):
+    assert moved[name] > 1, f"{name} is large"
+
+types = torch.tensor([[0, 0, 1]])  # now [SEP] belongs to a second sentence
+with torch.no_grad():
+    right = embeddings(ids, types)
+    with planted(MISTAKES["token types ignored"]):
+        wrong = embeddings(ids, types)
+print(f"token types ignored, with a second sentence: {largest_difference(right, wrong):.2f}")
+assert largest_difference(right, wrong) > 0.1, "now it shows"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Which ten words are nearest to "dog" in the word table, by cosine? Are they alike in meaning, or in spelling?
+# 2. Print the largest and the smallest gamma. Which column does the model silence most?
+# 3. RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
+# 4. Graded: LayerNorm is the first piece that everybody should write: `python -m lessons.check start 04`, `run 04`,
+#    `hint 04`.
+#
+# ## Sources
+#
+# - Devlin et al. 2019, *BERT*, section 3 and figure 2: the sum of three embeddings.
+# - Ba, Kiros and Hinton 2016, *Layer normalization*, section 3.
+# - Vaswani et al. 2017, *Attention is all you need*, section 3.5: why positions must be added (theirs are computed).

@@ -1,0 +1,245 @@
+# %% [markdown]
+# # Lesson 05: attention
+#
+# Steps through `minisbert/bert.py`: `attention`, `Attention`. About 60 minutes, the longest lesson. You will write one
+# attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
+
+# %%
+import math
+
+import torch
+from course import figure, heatmap, largest_difference
+
+from minisbert import bert
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# "The animal did not cross the street because it was too tired." What is "it"? So far each token's vector knows its
+# word and its position and nothing of its neighbours. Somehow "it" must fetch something from "animal". Which token
+# should look at which, and how much?
+#
+# ## The formula
+#
+# `H` heads work side by side; `K` is the width of one head, and D = H * K. Within one head each token t has three
+# vectors of width K: a query q[t] (what am I looking for), a key k[t] (what can I be found by), a value v[t] (what do
+# I pass on). Then
+#
+#     score[t, s]       = sum over j of q[t, j] * k[s, j]  /  sqrt(K)             (T, T)
+#     probability[t, s] = exp(score[t, s]) / sum over r of exp(score[t, r])       (T, T), each row sums to 1
+#     context[t, j]     = sum over s of probability[t, s] * v[s, j]               (T, K)
+#
+# Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
+# exp(-inf) = 0. Here is one head with nothing but loops.
+
+
+# %%
+def one_head(q, k, v, real):
+    """q, k, v: T lists of K numbers; real: T booleans -> context and probabilities, as lists."""
+    tokens, width = len(q), len(q[0])
+    context, probabilities = [], []
+    for t in range(tokens):
+        exponentials = []
+        for s in range(tokens):
+            score = sum(q[t][j] * k[s][j] for j in range(width)) / math.sqrt(width)
+            exponentials.append(math.exp(score) if real[s] else 0.0)
+        row = [value / sum(exponentials) for value in exponentials]
+        probabilities.append(row)
+        context.append([sum(row[s] * v[s][j] for s in range(tokens)) for j in range(width)])
+    return context, probabilities
+
+
+# %% [markdown]
+# ## The real function
+#
+# Three tokens, K = 4, so the scores are divided by 2. The first query is zero: it matches all keys alike. The second
+# one matches the second key with a score of 2 log 3 / 2 = log 3, and the others with 0: so three parts of five. The
+# third token is a pad in the second run.
+
+# %%
+log3 = math.log(3)
+q = [[0, 0, 0, 0], [0, 2 * log3, 0, 0], [2 * log3, 0, 0, 0]]
+k = [[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]]
+v = [[10, 0, 0, 0], [0, 10, 0, 0], [0, 0, 10, 0]]
+query, key, value = (torch.tensor(rows, dtype=torch.float64)[None, None] for rows in (q, k, v))  # (B, H, T, K)
+for real in ([True, True, True], [True, True, False]):
+    mask = torch.tensor(real)[None, None, None]  # (B, 1, 1, T)
+    context, probabilities = bert.attention(query, key, value, mask)
+    print(probabilities[0, 0], context[0, 0], sep="\n")
+    by_loops, shares = one_head(q, k, v, real)
+    assert largest_difference(context[0, 0], torch.tensor(by_loops)) < 1e-6, "loops and matrices agree"
+    assert largest_difference(probabilities[0, 0], torch.tensor(shares)) < 1e-6, "and so do the probabilities"
+    assert largest_difference(probabilities.sum(-1), torch.ones(1, 1, 3)) < 1e-12, "each row sums to 1"
+assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "1 to 3, and nothing for the pad"
+
+# %% [markdown]
+# Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
+# h * K to (h + 1) * K. `Attention.split` does that for all heads at once: (B, T, D) becomes (B, H, T, K).
+
+# %%
+text = "The animal did not cross the street because it was too tired."
+ids = torch.tensor(encoder.tokenizer.encode([text]).ids)  # (1, T)
+tokens = encoder.tokenizer.tokens(ids[0].tolist())
+states = {}
+with torch.no_grad():
+    encoder.bert(ids, trace=states)  # fills every intermediate result, by name
+    module = encoder.bert.layers[3].attention
+    x = states["layers.2"]  # (1, T, D): what the fourth layer reads, counted from 0 it is layer 3
+    queries, keys, values = (dense(x) for dense in (module.query, module.key, module.value))  # (1, T, D) each
+    head, width = 1, module.split(queries).shape[-1]
+    columns = slice(head * width, (head + 1) * width)
+    by_loops, shares = one_head(*(y[0, :, columns].tolist() for y in (queries, keys, values)), [True] * len(tokens))
+    all_heads, everything = bert.attention(*(module.split(y) for y in (queries, keys, values)))  # (1, H, T, K)
+print(f"T = {len(tokens)}, H = {module.heads}, K = {width}, D = {module.heads * width}")
+print(f"one head with loops beside the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}")
+assert largest_difference(all_heads[0, head], torch.tensor(by_loops)) < 1e-5, "the same head, written twice"
+assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, "as the model itself computed it"
+
+# %% [markdown]
+# Where does "it" look, in this head?
+
+# %%
+it = tokens.index("it")
+for share, token in sorted(zip(shares[it], tokens, strict=True), reverse=True)[:4]:
+    print(f"{share:.2f}  {token}")
+assert shares[it][tokens.index("animal")] > 0.6, "head 1 of layer 3 looks from the pronoun to its noun"
+
+# %% [markdown]
+# ## The figure
+#
+# Three heads of MiniLM on this sentence. A row is the token that looks, a column the one that is looked at. The first
+# head looks one token back, whatever the words are. The second looks at the next one. The third is the one above. Many
+# heads send most of their attention to [CLS]: a place to look when there is nothing to find.
+#
+# ![Attention of three heads](figures/05_attention.png)
+
+# %%
+shown = (("layers.0.attention", 2, "one token back"), ("layers.1.attention", 8, "the next token"))
+shown += (("layers.3.attention", 1, "it: animal"),)
+
+
+def draw(plt):
+    drawn, panels = plt.subplots(1, 3, figsize=(10, 3.9), layout="constrained", sharey=True)
+    for axes, (name, number, role) in zip(panels, shown, strict=True):
+        heatmap(axes, states[name][0, number], tokens, tokens)
+        axes.set_title(f"layer {name.split('.')[1]}, head {number}: {role}")
+        axes.set_xticks(range(len(tokens)), tokens, rotation=90, ha="center", fontsize=8)
+    return drawn
+
+
+figure("05_attention", draw)
+inner = range(1, len(tokens))
+back = sum(states["layers.0.attention"][0, 2, t, t - 1].item() for t in inner) / len(inner)
+onward = sum(states["layers.1.attention"][0, 8, t, t + 1].item() for t in inner[:-1]) / len(inner[:-1])
+print(f"head 2 of layer 0 looks back with {back:.2f}, head 8 of layer 1 onward with {onward:.2f}")
+assert back > 0.95, "this head reads positions only"
+assert onward > 0.6, "this one mostly"
+
+# %% [markdown]
+# A warning. That a head looks somewhere does not prove that the answer depends on it. Pictures like these suggest; to
+# know, take the head away and measure.
+#
+# ## Predict, then run
+#
+# **1.** All queries are zero. What does each token get?
+
+# %%
+with torch.no_grad():
+    context, _ = bert.attention(torch.zeros_like(key), key, value)
+print(context[0, 0])
+assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-12, "the mean of all values"
+
+# %% [markdown]
+# **2.** Add the same vector c to every key. What changes in the probabilities? (q.(k + c) = q.k + q.c, and q.c is the
+# same for all s.)
+
+# %%
+_, before = bert.attention(query, key, value)
+_, after = bert.attention(query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value)
+print(f"{largest_difference(before, after):.1e}")
+assert largest_difference(before, after) < 1e-12, "nothing: a softmax sees differences only. So a key bias is idle"
+
+# %% [markdown]
+# **3.** A batch with a short and a long sentence: the short one gets pads. How much does its result change?
+
+# %%
+short = encoder.tokenizer.encode(["It rains."]).ids[0]
+alone = torch.tensor([short])  # (1, 5)
+padded = torch.tensor([short + [0] * 7])  # (1, 12)
+with torch.no_grad():
+    a = encoder.bert(alone)
+    b = encoder.bert(padded, padded != 0)[:, : len(short)]
+print(f"{largest_difference(a, b):.1e}")
+assert largest_difference(a, b) < 2e-5, "by rounding only: a probability of exactly 0 passes nothing on"
+
+# %% [markdown]
+# ## Break it
+#
+# The known mistakes in `attention` and around it. Two texts, one with pads; the largest change of the last hidden
+# state at real tokens, and the average entropy of the probabilities, which says how widely a head looks: 0 is one
+# token, log T is all alike.
+
+
+# %%
+def look(ids, mask):
+    """Last hidden states at real tokens, and the mean entropy of all heads' rows at real tokens."""
+    states = {}
+    with torch.no_grad():
+        hidden = encoder.bert(ids, mask, trace=states)
+    rows = torch.cat([states[f"layers.{i}.attention"].transpose(1, 2)[mask].flatten(0, 1) for i in range(6)])
+    return hidden[mask], -(rows * rows.clamp_min(1e-12).log()).sum(-1).mean().item()
+
+
+length = ids.shape[1]
+batch = torch.cat([ids, torch.tensor([short + [0] * (length - len(short))])])  # (2, T)
+right, entropy = look(batch, batch != 0)
+print(f"{'the right code':40} entropy {entropy:.2f}")
+changes, entropies = {}, {}
+for name, mistake in MISTAKES.items():
+    if mistake.target.startswith(("bert.attention", "bert.Attention")):
+        with planted(mistake):
+            wrong, entropies[name] = look(batch, batch != 0)
+        changes[name] = largest_difference(wrong, right)
+        print(f"{name:40} entropy {entropies[name]:.2f}   largest change {changes[name]:8.1e}")
+
+# %% [markdown]
+# Without 1/sqrt(K) the scores are 5.7 times as large, the softmax is nearly a hard choice, and the entropy falls. With
+# 1/K it is the reverse: everybody looks everywhere. The root is there because a sum of K products of random numbers
+# grows like sqrt(K).
+#
+# A mask of -10 in place of minus infinity changes very little here, and passes every careless test. *detached
+# probabilities* changes nothing in the forward pass at all: the gradient is wrong.
+
+# %%
+assert entropies["no 1/sqrt(K)"] < entropy < entropies["1/sqrt(D)"] < entropies["1/K"], "the scale sets the sharpness"
+assert changes["detached probabilities"] < 2e-5, "right forward, wrong backward"
+assert changes["mask of -10"] < 1e-2, "nearly right, which is the worst kind of wrong"
+assert changes["no attention mask"] > 0.1, "pads are looked at"
+assert changes["heads merged without transposing"] > 1, "the right numbers in the wrong places"
+
+generator = torch.Generator().manual_seed(0)
+for k_width in (4, 64, 1024):
+    draws = (torch.randn(10000, k_width, generator=generator) * torch.randn(10000, k_width, generator=generator)).sum(1)
+    print(f"K = {k_width:4}: standard deviation of q.k {draws.std():6.2f}, sqrt(K) = {math.sqrt(k_width):6.2f}")
+    assert abs(draws.std() / math.sqrt(k_width) - 1) < 0.05, "the spread of a sum of K products is sqrt(K)"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Remove a single head (set its columns of the context to 0) and measure the change of "it". Which of the 72 heads
+#    matters most for it?
+# 2. `one_head` computes exp(score) directly. Multiply the queries by 1000 and see it fail. What does a softmax do to
+#    be safe, and why may it?
+# 3. How many multiplications does `attention` make, in B, H, T, K? Which part grows with the square of T?
+# 4. Graded: one head, then many: `python -m lessons.check start 05`, `run 05`, `hint 05`. Loops, einsum or matmul are
+#    all welcome; only the numbers count.
+#
+# ## Sources
+#
+# - Vaswani et al. 2017, *Attention is all you need*, sections 3.2.1 and 3.2.2, equation 1 and footnote 4 (the root).
+# - Clark et al. 2019, *What does BERT look at?*, sections 3 and 4: heads that look back, onward, at [SEP], at nouns.
+# - Jain and Wallace 2019, *Attention is not explanation*: the warning above, with evidence.

@@ -1,0 +1,216 @@
+# %% [markdown]
+# # Lesson 06: feed-forward and the layer
+#
+# Steps through `minisbert/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
+# together from its parts, and find out what the residual sums are good for.
+
+# %%
+import math
+
+import torch
+from course import figure, largest_difference
+from torch.nn.functional import gelu as ready_made_gelu
+
+from minisbert import bert
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# Attention moves information between tokens, and what it passes on is a weighted average. Mixing is not yet computing.
+# Where does a layer make something new of what it has gathered?
+#
+# ## The formula
+#
+# Two dense layers with a bend between them, for each token on its own. `F` is the width in the middle, mostly 4 D:
+#
+#     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
+#     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
+#
+# A layer wraps both blocks in the same way: the block's result is *added* to its input, and LayerNorm comes after the
+# sum. This is post-LayerNorm, the order of the first transformers:
+#
+#     x = LayerNorm1(x + attention(x))
+#     x = LayerNorm2(x + feed_forward(x))
+
+# %% [markdown]
+# ## The real function
+#
+# GELU on small numbers. A standard normal number is below 1 with probability 0.8413, so gelu(1) = 0.8413, and gelu(-1)
+# = -0.1587. Far to the right it is z itself, far to the left 0.
+
+# %%
+z = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0])
+print(bert.gelu(z))
+assert largest_difference(bert.gelu(z), [-0.0040, -0.1587, 0, 0.8413, 2.9960]) < 1e-4, "z times P(Z <= z)"
+assert abs(bert.gelu(torch.tensor(1.0)) - 0.5 * (1 + math.erf(1 / math.sqrt(2)))) < 1e-6, "the formula, by math.erf"
+
+# %% [markdown]
+# Now a layer on three tokens, from its parts. The first four columns after each step.
+
+# %%
+ids = torch.tensor([[101, 7592, 102]])  # [CLS] hello [SEP]
+layer = encoder.bert.layers[0]
+with torch.no_grad():
+    x = encoder.bert.embeddings(ids, None)  # (1, T, D)
+    attended, _ = layer.attention(x, None)  # (1, T, D)
+    middle = layer.attention_norm(x + attended)  # (1, T, D)
+    up = layer.feed_forward.up(middle)  # (1, T, F)
+    down = layer.feed_forward.down(bert.gelu(up))  # (1, T, D)
+    out = layer.feed_forward_norm(middle + down)  # (1, T, D)
+    whole, _ = layer(x, None)  # the real function
+for name, value in (("x", x), ("attention(x)", attended), ("after the sum and LayerNorm 1", middle)):
+    print(name, value[0, :, :4], sep="\n")
+for name, value in (("feed_forward", down), ("after the sum and LayerNorm 2", out)):
+    print(name, value[0, :, :4], sep="\n")
+assert up.shape[-1] == 1536 == 4 * 384, "F is 4 D here"
+assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
+
+# %% [markdown]
+# ## The figure
+#
+# Left: GELU beside ReLU, which cuts at 0. Middle: GELU minus its tanh approximation, in ten-thousandths. Right: what
+# comes into the GELU in MiniLM, for a whole sentence. Four fifths of it is negative and nearly silenced.
+#
+# ![GELU, its approximation, and what MiniLM feeds it](figures/06_layer.png)
+
+# %%
+text_ids = torch.tensor(encoder.tokenizer.encode(["The old fisherman mended his nets by the harbour wall."]).ids)
+states, inputs = {}, []
+with torch.no_grad():
+    encoder.bert(text_ids, trace=states)
+    names = ["embeddings", *(f"layers.{i}" for i in range(5))]
+    for name, block in zip(names, encoder.bert.layers, strict=True):
+        found, _ = block.attention(states[name], None)
+        inputs.append(block.feed_forward.up(block.attention_norm(states[name] + found))[0])  # (T, F)
+inputs = torch.stack(inputs)  # (L, T, F)
+grid = torch.linspace(-5, 5, 1001, dtype=torch.float64)
+gap = ready_made_gelu(grid, approximate="tanh") - bert.gelu(grid)
+
+
+def draw(plt):
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained")
+    left.plot(grid, grid.clamp_min(0), color="#bbbbbb", label="ReLU")
+    left.plot(grid, bert.gelu(grid), color="#1f4e79", label="GELU")
+    left.set(xlim=(-4, 3), ylim=(-0.5, 3), title="GELU", xlabel="z")
+    left.legend(frameon=False)
+    middle.plot(grid, 1e4 * gap, color="#1f4e79")
+    middle.set(title="tanh approximation - GELU, times 10,000", xlabel="z")
+    right.hist(inputs.flatten().numpy(), bins=100, range=(-6, 4), color="#3b7ab8")
+    right.axvline(0, color="black", linewidth=0.8)
+    right.set(title="What MiniLM's GELUs receive", xlabel="z", yticks=[])
+    return drawn
+
+
+figure("06_layer", draw)
+negative = (inputs < 0).float().mean().item()
+print(f"{negative:.0%} negative; the tanh approximation is off by up to {gap.abs().max():.1e}")
+assert 0.7 < negative < 0.9, "most of the middle is nearly silent for a given token"
+assert 4e-4 < gap.abs().max() < 5e-4, "small for a plot, large for a comparison of numbers"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Change the second token's vector. Which rows of `feed_forward`'s result change? And of the whole layer's?
+
+# %%
+with torch.no_grad():
+    other = x.clone()
+    other[0, 1] += 1
+    moved_block = (layer.feed_forward(other) - layer.feed_forward(x)).abs().amax(-1)[0]
+    moved_layer = (layer(other, None)[0] - layer(x, None)[0]).abs().amax(-1)[0]
+print(moved_block, moved_layer)
+assert (moved_block > 1e-5).tolist() == [False, True, False], "feed-forward looks at one token at a time"
+assert (moved_layer > 1e-5).all(), "attention has told the others"
+
+# %% [markdown]
+# **2.** Without the GELU, W2 (W1 x + b1) + b2 is a single matrix of D by D. How many parameters would that save per
+# layer?
+
+# %%
+with torch.no_grad():
+    up_layer, down_layer = layer.feed_forward.up, layer.feed_forward.down
+    one_matrix = down_layer.weight @ up_layer.weight  # (D, F) times (F, D) -> (D, D)
+    one_bias = down_layer.weight @ up_layer.bias + down_layer.bias
+    straight = down_layer(up_layer(x))
+print(f"{sum(p.numel() for p in layer.feed_forward.parameters()):,} -> {one_matrix.numel() + one_bias.numel():,}")
+assert largest_difference(x @ one_matrix.T + one_bias, straight) < 1e-4, "two straight lines in a row are one"
+
+# %% [markdown]
+# **3.** How long is a token's vector after the last LayerNorm of a layer, whatever came in: does it grow with depth?
+
+# %%
+lengths = [states[name].norm(dim=-1).mean().item() for name in (*names, "layers.5")]
+print([f"{length:.1f}" for length in lengths])
+assert max(lengths) / min(lengths) < 2.5, "post-LayerNorm keeps the size; gamma sets it"
+
+# %% [markdown]
+# ## Break it
+#
+# Known mistakes of these pieces. First the change in the layer above, then what is left of the sentence vectors: the
+# cosine between the right and the wrong vector of the same text.
+
+# %%
+texts = ["A cat sits on the mat.", "Two people are playing chess.", "The stock market fell sharply today."]
+right_vectors = encoder.encode(texts)  # (3, D)
+change, agreement = {}, {}
+for name, mistake in MISTAKES.items():
+    if mistake.target in ("bert.gelu", "bert.FeedForward.forward", "bert.Layer.forward"):
+        with planted(mistake), torch.no_grad():
+            change[name] = largest_difference(layer(x, None)[0], whole)
+            agreement[name] = (encoder.encode(texts) * right_vectors).sum(1).min()
+        print(f"{name:36} layer {change[name]:8.1e}   least cosine {agreement[name]:.5f}")
+
+# %% [markdown]
+# *tanh GELU*: the cosine of right and wrong is 1.00000 to five digits. The approximation is a fine function; but these
+# weights were trained with the other one, and a port that uses it is not equal. Forgetting a residual, or moving the
+# LayerNorm in front of the block (as many newer models have it, with weights trained for that) destroys everything.
+
+# %%
+assert agreement["tanh GELU"] > 0.99999, "invisible in a cosine"
+assert 1e-4 < change["tanh GELU"] < 2e-2, "visible in a number"
+for name in ("pre-LayerNorm", "attention's residual forgotten", "one LayerNorm for both blocks"):
+    assert agreement[name] < 0.7, f"{name}: another model altogether"
+
+# %% [markdown]
+# What are the residual sums good for? The gradient has a way around each block. Take all blocks' weights down to
+# nothing: with the sums a layer still passes its input on, without them the input is gone, and so is its gradient.
+
+# %%
+torch.manual_seed(0)
+small = bert.Layer(bert.BertConfig(50, 8, 1, 2, 16, 10)).eval()
+with torch.no_grad():
+    for parameter in (*small.attention.parameters(), *small.feed_forward.parameters()):
+        parameter.zero_()
+
+
+def gradient():
+    """How the layer's first output depends on its input (1, 3, 8)."""
+    x = torch.randn(1, 3, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    small(x, None)[0][0, 0, 0].backward()
+    return x.grad.abs().max().item()
+
+
+with_sums = gradient()
+with planted(MISTAKES["attention's residual forgotten"]):
+    without = gradient()
+print(f"gradient with the sums {with_sums:.2f}, without attention's {without:.2f}")
+assert with_sums > 0.1, "a way past the blocks"
+assert without == 0, "no way at all"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. For one token, which of the 1,536 middle columns is largest in layer 5? Which other tokens excite the same column?
+# 2. `Layer` calls dropout in three places, here idle. Where, and what does it do in training? (Lesson 11 needs it.)
+# 3. Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare again.
+# 4. Graded: GELU, feed-forward, the layer: `python -m lessons.check start 06`, `run 06`, `hint 06`.
+#
+# ## Sources
+#
+# - Hendrycks and Gimpel 2016, *Gaussian error linear units*, section 2: both forms.
+# - Vaswani et al. 2017, *Attention is all you need*, sections 3.1 and 3.3: residual sums, feed-forward.
+# - Xiong et al. 2020, *On layer normalization in the transformer architecture*, section 3: before or after the sum.

@@ -1,0 +1,208 @@
+# %% [markdown]
+# # Lesson 07: the whole encoder, and finding a bug
+#
+# Steps through `minisbert/bert.py`: `Bert`; and `minisbert/trace.py`, `minisbert/divergence.py`. About 45 minutes. You
+# will compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
+
+# %%
+import importlib.util
+import random
+
+import torch
+from course import GOLDEN, figure, largest_difference
+from safetensors.torch import load_file
+
+from minisbert.assets import ensure
+from minisbert.divergence import compare, explain, first_divergence, suspects
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.trace import HIDDEN, VECTOR, huggingface, inputs_of, our_states, print_rows
+
+folder = ensure("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(folder)
+
+# %% [markdown]
+# ## The question
+#
+# All the pieces are there. How do you know that the whole is right? It runs, and lesson 01 has shown what that is
+# worth. We need somebody who has done it before, and we need to compare *numbers*, not impressions.
+#
+# ## The formula
+#
+# `L` layers, one after the other, each (B, T, D) to (B, T, D):
+#
+#     h[0] = embeddings(ids)          h[i+1] = layer_i(h[i])          i = 0 .. L-1
+#
+# And the measure: at each h, the largest absolute difference from the reference, over all real tokens,
+#
+#     d_i = max over b, t, c of | ours_i[b, t, c] - theirs_i[b, t, c] |        t runs over real tokens only
+#
+# In float32 a sum of hundreds of products is rounded at every step, in an order that is nobody's promise. A faithful
+# copy of this model differs by 4e-6, the smallest real mistake that we know of by 3e-4. So the bound is 2e-5: above
+# all rounding, below all mistakes.
+
+# %% [markdown]
+# ## The real function
+#
+# Three tokens through `Bert`: the first four columns of the embeddings and of each layer. Watch the rows change, and
+# stay of one size.
+
+# %%
+states = {}
+with torch.no_grad():
+    hidden = encoder.bert(torch.tensor([[101, 7592, 102]]), trace=states)  # (1, T, D)
+for name in ("embeddings", *(f"layers.{i}" for i in range(6))):
+    print(name, states[name][0, :, :4], sep="\n")
+assert largest_difference(hidden, states["layers.5"]) == 0, "the result is the last layer's output"
+
+# %% [markdown]
+# Now the reference. Where transformers is installed, we ask it; else we read what it computed when the project was
+# made (`tests/reference/minilm.safetensors`, where only hidden states and vectors were kept).
+
+# %%
+if importlib.util.find_spec("transformers") and importlib.util.find_spec("sentence_transformers"):
+    inputs = inputs_of(encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
+    theirs = huggingface(folder, inputs, double=False)
+    print("the reference: transformers and sentence-transformers, just now")
+else:
+    golden = load_file(GOLDEN / "minilm.safetensors")
+    inputs = {"ids": golden["ids"], "mask": golden["mask"], "token_types": torch.zeros_like(golden["ids"])}
+    theirs = {"embeddings": golden["hidden.0"], "vector": golden["vectors"]}
+    theirs |= {f"layers.{i}": golden[f"hidden.{i + 1}"] for i in range(6)}
+    print("the reference: the golden file")
+
+ours = our_states(encoder, inputs)
+tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in ours}
+rows = compare(ours, theirs, inputs["mask"], tolerances)
+print_rows(rows)
+assert first_divergence(rows) is None, "every tensor within its tolerance"
+assert max(row.difference for row in rows) < 1e-5, "a few millionths"
+assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every layer was compared"
+
+# %% [markdown]
+# `python -m minisbert.trace` prints the same table from the command line.
+#
+# ## The figure
+#
+# How far three mistakes move the hidden states, layer by layer, beside rounding and the tolerance. A logarithmic
+# scale: between rounding and the smallest mistake lies a wide empty band. That band is what makes the comparison a
+# proof.
+#
+# ![Difference from the right hidden states, layer by layer](figures/07_encoder.png)
+
+# %%
+layers = ["embeddings", *(f"layers.{i}" for i in range(6))]
+curves = {"rounding (float32 beside float64)": our_states(SentenceEncoder.load(folder).double(), inputs)}
+for name in ("LayerNorm eps 1e-5", "tanh GELU", "no attention mask"):
+    with planted(MISTAKES[name]):
+        curves[name] = our_states(encoder, inputs)
+real = inputs["mask"][:, :, None]
+curves = {
+    label: [largest_difference(other[name] * real, ours[name].to(other[name].dtype) * real) for name in layers]
+    for label, other in curves.items()
+}
+
+
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
+    marks = zip(curves.items(), ("#888888", "#8bb8de", "#3b7ab8", "#1f4e79"), "osD^", strict=True)
+    for (label, values), shade, mark in marks:
+        axes.plot(range(7), [max(value, 1e-8) for value in values], mark + "-", color=shade, label=label)
+    axes.axhline(HIDDEN, color="#c0392b", linestyle="--", label=f"tolerance {HIDDEN:g}")
+    axes.set_xticks(range(7), ["embeddings", *(f"layer {i}" for i in range(6))])
+    axes.set(yscale="log", ylabel="largest difference", title="Rounding stays below the bound, mistakes above it")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return drawn
+
+
+figure("07_encoder", draw)
+for label, values in curves.items():
+    print(f"{label:36} last layer {values[-1]:.1e}")
+assert max(curves["rounding (float32 beside float64)"]) < HIDDEN, "rounding is below the bound"
+assert all(min(values[1:]) > HIDDEN for label, values in curves.items() if "rounding" not in label), "mistakes are not"
+
+# %% [markdown]
+# The curves start where the mistake stands. *no attention mask* and *tanh GELU* leave the embeddings as they are
+# (drawn at the bottom), *LayerNorm eps* does not. So the *first* row that differs tells where to look. Later rows only
+# tell that an error, once made, is carried on.
+#
+# ## Predict, then run
+#
+# **1.** Somebody forgets the last layer. Which row is the first to differ?
+
+
+# %%
+def table(name):
+    """The rows of a comparison in which the other side has made this mistake."""
+    with planted(MISTAKES[name]):
+        wrong = our_states(encoder, inputs)
+    return compare(ours, wrong, inputs["mask"], tolerances)
+
+
+found = table("one layer short")
+print_rows(found)
+assert first_divergence(found).name == "pooler", "layer 5 is missing in their table; what was made from it differs"
+
+# %% [markdown]
+# **2.** And if the LayerNorm behind the embeddings is missing? And if the mean is taken over pads?
+
+# %%
+assert first_divergence(table("embeddings not normalised")).name == "embeddings", "at the very start"
+assert first_divergence(table("mean over pads")).name == "pooled", "all of the encoder is right"
+print("embeddings, and pooled")
+
+# %% [markdown]
+# **3.** "detached probabilities" is wrong in the backward pass only. Does this table find it?
+
+# %%
+assert first_divergence(table("detached probabilities")) is None, "no: forward equality does not prove the gradient"
+print("it does not: the gradients must be compared too, as the package's tests do")
+
+# %% [markdown]
+# ## Break it
+#
+# Now the hunt. A mistake is drawn at random and planted in "somebody's port"; you get its tensors and nothing else.
+# First the table of first divergence. Say aloud what you suspect before you go on.
+
+# %%
+secret = random.Random(7).choice(["no 1/sqrt(K)", "1/K", "heads interleaved", "quick GELU", "no attention biases"])
+with planted(MISTAKES[secret]):
+    port = our_states(encoder, inputs)
+
+rows = compare(ours, port, inputs["mask"], tolerances)
+print_rows(rows)
+first = first_divergence(rows)
+assert first is not None, "the port differs"
+
+# %% [markdown]
+# The embeddings agree and the first attention does not, or the first attention agrees and the first layer does not.
+# That leaves a handful of lines. Next: plant each known mistake on *our* side, one after the other, and see with which
+# one everything is equal. A wrong number is as good as a fingerprint.
+
+# %%
+whole, part = suspects(rows, lambda: compare(our_states(encoder, inputs), port, inputs["mask"], tolerances))
+print(explain(rows, whole, part, list(ours)))
+assert whole == [secret], "one mistake, and only one, gives exactly these numbers"
+
+# %% [markdown]
+# If no known mistake fits, you halve the distance by hand: write out q, then the scores, then the probabilities, and
+# compare each. The tool for your own code is
+#
+#     python -m minisbert.trace --write ours.safetensors         every intermediate result, by name
+#     python -m minisbert.trace --against yours.safetensors      your tensors of the same names beside ours
+#
+# ## Exercises
+#
+# 1. Change the seed of the hunt and guess from the table before you run the last cell. How often are you right?
+# 2. Compare in float64: `encoder.double()` on our side, `double=True` for the reference. How large is the largest
+#    difference now, and what does that prove that float32 could not?
+# 3. The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
+# 4. Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`, `hint 07`.
+#    And `python -m lessons.check graft` puts every piece that you have solved into the running model and compares its
+#    layers with the reference.
+#
+# ## Sources
+#
+# - Devlin et al. 2019, *BERT*, section 3.
+# - Wolf et al. 2020, *Transformers: state-of-the-art natural language processing*: the reference.
+# - Goldberg 1991, *What every computer scientist should know about floating-point arithmetic*: why 4e-6 and not 0.

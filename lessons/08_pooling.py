@@ -1,0 +1,227 @@
+# %% [markdown]
+# # Lesson 08: pooling and the mask
+#
+# Steps through `minisbert/pooling.py`. About 30 minutes. You will make one vector of many, and meet three mistakes
+# that no cosine will ever show.
+
+# %%
+import torch
+from course import figure, largest_difference
+
+from minisbert import pooling
+from minisbert.data import pad_batch
+from minisbert.encoder import SentenceEncoder
+from minisbert.losses import cosine
+from minisbert.mistakes import MISTAKES, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
+# and a batch is a rectangle, so the short ones are filled up with pads. Which vector stands for the sentence, and how
+# do the pads stay out of it?
+#
+# ## The formula
+#
+# m[b, t] is 1 for a real token and 0 for a pad. h is the hidden state, (B, T, D).
+#
+#     mean       v[b] = sum over t of m[b, t] * h[b, t]  /  sum over t of m[b, t]
+#     cls        v[b] = h[b, 0]                                       the first token is always [CLS]
+#     max        v[b, d] = max over t with m[b, t] = 1 of h[b, t, d]
+#     attention  v[b] = sum over t of p[b, t] * h[b, t],   p = softmax over real t of (w . h[b, t] + c)
+#
+# The mean divides each text by its *own* number of tokens.
+
+# %% [markdown]
+# ## The real function
+#
+# Three tokens and a pad, two columns. In the pad stands 100: whatever is there must not matter.
+
+# %%
+hidden = torch.tensor([[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]])  # (B, T, D) = (1, 4, 2)
+mask = torch.tensor([[True, True, True, False]])  # (B, T)
+weight, bias = torch.zeros(1, 2), torch.zeros(1)
+for name, result, expected in (
+    ("mean", pooling.mean_pool(hidden, mask), [2, -4]),
+    ("cls", pooling.cls_pool(hidden, mask), [1, -3]),
+    ("max", pooling.max_pool(hidden, mask), [3, -1]),
+    ("attention, weight 0", pooling.attention_pool(hidden, mask, weight, bias), [2, -4]),
+):
+    print(f"{name:20} {result[0].tolist()}")
+    assert largest_difference(result, [expected]) < 1e-6, f"{name} of (1, -3), (3, -1), (2, -8)"
+
+# %% [markdown]
+# Attention pooling starts as the mean, since all scores are alike. With w = (0, 1) the scores are -3, -1 and -8, and
+# the second token takes most of the weight: 1 / (exp(-2) + 1 + exp(-7)) = 0.880.
+
+# %%
+learned = pooling.attention_pool(hidden, mask, torch.tensor([[0.0, 1.0]]), bias)
+shares = torch.tensor([-3.0, -1.0, -8.0]).softmax(0)
+print(shares, learned)
+assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, "a mean with learned shares"
+
+# %% [markdown]
+# And in the model: MiniLM says mean in its folder (`1_Pooling/config.json`), then scales to length 1.
+
+# %%
+text = "A cat sits."
+ids = encoder.tokenizer.encode([text]).ids[0]
+with torch.no_grad():
+    states = encoder.bert(torch.tensor([ids]))  # (1, T, D)
+    pooled = pooling.mean_pool(states)  # (1, D)
+vector = pooled / pooled.norm()
+print(encoder.pooling.mode, encoder.normalize, vector[0, :4])
+assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, "lesson 01's vector, from the hidden states"
+
+# %% [markdown]
+# ## The figure
+#
+# The same short sentence with more and more pads behind it, as in a batch with ever longer neighbours. How near is its
+# vector to the one without pads?
+#
+# ![Cosine with the unpadded vector, by number of pads](figures/08_pooling.png)
+
+# %%
+counts = list(range(0, 41, 4))
+
+
+def drift(pool):
+    """The cosine between ``pool`` with so many pads and ``pool`` without any."""
+    found = []
+    with torch.no_grad():
+        for count in counts:
+            padded = torch.tensor([ids + [0] * count])
+            real = torch.arange(len(ids) + count)[None] < len(ids)  # (1, T)
+            found.append(cosine(pool(encoder.bert(padded, real), real), pool(states, None)).item())
+    return found
+
+
+curves = {"mean": drift(pooling.mean_pool), "max": drift(pooling.max_pool)}
+for name in ("mean over pads", "max over pads"):
+    with planted(MISTAKES[name]):
+        curves[name] = drift(getattr(pooling, MISTAKES[name].attribute))
+
+
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(7.5, 3.3), layout="constrained")
+    styles = (("-", "#1f4e79"), ("--", "#8bb8de"), ("-o", "#c0392b"), ("-s", "#e59866"))
+    for (label, values), (style, shade) in zip(curves.items(), styles, strict=True):
+        axes.plot(counts, values, style, color=shade, label=label, markersize=4)
+    axes.set(xlabel="pads behind the sentence", ylabel="cosine with the vector without pads", ylim=(0.5, 1.02))
+    axes.set_title(f'"{text}", {len(ids)} tokens')
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return drawn
+
+
+figure("08_pooling", draw)
+for name, values in curves.items():
+    print(f"{name:16} with 40 pads: cosine {values[-1]:.3f}")
+assert min(curves["mean"] + curves["max"]) > 0.99999, "with the mask, pads do not exist"
+assert curves["mean over pads"][-1] < 0.7, "without it they decide: 40 votes against 6"
+assert 0.9 < curves["max over pads"][-1] < 0.99, "max lets in fewer of them"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Attention gave no probability to the pads. Are the hidden states *at* the pads zero?
+
+# %%
+with torch.no_grad():
+    padded, real = pad_batch([ids, ids + ids], 0)
+    at_pads = encoder.bert(padded, real)[0, len(ids) :]  # (pads, D)
+print(f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}")
+assert at_pads.norm(dim=-1).min() > 3, "no: nobody looks at a pad, but a pad looks at the others and has a vector"
+
+# %% [markdown]
+# **2.** Which of the four poolings could tell "A cat sits." from the same text with [SEP] removed? And how do the
+# vectors of mean and cls for one text compare: nearly equal, or far apart?
+
+# %%
+with torch.no_grad():
+    apart = cosine(pooling.mean_pool(states), pooling.cls_pool(states)).item()
+    without = encoder.bert(torch.tensor([ids[:-1]]))
+    for name in ("mean", "cls", "max"):
+        pool = pooling.POOLINGS[name]
+        print(f"{name:5} without [SEP]: cosine {cosine(pool(states), pool(without)).item():.3f}")
+        assert cosine(pool(states), pool(without)).item() < 0.9999, "all of them: [SEP] takes part in every layer"
+print(f"mean and cls of one text: cosine {apart:.2f}")
+assert 0.5 < apart < 0.95, "related, not equal"
+
+# %% [markdown]
+# **3.** Encode a sentence alone, and again in one batch with a long one. How much may its vector change?
+
+# %%
+long = "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. " * 2
+alone = encoder.encode([text])[0]
+together = encoder.encode([text, long], batch_tokens=10_000)[0]
+print(f"{largest_difference(alone, together):.1e}")
+assert largest_difference(alone, together) < 1e-6, "by rounding: a vector must not depend on who travels along"
+
+# %% [markdown]
+# ## Break it
+#
+# Two texts of different length in one batch. For each mistake: the largest change of the pooled vectors, and the least
+# cosine between right and wrong.
+
+# %%
+batch, real = pad_batch(encoder.tokenizer.encode([text, long]).ids, 0)
+with torch.no_grad():
+    h = encoder.bert(batch, real)  # (2, T, D)
+changes, cosines = {}, {}
+for name, mistake in MISTAKES.items():
+    if mistake.target in ("pooling.mean_pool", "pooling.max_pool", "pooling.cls_pool"):
+        right = getattr(pooling, mistake.attribute)(h, real)
+        with planted(mistake):
+            wrong = getattr(pooling, mistake.attribute)(h, real)
+        changes[name], cosines[name] = largest_difference(right, wrong), cosine(right, wrong).min().item()
+        print(f"{name:28} largest change {changes[name]:6.3f}   least cosine {cosines[name]:.4f}")
+
+# %% [markdown]
+# *divided by T* and *one global denominator* change the numbers a lot and the direction not at all. Every cosine,
+# every Spearman score stays as it was, to the last digit. The mistake lies in wait until somebody uses the vector's
+# length: a dot product, a Euclidean distance, a head that reads u and v as they are (lesson 10).
+
+# %%
+for name in ("divided by T", "one global denominator"):
+    assert changes[name] > 0.1, f"{name}: other numbers"
+    assert cosines[name] > 0.99999, f"{name}: the same direction"
+for name in ("mean over pads", "max over pads", "CLS taken from the last token"):
+    assert cosines[name] < 0.99, f"{name}: another direction"
+
+# %% [markdown]
+# *pads set to 0 before max* is wrong only in columns whose real tokens are all negative. How many are there?
+
+# %%
+negative = (pooling.max_pool(h[:1], real[:1]) < 0).sum().item()
+print(f"{negative} of 384 columns of the short text")
+with planted(MISTAKES["pads set to 0 before max"]):
+    zeroed = pooling.max_pool(h[:1], real[:1])
+assert (zeroed == 0).sum().item() == negative > 0, "there, and only there, the pad's 0 has won"
+
+# %% [markdown]
+# A mask can also fail in a way that is no mistake in a formula: 0 * NaN is NaN. Multiply by the mask, and one bad
+# number in a pad spoils the sentence; fill instead, and it does not.
+
+# %%
+spoiled = hidden.clone()
+spoiled[0, 3] = float("nan")
+print(pooling.mean_pool(spoiled, mask), (spoiled * mask[..., None]).sum(1))
+assert not pooling.mean_pool(spoiled, mask).isnan().any(), "filled"
+assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Pool without [CLS] and [SEP] ("[CLS] and [SEP] left out" is in the list above). Is it worse? Lesson 09 has the
+#    means to measure it.
+# 2. The sum of the tokens instead of their mean: which of the four similarities of lesson 09 would notice?
+# 3. Pool with weights 1, 1/2, 1/3, ... from the front. What would you expect of it, and why?
+# 4. Graded: mean, max and attention pooling: `python -m lessons.check start 08`, `run 08`, `hint 08`.
+#
+# ## Sources
+#
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3 and table 6: mean, max and cls compared.
+# - Devlin et al. 2019, *BERT*, section 3.2: [CLS] as the summary of a text.
+# - Gao, Yao and Chen 2021, *SimCSE*, section 6.3: cls, and the average of first and last layer.

@@ -1,0 +1,207 @@
+# %% [markdown]
+# # Lesson 09: cosine, Pearson, Spearman
+#
+# Steps through `minisbert/metrics.py` and `minisbert/evaluate.py`. About 40 minutes. You will measure how well MiniLM
+# agrees with people, reach the published 82.03, and see by how much a careless metric lies.
+
+# %%
+import numpy as np
+import torch
+from course import figure, largest_difference
+
+from minisbert import metrics
+from minisbert.data import load_scored_pairs, pad_batch
+from minisbert.encoder import SentenceEncoder, budgeted_batches
+from minisbert.evaluate import similarities
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.pooling import cls_pool, first_last_pool, max_pool, mean_pool
+
+# %% [markdown]
+# ## The question
+#
+# People have read 1,379 pairs of sentences and said how alike they are, from 0 to 5. The model says 0.66 for a pair,
+# the people said 3.2. Is that right? The scales differ. What does it mean for two lists of numbers to *agree*?
+
+# %%
+pairs = load_scored_pairs("stsb", "test")
+scores = np.array([pair.score for pair in pairs])  # (N,)
+for pair in (pairs[0], pairs[700], pairs[1100]):
+    print(f"{pair.score:.1f}  {pair.sentence1} / {pair.sentence2}")
+assert len(pairs) == 1379, "the test split of the STS Benchmark"
+
+# %% [markdown]
+# ## The formula
+#
+# x and y are lists of N numbers. Pearson's r asks whether they lie on a line:
+#
+#     r = sum of (x_i - mean x) (y_i - mean y)  /  sqrt( sum of (x_i - mean x)^2  *  sum of (y_i - mean y)^2 )
+#
+# This is the cosine of lesson 01, after the mean has been taken off each list. Spearman's rho asks only for the order:
+# it is Pearson's r of the *ranks*. Equal values share the mean of the ranks that they occupy: 10, 20, 20, 30 have the
+# ranks 1, 2.5, 2.5, 4.
+
+# %% [markdown]
+# ## The real function
+#
+# Three pairs. The people say 1, 2, 3. One model says 1, 2, 4, another 1, 2, 400, a third cannot tell the first two
+# apart.
+
+# %%
+people = [1, 2, 3]
+for model in ([1, 2, 4], [1, 2, 400], [1, 1, 2]):
+    r, rho = metrics.pearson(model, people), metrics.spearman(model, people)
+    print(f"{model!s:14} ranks {metrics.ranks(model)}   Pearson {r:.4f}   Spearman {rho:.4f}")
+assert abs(metrics.pearson([1, 2, 4], people) - 3 / np.sqrt(2 * 14 / 3)) < 1e-12, "by hand: 3 / sqrt(2 * 14/3)"
+assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
+assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "a tie costs something"
+
+# %% [markdown]
+# Now the whole split, without any training: encode each sentence, compare. One forward pass, four poolings.
+
+# %%
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+encoded = encoder.tokenizer.encode(texts)
+vectors = {name: torch.empty(len(texts), 384) for name in ("mean", "cls", "max", "first-last")}  # (2 N, D) each
+with torch.inference_mode():
+    for rows in budgeted_batches([len(ids) for ids in encoded.ids], 4096):
+        ids, mask = pad_batch([encoded.ids[row] for row in rows], encoder.tokenizer.pad_id)
+        states = {}
+        hidden = encoder.bert(ids, mask, trace=states)  # (B, T, D)
+        vectors["mean"][rows] = mean_pool(hidden, mask)
+        vectors["cls"][rows] = cls_pool(hidden, mask)
+        vectors["max"][rows] = max_pool(hidden, mask)
+        vectors["first-last"][rows] = first_last_pool(hidden, mask, states["layers.0"])
+
+spearman, pearson, cosines = {}, {}, {}
+for name, both in vectors.items():
+    u, v = np.split(both.numpy(), 2)  # (N, D) each
+    cosines[name] = similarities(u, v)["cosine"]  # (N,)
+    spearman[name] = 100 * metrics.spearman(cosines[name], scores)
+    pearson[name] = 100 * metrics.pearson(cosines[name], scores)
+    print(f"{name:11} Spearman {spearman[name]:.2f}   Pearson {pearson[name]:.2f}")
+for name, published in (("mean", 82.03), ("cls", 73.50), ("max", 78.80), ("first-last", 81.55)):
+    assert abs(spearman[name] - published) < 0.02, f"{name} pooling has a Spearman of {published}"
+assert abs(pearson["mean"] - 82.74) < 0.02, "published as 82.74"
+
+# %% [markdown]
+# `python -m minisbert.evaluate --split test` prints the same. The model was trained with the mean, and with another
+# pooling it loses up to eight points: a pooling is not a matter of taste at this end of training.
+#
+# ## The figure
+#
+# ![Cosine against people's scores, and Spearman by pooling](figures/09_similarity.png)
+
+
+# %%
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", width_ratios=(3, 2))
+    left.scatter(scores, cosines["mean"], s=5, alpha=0.4, color="#1f4e79", linewidths=0)
+    left.set(xlabel="people's score", ylabel="cosine", title=f"Mean pooling: Spearman {spearman['mean']:.2f}")
+    bars = right.bar(list(spearman), list(spearman.values()), color="#3b7ab8")
+    right.bar_label(bars, fmt="%.2f")
+    right.set(ylim=(60, 88), ylabel="Spearman x 100", title="STS Benchmark, test, by pooling")
+    return drawn
+
+
+figure("09_similarity", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Replace every cosine c by exp(10 c). What happens to Pearson, and what to Spearman?
+
+# %%
+bent = np.exp(10 * cosines["mean"])
+r, rho = 100 * metrics.pearson(bent, scores), 100 * metrics.spearman(bent, scores)
+print(f"Pearson {pearson['mean']:.2f} -> {r:.2f}, Spearman {spearman['mean']:.2f} -> {rho:.2f}")
+assert r < pearson["mean"] - 5, "no longer on a line"
+assert abs(rho - spearman["mean"]) < 1e-9, "the order is the same, so the ranks are"
+
+# %% [markdown]
+# **2.** Cosine, dot product, negative Euclidean distance. On unit vectors |u - v|^2 = 2 - 2 cos, so all three have one
+# Spearman. And on the pooled vectors before they are scaled to length 1?
+
+# %%
+u, v = np.split(vectors["mean"].numpy(), 2)
+unit_u, unit_v = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (u, v))
+raw, unit = (
+    {name: 100 * metrics.spearman(values, scores) for name, values in similarities(a, b).items()}
+    for a, b in ((u, v), (unit_u, unit_v))
+)
+for name in ("cosine", "dot", "euclidean", "manhattan"):
+    print(f"{name:10} unit vectors {unit[name]:.2f}   as pooled {raw[name]:.2f}")
+assert max(unit[n] for n in ("cosine", "dot", "euclidean")) - unit["cosine"] < 1e-3, "one order on the sphere"
+assert raw["dot"] < 60, "lengths carry no meaning here, and a dot product reads them"
+
+# %% [markdown]
+# **3.** How exact is 82.03? Draw 1,379 pairs with replacement, a thousand times, and look at the spread.
+
+# %%
+chance = np.random.default_rng(0)
+draws = [chance.integers(len(pairs), size=len(pairs)) for _ in range(1000)]
+spread = np.percentile([100 * metrics.spearman(cosines["mean"][rows], scores[rows]) for rows in draws], [2.5, 97.5])
+print(f"95 % of the draws lie in {spread[0]:.1f} .. {spread[1]:.1f}")
+assert 2 < spread[1] - spread[0] < 6, "a difference of a few tenths between two models may be chance"
+
+# %% [markdown]
+# ## Break it
+#
+# **Pearson without centring.** That is a plain cosine of the two lists. All cosines and all scores are mostly
+# positive, so it is high for any model.
+
+# %%
+with planted(MISTAKES["Pearson not centred"]):
+    uncentred = 100 * metrics.pearson(cosines["mean"], scores)
+    of_noise = 100 * metrics.pearson(chance.uniform(0, 1, len(scores)), scores)
+print(f"MiniLM {uncentred:.2f} (truly {pearson['mean']:.2f}), random numbers {of_noise:.2f} (truly about 0)")
+assert uncentred > 95, "a splendid score"
+assert of_noise > 70, "and a decent one for noise"
+
+# %% [markdown]
+# **Spearman without ties.** Many pairs have the same score: there are only 70 different ones. `argsort` twice gives
+# equal values different ranks, in the order in which they happen to stand in the file. So the result depends on the
+# order of the rows, which means nothing. Sort the file by the model's own cosines and the score rises; turn it round,
+# and it falls.
+
+# %%
+print(f"{len(set(scores.tolist()))} different scores among {len(scores)} pairs")
+up = np.argsort(cosines["mean"])
+found = {}
+with planted(MISTAKES["Spearman without tie handling"]):
+    for label, order in (("as in the file", np.arange(len(up))), ("sorted", up), ("turned round", up[::-1])):
+        found[label] = 100 * metrics.spearman(cosines["mean"][order], scores[order])
+        print(f"{label:15} {found[label]:.2f}")
+right = 100 * metrics.spearman(cosines["mean"][up], scores[up])
+print(f"with tie handling, in any order: {right:.2f}")
+assert abs(right - spearman["mean"]) < 1e-9, "the order of the rows plays no part"
+assert found["sorted"] - found["turned round"] > 4, "four points for free"
+assert 0.1 < found["as in the file"] - right < 0.3, "and a small, believable gain on the file as it is"
+
+# %% [markdown]
+# **A mistake that costs nothing.** Remember *divided by T* from lesson 08. Its vectors are wrong; here is its score.
+
+# %%
+lengths = np.array([len(ids) for ids in encoded.ids])
+wrong_u, wrong_v = np.split(vectors["mean"].numpy() * (lengths / lengths.max())[:, None], 2)
+wrong = 100 * metrics.spearman(similarities(wrong_u, wrong_v)["cosine"], scores)
+print(f"{wrong:.4f} beside {spearman['mean']:.4f}")
+assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"
+assert largest_difference(wrong_u, u) > 0.1, "for the vectors are different"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Which ten pairs does the model misjudge most (rank of cosine against rank of score)? Whose side are you on?
+# 2. Papers on STS12 to STS16 report "all" or "mean" over several sets. Split this test set by genre (it is in the
+#    file's first column) and compute both. How far apart are they?
+# 3. What Spearman would a model reach that is perfect, but rounds its answers to whole numbers from 0 to 5?
+# 4. Graded: Pearson, ranks with ties, Spearman: `python -m lessons.check start 09`, `run 09`, `hint 09`.
+#
+# ## Sources
+#
+# - Cer et al. 2017, *SemEval-2017 task 1*, sections 2 and 8: the scale and the STS Benchmark.
+# - Spearman 1904, *The proof and measurement of association between two things*.
+# - Reimers, Beyer and Gurevych 2016, *Task-oriented intrinsic evaluation of semantic textual similarity*: Pearson can
+#   mislead.
+# - Gao, Yao and Chen 2021, *SimCSE*, appendix B: how papers differ in what they average.

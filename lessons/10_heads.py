@@ -1,0 +1,310 @@
+# %% [markdown]
+# # Lesson 10: three heads that score a pair
+#
+# Steps through `minisbert/heads.py` and `minisbert/pair_model.py`. About 45 minutes. You will set three ways of
+# reading two sentences side by side, train small heads in seconds, and see what three bugs from published notebooks
+# cost.
+
+# %%
+from contextlib import nullcontext
+
+import torch
+from course import figure, largest_difference
+
+from minisbert import heads
+from minisbert.data import load_scored_pairs
+from minisbert.encoder import SentenceEncoder, budgeted_batches
+from minisbert.losses import mse_loss
+from minisbert.metrics import pearson
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.pair_model import PairModel
+from minisbert.pooling import cls_pool
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# A cosine compares two vectors in a fixed way. Could a small network learn to compare better? It reads two sentences
+# and gives a score. The question that decides everything else: *where do the two sentences meet*?
+#
+# ## The formula
+#
+# `B` pairs, `T` and `S` tokens, `D` columns. mlp is Linear, ReLU, Linear to one number.
+#
+#     joint     h = bert([CLS] a [SEP] b [SEP])            (B, T + S, D)     score = mlp(h[:, 0])
+#     siamese   u = pool(bert(a)),  v = pool(bert(b))      (B, D) each       score = mlp([|u - v|; u * v; u])
+#     cross     h = bert(a),  g = bert(b)                  (B, T, D), (B, S, D)
+#               found = attention(queries of h, keys and values of g)        score = mlp([h[:, 0]; found[:, 0]])
+#
+# Joint: they meet in every layer. Siamese: after pooling, when nothing but a vector is left of each. Cross: after the
+# encoder, token by token.
+
+# %% [markdown]
+# ## The real function
+#
+# `combine` on three pairs of width 2. Check the first row by eye: |1 - 3| = 2, |2 - 1| = 1, 1 * 3, 2 * 1, then u.
+
+# %%
+u = torch.tensor([[1.0, 2.0], [0.0, 5.0], [4.0, 4.0]])  # (B, D)
+v = torch.tensor([[3.0, 1.0], [0.0, 5.0], [-4.0, 4.0]])
+features = heads.combine(u, v, ("|u-v|", "u*v", "u"))  # (B, 3 D)
+print(features)
+assert features[0].tolist() == [2, 1, 3, 2, 1, 2], "the first pair by hand"
+assert features[1, :2].tolist() == [0, 0], "equal vectors have no difference"
+
+# %% [markdown]
+# Cross-attention on three tokens each. The `compare` variant starts with identity matrices, so at the beginning a
+# token of a finds in b what is most like itself. Here b holds the same tokens in another order.
+
+# %%
+a = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]])  # (B, T, D)
+b = a[:, [2, 0, 1]]  # (B, S, D)
+with torch.no_grad():
+    found = heads.CrossHead(2, "compare", heads=1).attention(a, b)
+print(found)
+assert largest_difference(found, a) < 1e-3, "each token has found its like"
+
+# %% [markdown]
+# How large are they, on MiniLM? The encoder has 22,713,216 parameters; the heads add little. `freeze` keeps the lowest
+# two layers as they are.
+
+# %%
+makers = {"joint": heads.JointHead, "siamese": heads.siamese, "cross": heads.CrossHead}
+expected = {
+    "joint": (22_812_033, 19_263_105),
+    "siamese": (23_008_641, 19_459_713),
+    "cross": (23_501_697, 19_952_769),
+}
+torch.manual_seed(0)  # a new head is random
+models = {name: PairModel(encoder, make(384)) for name, make in makers.items()}
+heads.freeze(encoder.bert, layers=2)
+for name, model in models.items():
+    total, trained = heads.count_parameters(model)
+    print(f"{name:8} {total:>12,} parameters, {trained:>12,} of them trained; head {total - 22_713_216:,}")
+    assert (total, trained) == expected[name], f"{name}: as counted by hand from the layers' sizes"
+encoder.requires_grad_(True)
+
+# %% [markdown]
+# ## A race, with the encoder frozen
+#
+# Training the whole encoder takes minutes (`python -m minisbert.train --recipe sts-siamese`; the README has the
+# results). Here we keep the encoder fixed and train heads only, on 400 short pairs. Then a head is a matter of a
+# second. It is not a fair race: the joint head needs an encoder that has learned to read two sentences at once, and
+# this one has not.
+
+
+# %%
+def short_pairs(split, count):
+    """So many pairs of short sentences, drawn with a fixed seed."""
+    pairs = [p for p in load_scored_pairs("stsb", split) if max(len(p.sentence1), len(p.sentence2)) <= 45]
+    chosen = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[:count]
+    return [pairs[i] for i in chosen]
+
+
+def read(model, pairs):
+    """What the head will read, made once: u and v (N, D), or for joint pairs [CLS] alone."""
+    encoded = model.tokenize([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs])
+    columns = torch.empty(1 if model.joint else 2, len(pairs), 384)
+    with torch.no_grad():
+        for rows in budgeted_batches(model.lengths(encoded), 4096):
+            ids, mask, types = model.batch(encoded, rows)
+            if model.joint:
+                columns[0, rows] = cls_pool(model.encoder.bert(ids, mask, types))
+            else:
+                columns[:, rows] = torch.stack(model.encoder.unscaled(ids, mask).chunk(2))
+    return columns
+
+
+def train_head(make, columns):
+    """150 steps of squared error on a head that reads ``columns``."""
+    torch.manual_seed(0)
+    head = make(384)
+    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
+    for _ in range(150):
+        rows = torch.randint(len(targets), (64,))
+        loss = mse_loss(scores(head, columns[:, rows]), targets[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return head.eval()
+
+
+def scores(head, columns):
+    """(N,) on the scale of 0 to 1. A joint head's [CLS] states are read by its mlp."""
+    return (head.mlp(columns[0]) if len(columns) == 1 else head(*columns)).squeeze(-1)
+
+
+def quality(head, columns):
+    """Pearson on the dev pairs, x 100."""
+    with torch.no_grad():
+        return 100 * pearson(scores(head, columns), people)
+
+
+train_pairs, dev_pairs = short_pairs("train", 400), short_pairs("dev", 200)
+targets = torch.tensor([pair.score / 5 for pair in train_pairs])
+people = [pair.score / 5 for pair in dev_pairs]
+result = {}
+
+siamese_train, siamese_dev = read(models["siamese"], train_pairs), read(models["siamese"], dev_pairs)
+siamese_head = train_head(heads.siamese, siamese_train)
+result["siamese"] = quality(siamese_head, siamese_dev)
+
+joint_head = train_head(heads.JointHead, read(models["joint"], train_pairs))
+result["joint"] = quality(joint_head, read(models["joint"], dev_pairs))
+
+cosines = torch.nn.functional.cosine_similarity(*siamese_dev)
+result["cosine, untrained"] = 100 * pearson(cosines, people)
+for name, value in result.items():
+    print(f"{name:20} dev Pearson {value:.1f}")
+assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, "a cosine is hard to beat"
+
+# %% [markdown]
+# The cosine wins: MiniLM was trained for it with a billion pairs, and 400 pairs cannot teach a head of 295,425
+# parameters the same. Heads pay when the encoder is trained with them.
+
+# %% [markdown]
+# ## The figure
+#
+# Every dev pair: what people said, and what the head says. Left the head above. In the middle one that never sees the
+# second sentence: a bug that we plant here and meet again below.
+#
+# ![Scores of a right and a blind head](figures/10_heads.png)
+
+# %%
+blind = "head reads the first sentence only"
+with planted(MISTAKES[blind]):
+    blind_head = train_head(heads.siamese, siamese_train)
+    result[blind] = quality(blind_head, siamese_dev)
+    with torch.no_grad():
+        blind_scores = scores(blind_head, siamese_dev)
+with torch.no_grad():
+    right_scores = scores(siamese_head, siamese_dev)
+
+
+def draw(plt):
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10, 3.3), layout="constrained", width_ratios=(3, 3, 4))
+    panels = ((left, right_scores, "siamese head"), (middle, blind_scores, "first sentence only"))
+    for axes, values, label in panels:
+        axes.scatter([5 * score for score in people], 5 * values, s=9, alpha=0.6, color="#1f4e79", linewidths=0)
+        axes.set(xlabel="people's score", ylabel="head's score", ylim=(-1.5, 6), title=label)
+    names = sorted(result, key=result.get)
+    bars = right.barh(range(len(names)), [result[name] for name in names], color="#3b7ab8")
+    right.bar_label(bars, fmt="%.0f", padding=2)
+    right.set_yticks(range(len(names)), [name.replace(" the ", "\nthe ", 1) for name in names], fontsize=8)
+    right.set(xlabel="dev Pearson x 100, encoder frozen", xlim=(0, 100))
+    return drawn
+
+
+figure("10_heads", draw)
+assert result[blind] < 25, "what can be guessed from one sentence"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Is the siamese head symmetric: score(a, b) = score(b, a)? Look at its three parts.
+
+# %%
+with torch.no_grad():
+    turned = scores(siamese_head, siamese_dev.flip(0))
+print(f"largest difference of score(a, b) and score(b, a): {5 * largest_difference(right_scores, turned):.2f} of 5")
+assert largest_difference(right_scores, turned) > 0.02, "|u - v| and u * v are symmetric, u is not"
+
+# %% [markdown]
+# **2.** Which pair among 10,000 sentences is the most alike? How many forward passes does the joint head need, and how
+# many the siamese one?
+
+# %%
+count = 10_000
+print(f"joint {count * (count - 1) // 2:,}, siamese {count:,}")
+assert count * (count - 1) // 2 == 49_995_000, "each pair on its own: the reason for sentence vectors (lesson 14)"
+
+# %% [markdown]
+# **3.** In the joint input, token types say which sentence a token belongs to. This model was never trained on pairs.
+# Do the types still change what [CLS] sees?
+
+# %%
+pair = (["A cat sits."], ["A kitten is sitting."])
+with torch.no_grad():
+    joint = models["joint"]
+    right = joint(*joint.batch(joint.tokenize(*pair), [0]))
+    with planted(MISTAKES["joined pairs without token types"]):
+        wrong = joint(*joint.batch(joint.tokenize(*pair), [0]))
+print(f"with types {right.item():.4f}, without {wrong.item():.4f}")
+assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of the table, added to every token of b"
+
+# %% [markdown]
+# ## Break it
+#
+# Three bugs that stood in published notebooks. Each one trains without an error.
+#
+# - *head reads the first sentence only*: u is given twice.
+# - *second ids from the first*: a line was copied, and b's ids are those of a. The same result by another way.
+# - *both towers read the joined pair*: each tower gets `[CLS] a [SEP] b [SEP]`, so u = v.
+#
+# And one that many people write: *u - v without the absolute value*.
+
+# %%
+name = "u - v without the absolute value"
+with planted(MISTAKES[name]):
+    result[name] = quality(train_head(heads.siamese, siamese_train), siamese_dev)
+
+siamese = models["siamese"]
+with planted(MISTAKES["second ids from the first"]):
+    few_u, few_v = read(siamese, dev_pairs[:8])
+assert largest_difference(few_u, few_v) < 1e-5, "the second vector is the first one again"
+
+with planted(MISTAKES["both towers read the joined pair"]):
+    few_u, few_v = read(siamese, dev_pairs[:8])
+    assert largest_difference(few_u, few_v) < 1e-5, "both towers give one vector, so one tower will do below"
+    every_pair = train_pairs + dev_pairs
+    encoded = siamese.tokenize([pair.sentence1 for pair in every_pair], [pair.sentence2 for pair in every_pair])
+    once = torch.empty(len(every_pair), 384)
+    with torch.no_grad():
+        for rows in budgeted_batches([len(ids) for ids in encoded.ids[: len(once)]], 4096):
+            ids, mask, _ = siamese.batch(encoded, rows)
+            once[rows] = encoder.unscaled(ids[: len(rows)], None if mask is None else mask[: len(rows)])
+    twice = torch.stack([once, once])
+    wrong_head = train_head(heads.siamese, twice[:, : len(train_pairs)])
+    result["both towers read the joined pair"] = quality(wrong_head, twice[:, len(train_pairs) :])
+
+for name, value in result.items():
+    print(f"{name:36} dev Pearson {value:5.1f}")
+assert 30 < result["both towers read the joined pair"] < 70, "the encoder has seen both: wrong, and not hopeless"
+assert result["u - v without the absolute value"] < result["siamese"], "the sign is noise to a symmetric question"
+
+# %% [markdown]
+# That is why such bugs live long: a score of 50 looks like a weak model, not like a broken one. One question would
+# have found two of them: *does the score change when only the second sentence changes?* The third would have fallen to
+# another: *is |u - v| zero for two different sentences?* Ask such questions in a test.
+
+
+# %%
+def changed(name):
+    """How far the untrained siamese score moves when only the second sentence changes."""
+    with planted(MISTAKES[name]) if name else nullcontext(), torch.no_grad():
+        encoded = [siamese.tokenize(["A cat."], [second]) for second in ("A kitten.", "It rains.")]
+        one, other = (siamese(*siamese.batch(pair, [0])) for pair in encoded)
+    return largest_difference(one, other)
+
+
+print(f"right {changed(None):.4f}")
+assert changed(None) > 1e-3, "it must"
+for name in ("head reads the first sentence only", "second ids from the first"):
+    print(f"{name} {changed(name):.4f}")
+    assert changed(name) < 1e-6, f"{name}: the second sentence plays no part"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Train heads with SBERT's other concatenations (`heads.CONCATS`) on the same columns. Which part matters most?
+# 2. "unit vectors to the head" is in the list of mistakes. Train with it. Is it worse here? What would you conclude?
+# 3. Give the siamese head a symmetric form without losing anything. How?
+# 4. Graded: each head: `python -m lessons.check start 10`, `run 10`, `hint 10`.
+#
+# ## Sources
+#
+# - Devlin et al. 2019, *BERT*, section 4.1 and figure 4a: a pair in one input.
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 1 (65 hours against 5 seconds), section 3, table 6 (what is
+#   concatenated).
+# - Humeau et al. 2020, *Poly-encoders*, section 4: between joint and siamese.

@@ -1,0 +1,315 @@
+# %% [markdown]
+# # Lesson 11: contrastive, triplet, SimCSE
+#
+# Steps through `minisbert/losses.py`, and the geometry in `minisbert/metrics.py`. About 50 minutes. You will compare
+# three losses by the pushes that they give, spread vectors over a circle, and measure alignment and uniformity of
+# MiniLM.
+
+# %%
+import math
+
+import numpy as np
+import torch
+from course import TINY, figure, largest_difference
+
+from minisbert import losses, metrics
+from minisbert.data import load_scored_pairs, pad_batch
+from minisbert.encoder import SentenceEncoder
+from minisbert.mistakes import MISTAKES, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# Few sentences come with a score. Much more often we know only that two belong together: a question and its answer, a
+# sentence and its translation, a sentence and itself. Can a space be learned from that alone? Pulling pairs together
+# is easy: map everything to one point. What pushes the others apart, and how hard?
+#
+# ## The formula
+#
+# `B` rows, `D` columns; d is a distance, y is 1 for a pair that belongs together, else 0; tau is the temperature.
+#
+#     contrastive  mean of ( y d(u,v)^2 + (1 - y) max(margin - d(u,v), 0)^2 ) / 2          d = 1 - cos
+#     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean
+#     SimCSE       mean over i of -log( exp(cos(u_i, v_i) / tau) / sum over j of exp(cos(u_i, v_j) / tau) )
+#
+# Contrastive looks at a pair, triplet at three, SimCSE at the whole batch: for row i every other row j is a wrong
+# answer, and nobody had to label it.
+
+# %% [markdown]
+# ## The real function
+#
+# Each loss on vectors small enough for the head.
+
+# %%
+right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
+for label, expected in ((1, 0.29289**2 / 2), (0, (0.5 - 0.29289) ** 2 / 2)):
+    value = losses.contrastive_loss(right, diagonal, torch.tensor([label])).item()
+    print(f"contrastive, label {label}: {value:.5f}")
+    assert abs(value - expected) < 1e-5, "margin 0.5"
+
+a, p, n = torch.tensor([[0.0, 0.0]]), torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 4.5]])
+print(f"triplet: {losses.triplet_loss(a, p, n).item():.2f}")
+assert abs(losses.triplet_loss(a, p, n).item() - 1.5) < 1e-6, "5 - 4.5 + 1"
+
+three = torch.eye(3)  # three rows at right angles, each its own answer
+print(f"SimCSE: {losses.simcse_loss(three, three, temperature=1).item():.5f}")
+expected = -math.log(math.e / (math.e + 2))
+assert abs(losses.simcse_loss(three, three, temperature=1).item() - expected) < 1e-6, "-log(e / (e + 1 + 1))"
+
+# %% [markdown]
+# Training does not see the value of a loss. It sees the gradient. Take the gradient of the triplet loss with respect
+# to the negative, by autograd and by moving each number a little.
+
+# %%
+a, p, n = (x.double().requires_grad_() for x in (a, p, n))
+by_autograd = torch.autograd.grad(losses.triplet_loss(a, p, n), [a, p, n])
+step = 1e-6
+by_hand = torch.zeros(1, 2, dtype=torch.float64)
+for column in range(2):
+    nudge = torch.zeros(1, 2, dtype=torch.float64)
+    nudge[0, column] = step
+    by_hand[0, column] = (losses.triplet_loss(a, p, n + nudge) - losses.triplet_loss(a, p, n - nudge)) / (2 * step)
+for name, gradient in zip(("anchor", "positive", "negative"), by_autograd, strict=True):
+    print(f"{name:9} {gradient[0].tolist()}")
+assert largest_difference(by_autograd[2], by_hand.detach()) < 1e-8, "autograd and differences agree"
+assert largest_difference(by_autograd[1], [[0.6, 0.8]]) < 1e-12, "down the gradient: the positive comes nearer"
+assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, "down the gradient: the negative goes away"
+
+# %% [markdown]
+# Every arrow has length 1, near or far: a triplet pushes with constant force until the margin is kept, then not at
+# all.
+#
+# ## The figure
+#
+# Left: the push on a negative (the slope of the loss with respect to its cosine) by how near it is; the positive has a
+# cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Middle: 24 points on
+# a circle, each with a partner a little beside it, before and after 200 steps of SimCSE. Right: alignment and
+# uniformity of sentence vectors; down and left is better, and each alone is easy to have: random vectors are spread,
+# and a model that knows nothing has all texts near each other.
+#
+# ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
+
+# %%
+grid = torch.linspace(-0.99, 0.99, 199, dtype=torch.float64)
+
+
+def push(loss):
+    """d loss / d cos for a negative at each cosine of the grid, scaled to a largest push of 1."""
+    slopes = []
+    for cos in grid:
+        cos = cos.clone().requires_grad_()
+        negative = torch.stack([cos, (1 - cos * cos).sqrt()])[None]  # (1, 2), of that cosine with the anchor
+        slopes.append(torch.autograd.grad(loss(negative), cos)[0])
+    return torch.stack(slopes) / max(slopes)
+
+
+anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+partner = torch.tensor([[0.8, 0.6]], dtype=torch.float64)  # cosine 0.8
+pushes = {
+    "contrastive, margin 0.5": push(lambda n: losses.contrastive_loss(anchor, n, torch.tensor([0]), margin=0.5)),
+    "triplet (cosine), margin 0.2": push(lambda n: losses.triplet_loss(anchor, partner, n, 0.2, "cosine")),
+    "SimCSE, temperature 0.5": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.5)),
+    "SimCSE, temperature 0.05": push(lambda n: losses.simcse_loss(anchor, partner, n, temperature=0.05)),
+}
+half = {name: grid[int((values > 0.5).nonzero()[0])].item() for name, values in pushes.items()}
+print({name: f"half of the push at cosine {cos:.2f}" for name, cos in half.items()})
+assert half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature 0.5"], "small tau, near ones only"
+
+
+def spread(steps=200):
+    """Points in a narrow cone, their unit vectors before and after SimCSE against partners a little beside them."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.tensor([1.0, 0.0]) + 0.3 * torch.randn(24, 2, generator=generator)
+    noise = 0.02 * torch.randn(24, 2, generator=generator)
+    before, moving = losses.normalize(points), points.clone().requires_grad_()
+    optimizer = torch.optim.Adam([moving], lr=0.02)
+    for _ in range(steps):
+        unit = losses.normalize(moving)
+        loss = losses.simcse_loss(unit, unit + noise, temperature=0.05)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return before, losses.normalize(moving).detach()
+
+
+before, after = spread()
+print(f"uniformity on the circle: {metrics.uniformity(before):.2f} -> {metrics.uniformity(after):.2f}")
+assert metrics.uniformity(after) < metrics.uniformity(before) - 0.5, "nobody said where to go, only: not together"
+
+# %% [markdown]
+# Alignment: how near are pairs that belong together? Uniformity: how evenly are all vectors spread? On 150 pairs of
+# STS-B whose score is at least 4.
+
+# %%
+pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score >= 4][:150]
+firsts, seconds = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
+
+
+def place(model):
+    """Alignment of the pairs, uniformity of all different texts, and their mean cosine."""
+    u, v = model.encode(firsts), model.encode(seconds)
+    everything = model.encode(sorted({*firsts, *seconds}))
+    return metrics.alignment(u, v), metrics.uniformity(everything), metrics.mean_off_diagonal_cosine(everything)
+
+
+cls_encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooling="cls")
+places = {
+    "MiniLM, mean": place(encoder),
+    "MiniLM, cls": place(cls_encoder),
+    "tiny, untrained": place(SentenceEncoder.load(TINY)),
+}
+noise = np.random.default_rng(0).normal(size=(300, 384))
+places["random vectors"] = (
+    metrics.alignment(noise[:150], noise[150:]),
+    metrics.uniformity(noise),
+    metrics.mean_off_diagonal_cosine(noise),
+)
+for name, (aligned, uniform, mean_cosine) in places.items():
+    print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}")
+assert places["MiniLM, mean"][1] < -3, "well spread"
+assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
+assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone"
+assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "where every pair is near: alignment alone is nothing"
+
+
+def draw(plt):
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(10.5, 3.5), layout="constrained", width_ratios=(4, 3, 3))
+    shades = ("#c0392b", "#e59866", "#8bb8de", "#1f4e79")
+    for (label, values), shade in zip(pushes.items(), shades, strict=True):
+        left.plot(grid, values, color=shade, label=label)
+    left.set(xlabel="cosine of the negative", ylabel="push, largest = 1", title="How hard a negative is pushed away")
+    left.legend(frameon=False, fontsize=8, loc="upper left")
+    left.set_ylim(-0.03, 1.6)
+    left.set_yticks([0, 0.5, 1])
+    middle.scatter(*(1.25 * before.T), s=14, color="#e59866", label="before (drawn outside)")
+    middle.scatter(*after.T, s=14, color="#1f4e79", label="after")
+    middle.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.9), aspect="equal", xticks=[], yticks=[], title="SimCSE on a circle")
+    middle.legend(frameon=False, fontsize=8, loc="upper center", ncols=2, columnspacing=0.8, handletextpad=0.2)
+    for name, (aligned, uniform, _) in places.items():
+        right.scatter(uniform, aligned, s=30, color="#1f4e79")
+        side = "left" if uniform < -2 else "right"
+        right.annotate(name, (uniform, aligned), xytext=(0, 7), textcoords="offset points", ha=side, fontsize=8)
+    right.set(xlabel="uniformity", ylabel="alignment", ylim=(0, 2.3), title="Near pairs, even spread")
+    return drawn
+
+
+figure("11_losses", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** A triplet whose negative is already further than the positive by more than the margin: how large is its
+# gradient?
+
+# %%
+far = torch.tensor([[30.0, 0.0]], dtype=torch.float64, requires_grad=True)
+(gradient,) = torch.autograd.grad(losses.triplet_loss(a.detach(), p.detach(), far), far)
+print(gradient)
+assert gradient.abs().max() == 0, "0: most triplets teach nothing, which is why hard negatives are looked for"
+
+# %% [markdown]
+# **2.** 64 rows, u and v random and unrelated, at temperature 1. Every column is about equally likely. What is the
+# SimCSE loss, roughly?
+
+# %%
+generator = torch.Generator().manual_seed(0)
+u, v = (torch.randn(64, 384, generator=generator) for _ in range(2))
+print(f"{losses.simcse_loss(u, v, temperature=1).item():.3f}, log 64 = {math.log(64):.3f}")
+assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05, "the loss of a guess among 64"
+
+# %% [markdown]
+# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on dropout to make two views. How near are they?
+# And what happens without dropout?
+
+# %%
+ids, mask = pad_batch(encoder.tokenizer.encode(firsts[:32]).ids, 0)
+torch.manual_seed(0)
+encoder.train()  # dropout is alive now
+with torch.no_grad():
+    one, two = encoder(ids, mask), encoder(ids, mask)
+encoder.eval()
+with torch.no_grad():
+    still = encoder(ids, mask)
+views = losses.cosine(one, two)
+print(f"two dropout views: cosine {views.mean():.3f}, least {views.min():.3f}")
+with_dropout, without = losses.simcse_loss(one, two), losses.simcse_loss(still, still)
+print(f"loss with dropout {with_dropout:.4f}, without {without:.4f}")
+assert 0.7 < views.mean() < 0.999, "near, and not equal"
+aligned = metrics.alignment(still, still)
+assert aligned < 1e-9, "without dropout the pair is one point: nothing is left to align, only pushing apart"
+
+# %% [markdown]
+# ## Break it
+#
+# Every known mistake of the three losses, on one batch of random vectors: the value, and the angle between the right
+# and the wrong gradient. An angle of 0 is a gradient of right direction and perhaps wrong length; above 90 degrees,
+# training goes backwards.
+
+# %%
+generator = torch.Generator().manual_seed(1)
+base = torch.randn(8, 16, generator=generator, dtype=torch.float64)
+near = base + 0.5 * torch.randn(8, 16, generator=generator, dtype=torch.float64)
+other = torch.randn(8, 16, generator=generator, dtype=torch.float64)
+labels = torch.tensor([1, 0] * 4)
+runs = {
+    "losses.contrastive_loss": lambda x: losses.contrastive_loss(x, near, labels, margin=1.2),
+    "losses.triplet_loss": lambda x: losses.triplet_loss(x, near, other, margin=5.0),
+    "losses.simcse_loss": lambda x: losses.simcse_loss(x, near, other, temperature=0.5, hard_negative_weight=0.7),
+}
+
+
+def value_and_gradient(run):
+    x = base.clone().requires_grad_()
+    value = run(x)
+    return value.item(), torch.autograd.grad(value, x)[0].flatten()
+
+
+angles = {}
+for target, run in runs.items():
+    value, gradient = value_and_gradient(run)
+    print(f"{target.removeprefix('losses.'):40} {value:8.4f}")
+    for name, mistake in MISTAKES.items():
+        if mistake.target == target:
+            with planted(mistake):
+                wrong_value, wrong = value_and_gradient(run)
+            if not wrong.any():
+                print(f"    {name:36} {wrong_value:8.4f}   no gradient at all")
+                continue
+            cos = torch.nn.functional.cosine_similarity(gradient, wrong, dim=0).clamp(-1, 1)
+            angles[name] = math.degrees(math.acos(cos))
+            print(f"    {name:36} {wrong_value:8.4f}   angle {angles[name]:4.0f}")
+assert angles["contrastive labels swapped"] > 90, "training goes backwards"
+assert "triplet margin's sign" not in angles, "with the margin taken off, these triplets count as done"
+assert angles["SimCSE labels off by one"] > 60, "pulled to a stranger"
+assert 1 < angles["weight on every contradiction"] < 30, "a little sideways: a training run would hide it"
+
+# %% [markdown]
+# Does it matter in the end? Spread the points of the figure with two of the mistakes.
+
+# %%
+uniform = {"right": metrics.uniformity(after)}
+for name in ("temperature multiplied", "SimCSE labels off by one"):
+    with planted(MISTAKES[name]):
+        uniform[name] = metrics.uniformity(spread()[1])
+for name, value in uniform.items():
+    print(f"{name:26} uniformity {value:.2f}")
+    assert name == "right" or value > uniform["right"] + 0.2, f"{name}: the points do not spread as they should"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's points?
+# 2. Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
+# 3. Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
+#    `minisbert.data.unique_batches` help?
+# 4. Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
+#
+# ## Sources
+#
+# - Hadsell, Chopra and LeCun 2006, *Dimensionality reduction by learning an invariant mapping*, equation 4.
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: the triplet objective.
+# - Gao, Yao and Chen 2021, *SimCSE*, sections 3 and 4, equations 1, 4 and 5.
+# - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
+#   hypersphere*, section 4.
