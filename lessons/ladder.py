@@ -8,7 +8,8 @@ learner's numbers, it is named.
 import contextlib
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,12 @@ from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noq
 from lessons.cases import EXAMPLES, TRAPS, Case, describe, equal, form_problem
 from lessons.guard import Refused, refusing
 from lessons.pieces import Piece
+from lessons.result import RUNGS, Result
 from minisbert.console import one_line
 from minisbert.mistakes import MISTAKES
 from minisbert.planting import planted, replaced
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
-
-RUNGS = {
-    "runs": "runs, right shape and dtype",
-    "inputs": "inputs not changed",
-    "example": "hand example",
-    "golden": "golden values, float64",
-    "gradient": "golden gradients, float64",
-    "traps": "traps",
-}
 
 
 @dataclass(frozen=True)
@@ -44,16 +37,6 @@ class Finding:
     ok: bool
     detail: str = ""
     ours: Any = None
-
-
-@dataclass
-class Result:
-    """What became of a piece; ``rungs`` are those climbed, the last one may have failed."""
-
-    master: str
-    status: str  # passed, failed, refused, unwritten
-    rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, did it hold, what was seen
-    mistakes: list[str] = field(default_factory=list)  # names of the known mistakes that give these numbers
 
 
 class Trouble(Exception):
@@ -84,6 +67,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     try:
         for finding in run():
             found.append(finding)
+    except NotImplementedError:
+        raise
     except Trouble as trouble:
         found.append(Finding("traps" if rung == "traps" else "runs", name, False, f"{name}: {trouble}"))
     except Exception as error:  # of autograd, or of the package, which could not go on with the learner's result
@@ -196,17 +181,22 @@ def fingerprints(piece: Piece, found: list[Finding]) -> list[str]:
     rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
     agree = []
     for name, mistake in MISTAKES.items() if rung else ():
-        if mistake.target == piece.master:
-            theirs = look_at(piece, mistake.stand_in, guard=False)
-        elif mistake.target in piece.parts:
-            with planted(mistake):
-                theirs = look_at(piece, piece.original, guard=False)
-        else:
-            continue
-        if numbers(theirs, rung) and same(numbers(theirs, rung), numbers(found, rung)):
-            agree.append((name, all(same(numbers(theirs, r), numbers(found, r)) for r in RUNGS)))
+        if mistake.target == piece.master or mistake.target in piece.parts:
+            theirs = look_at_mistake(name, piece)
+            if numbers(theirs, rung) and same(numbers(theirs, rung), numbers(found, rung)):
+                agree.append((name, all(same(numbers(theirs, r), numbers(found, r)) for r in RUNGS)))
     whole = [name for name, everything in agree if everything]
     return whole or [name for name, _ in agree]
+
+
+@cache
+def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
+    """What is known of a piece with a known mistake in it, or in one of its parts."""
+    mistake = MISTAKES[name]
+    if mistake.target == piece.master:
+        return look_at(piece, mistake.stand_in, guard=False)
+    with planted(mistake):
+        return look_at(piece, piece.original, guard=False)
 
 
 def numbers(found: list[Finding], rung: str) -> list[tuple[str, Any]]:

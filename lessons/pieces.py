@@ -5,6 +5,7 @@ What people read about a piece stands in ``cards.toml``, its hand examples in ``
 """
 
 import importlib
+import os
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ from typing import Any
 from minisbert.console import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-MINE = ROOT / "lessons" / "mine"  # the learner's files; git ignores them
+# the learner's files, which git ignores; a teacher points it at a student's folder
+MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 
 
 @dataclass(frozen=True)
