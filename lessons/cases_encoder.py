@@ -189,9 +189,9 @@ def _():
     model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
     ids, mask = torch.tensor([[3, 5, 2], [7, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
     embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
-    last = lambda x, mask: torch_layer(model.layers[1], torch_layer(model.layers[0], x, mask), mask)  # noqa: E731
-    yield case("one text of one token", last(embedded(ids[:1, :1]), None), model, ids[:1, :1])
-    alone = last(embedded(ids[1:, :1]), None)
+    last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
+    yield case("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
+    alone = last(embedded(ids[1:, :1]))
     yield case("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
 
     def traced() -> list[str]:

@@ -102,16 +102,18 @@ def print_ladder(piece: Piece, result: Result) -> None:
     for title, holds, seen in result.rungs:
         print(f"  {'ok  ' if holds else 'FAIL'}  {title}{': ' if seen and not holds else ''}{'' if holds else seen}")
     if result.mistakes:
-        print_mistakes(piece, result.mistakes)
+        print_mistakes(piece, result)
 
 
-def print_mistakes(piece: Piece, names: list[str]) -> None:
+def print_mistakes(piece: Piece, result: Result) -> None:
     """What the numbers say, and where the lesson speaks of it."""
     from minisbert.mistakes import MISTAKES  # here: it takes torch, and most commands need not wait for that
 
-    meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in names)
+    meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
     print(f"        These are exactly the numbers you get when {meanings}.")
-    print(f"        Read again: {place(piece, names[0])}")
+    if result.unexplained:
+        print(f"        But that is not all: {result.unexplained} is wrong in another way.")
+    print(f"        Read again: {place(piece, result.mistakes[0])}")
 
 
 def hint(lesson: int, name: str | None) -> None:

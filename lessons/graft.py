@@ -4,7 +4,6 @@ Grading looks at one piece at a time. Here everything runs on the learner's own 
 trace, all-MiniLM-L6-v2 layer by layer beside the reference, and the Spearman correlation on the STS Benchmark.
 """
 
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -34,7 +33,7 @@ def graft(pairs: int | None) -> bool:
     if not passed:
         raise InputError("no piece passes yet: python -m lessons.check start 01")
     command = [sys.executable, "-m", "lessons.graft", str(pairs or 0), *passed]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(command, cwd=ROOT, check=False)
     if done.returncode not in (0, 1):
         sys.exit(2)  # it has said why
     return done.returncode == 0

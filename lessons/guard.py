@@ -24,7 +24,7 @@ ALLOWED = set(
 # ways out of the file: to other modules, to frames, to files
 FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals breakpoint input".split())
 FORBIDDEN_ATTRIBUTES = set(
-    "sys os builtins importlib inspect ctypes subprocess modules_ load hub fromfile memmap loadtxt genfromtxt "
+    "sys os builtins importlib inspect ctypes subprocess load hub fromfile memmap loadtxt genfromtxt "
     "tb_frame f_back f_globals f_locals gi_frame cr_frame".split()
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__"}

@@ -36,7 +36,7 @@ class Finding:
     name: str
     ok: bool
     detail: str = ""
-    ours: Any = None
+    ours: Any = None  # what came out; None where nothing did
 
 
 class Trouble(Exception):
@@ -166,27 +166,35 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
         if wrong:
             result.status = "failed"
             result.rungs.append((title, False, wrong[0].detail))
-            result.mistakes = fingerprints(piece, found)
+            result.mistakes, result.unexplained = fingerprints(piece, found)
             break
         if here or rung in ("runs", "inputs"):
             result.rungs.append((title, True, f"{len(here)} of {len(here)}" if here else ""))
     return result
 
 
-def fingerprints(piece: Piece, found: list[Finding]) -> list[str]:
-    """The known mistakes that give exactly these numbers.
+def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
+    """The known mistakes that give these numbers, and the first wrong number that they do not explain.
 
-    Compared on the first rung of many numbers that is wrong; of several, those that agree on everything else as well.
+    On the first rung with wrong numbers a mistake must give the first of them; of several, those are named that
+    explain most, and of these, where there are any, those that agree on everything else as well.
     """
     rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
-    agree = []
-    for name, mistake in MISTAKES.items() if rung else ():
+    wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
+    explained: dict[str, list[Finding]] = {}
+    for name, mistake in MISTAKES.items() if wrong else ():
         if mistake.target == piece.master or mistake.target in piece.parts:
-            theirs = look_at_mistake(name, piece)
-            if numbers(theirs, rung) and same(numbers(theirs, rung), numbers(found, rung)):
-                agree.append((name, all(same(numbers(theirs, r), numbers(found, r)) for r in RUNGS)))
-    whole = [name for name, everything in agree if everything]
-    return whole or [name for name, _ in agree]
+            theirs = numbers(look_at_mistake(name, piece))
+            alike = [finding for finding in wrong if equal(finding.ours, theirs.get((rung, finding.name)), 1e-9)]
+            # in traps an infinity is soon equal by chance: there, all of them must agree
+            if wrong[0] in alike and (rung != "traps" or len(alike) == len(wrong)):
+                explained[name] = alike
+    most = max(map(len, explained.values()), default=0)
+    best = [name for name, alike in explained.items() if len(alike) == most]
+    whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), numbers(found))]
+    names = whole if whole or rung == "traps" else best
+    left = [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
+    return names, left[0] if left else ""
 
 
 @cache
@@ -199,11 +207,9 @@ def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
         return look_at(piece, piece.original, guard=False)
 
 
-def numbers(found: list[Finding], rung: str) -> list[tuple[str, Any]]:
-    return [(finding.name, finding.ours) for finding in found if finding.rung == rung]
+def numbers(found: list[Finding]) -> dict[tuple[str, str], Any]:
+    return {(finding.rung, finding.name): finding.ours for finding in found}
 
 
-def same(one: list[tuple[str, Any]], other: list[tuple[str, Any]]) -> bool:
-    return [name for name, _ in one] == [name for name, _ in other] and all(
-        equal(ours, theirs, 1e-9) for (_, ours), (_, theirs) in zip(one, other, strict=True)
-    )
+def agree(one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any]) -> bool:
+    return one.keys() == other.keys() and all(equal(one[key], other[key], 1e-9) for key in one)

@@ -27,7 +27,8 @@ class Result:
     master: str
     status: str  # passed, failed, refused, unwritten
     rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, did it hold, what was seen
-    mistakes: list[str] = field(default_factory=list)  # known mistakes that give exactly these numbers
+    mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
+    unexplained: str = ""  # the first wrong number that they do not give
     line: int = 0  # where the function stands in the learner's file
 
     @property

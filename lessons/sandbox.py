@@ -45,8 +45,7 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
     """Fill ``results`` with what one process says; at what it was when it ended, and how it ended."""
     command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as child:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
         busy, limit = "", START_SECONDS

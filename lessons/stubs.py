@@ -96,12 +96,12 @@ def described(node: ast.stmt) -> str:
         return ", ".join(ast.unparse(target).strip("()") for target in node.targets)
     if isinstance(node, ast.AnnAssign | ast.AugAssign):
         return ast.unparse(node.target)
-    inner = ", ".join(dict.fromkeys(described(child) for child in getattr(node, "body", []) if not raises(child)))
-    if isinstance(node, ast.If):
-        return f"if {ast.unparse(node.test)}: {inner}"
     if isinstance(node, ast.For):
-        return f"for {ast.unparse(node.target).strip('()')} in ...: {inner}"
-    return f"while {ast.unparse(node.test)}: {inner}" if isinstance(node, ast.While) else type(node).__name__.lower()
+        return f"for {ast.unparse(node.target).strip('()')} in ..."
+    inner = ", ".join(dict.fromkeys(described(child) for child in getattr(node, "body", []) if not raises(child)))
+    if isinstance(node, ast.If | ast.While):
+        return f"{type(node).__name__.lower()} {ast.unparse(node.test)}: {inner}"
+    return type(node).__name__.lower()
 
 
 def raises(node: ast.stmt) -> bool:
@@ -143,9 +143,9 @@ def heading_of_class(piece: Piece) -> str:
         elif isinstance(child, ast.FunctionDef) and f"{source.module}.{node.name}.{child.name}" not in PIECES:
             arguments = ", ".join(argument.arg for argument in child.args.args[1:])
             carried += [] if child.name.startswith("_") else [f"self.{child.name}({arguments})"]
-    doc = (ast.get_docstring(node) or "").splitlines()[0]
+    doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
     lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
-    return "\n".join([*lines, *(f"    #     {line}" for line in carried)])
+    return "\n".join([*lines, *(f"    #   {line}" for line in carried)])
 
 
 def imports(pieces: list[Piece]) -> str:

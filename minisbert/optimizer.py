@@ -37,7 +37,10 @@ def adamw_step(
 
 
 class AdamW(torch.optim.Optimizer):
-    """``adamw_step`` for every parameter that has a gradient; equal to ``torch.optim.AdamW``."""
+    """``adamw_step`` for every parameter that has a gradient; equal to ``torch.optim.AdamW``.
+
+    ``parameters`` as any optimizer of torch's takes them: a list, or groups with settings of their own.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter] | Iterable[dict], lr: float, weight_decay: float = 0.01):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})

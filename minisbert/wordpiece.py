@@ -37,7 +37,8 @@ def split_words(text: str) -> list[str]:
 def word_pieces(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     """One word to pieces of the vocabulary, the longest first, from left to right (WordPiece; BERT, section 3).
 
-    A piece inside the word is written with ``##`` before it. Where some rest has no piece, the whole word is unknown.
+    A piece inside the word is written with ``##`` before it. Where some rest has no piece, the whole word is unknown,
+    and so is a word of more than 100 characters.
     ``word_pieces("playing", {"play", "p", "##ing", "##i"}) = ["play", "##ing"]``.
     """
     if len(word) > LONGEST_WORD:
