@@ -1,4 +1,4 @@
-"""Hand examples and traps of lessons 4 to 8: the encoder and the poolings."""
+"""Hand examples and traps of lessons 4 to 7: the encoder."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from lessons.cases import case, d, example, t, trap, with_weights
-from minisbert import bert, pooling
+from minisbert import bert
 from minisbert.bert import BertConfig
 from tests.checks import normal
 from tests.formula_checks import CONFIG, randomised, torch_attention, torch_feed_forward, torch_layer
@@ -201,53 +201,3 @@ def _():
 
     names = [f"layers.{i}{part}" for i in (0, 1) for part in ("", ".attention")]
     yield case("names in the trace", ["embeddings", *names], traced)
-
-
-# ------------------------------------------------------------------------------------------ pooling
-
-
-@example("pooling.mean_pool")
-def _():
-    hidden = t([[1.0, -1.0], [3.0, -5.0], [100.0, 0.0]])
-    yield case("[1, -1], [3, -5] and a pad", t([2.0, -3.0]), pooling.mean_pool, hidden, REAL)
-
-
-@example("pooling.max_pool")
-def _():
-    hidden = t([[-1.0, 2.0], [-3.0, 4.0], [100.0, 0.0]])
-    yield case("[-1, 2], [-3, 4] and a pad", t([-1.0, 4.0]), pooling.max_pool, hidden, REAL)
-
-
-def pool_traps(pool, both):
-    """Of mean and max alike; ``both`` is what the tokens [-1, 2] and [-3, -4] give."""
-    hidden = d([[-1.0, 2.0], [-3.0, -4.0], [math.nan, 1e30]])
-    yield case("NaN and 1e30 at a pad", both, pool, hidden, REAL)
-    yield case("a mask of 0 and 1", both, pool, hidden, REAL.long())
-    yield case("all but one token are pads", d([-1.0, 2.0]), pool, hidden, torch.tensor([[True, False, False]]))
-    yield case("no mask", both, pool, hidden[:, :2], None)
-
-
-@trap("pooling.mean_pool")
-def _():
-    yield from pool_traps(pooling.mean_pool, d([-2.0, -1.0]))
-
-
-@trap("pooling.max_pool")
-def _():
-    yield from pool_traps(pooling.max_pool, d([-1.0, 2.0]))
-
-
-@example("pooling.attention_pool")
-def _():
-    hidden, weight, bias = t([[0.0], [1.0], [7.0]]), t([math.log(3.0)]), t(2.0)
-    yield case("shares 1/4 and 3/4, and a pad", t([0.75]), pooling.attention_pool, hidden, REAL, weight, bias)
-
-
-@trap("pooling.attention_pool")
-def _():
-    hidden, zero = d([[1.0, 2.0], [3.0, -4.0], [math.nan, math.nan]]), d(0.0)
-    pool = pooling.attention_pool
-    yield case("NaN at a pad, weight 0: the mean", d([2.0, -1.0]), pool, hidden, REAL, d([0.0, 0.0]), zero)
-    yield case("large scores: one token takes all", d([3.0, -4.0]), pool, hidden, REAL, d([1e4, 0.0]), zero)
-    yield case("no mask, one token", d([1.0, 2.0]), pool, hidden[:, :1], None, d([5.0, 5.0]), zero)
-    yield case("a mask of 0 and 1", d([1.0, 2.0]), pool, hidden, torch.tensor([[1, 0, 0]]), d([1.0, 1.0]), zero)
