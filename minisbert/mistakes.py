@@ -5,19 +5,20 @@ The table has three readers. The tests plant every mistake and prove that the pa
 names the mistake whose numbers a learner's code gives.
 
 Those of the encoder stand in ``bert_mistakes.py``, of the heads in ``head_mistakes.py``, of the losses in
-``loss_mistakes.py``, the others here; ``MISTAKES`` holds all of them by name.
+``loss_mistakes.py``, of text, batches and the optimizer in ``pipeline_mistakes.py``, the others here; ``MISTAKES``
+holds all of them by name.
 """
 
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minisbert import bert_mistakes, head_mistakes, loss_mistakes, metrics, pooling, train
+from minisbert import bert_mistakes, head_mistakes, loss_mistakes, metrics, pipeline_mistakes, pooling
 from minisbert.planting import MISTAKES, mistake, planted
 
-__all__ = ["MISTAKES", "bert_mistakes", "head_mistakes", "loss_mistakes", "planted"]
+__all__ = ["MISTAKES", "bert_mistakes", "head_mistakes", "loss_mistakes", "pipeline_mistakes", "planted"]
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
 _accuracy, _precision_recall_f1, _best_threshold = metrics.accuracy, metrics.precision_recall_f1, metrics.best_threshold
@@ -176,47 +177,3 @@ def _unit(x: Any) -> np.ndarray:
     """Rows scaled to length 1: (N, D)."""
     x = np.asarray(x, dtype=np.float64)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-# ------------------------------------------------------------------------------------------ training
-
-
-@mistake(train, "linear_schedule", "warm-up off by one", "the first step already has a share of the rate")
-def _(step: int, warmup: int, total: int) -> float:
-    return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
-
-
-@mistake(train, "linear_schedule", "decay without warm-up's share", "the decay counts from step 0, not from the peak")
-def _(step: int, warmup: int, total: int) -> float:
-    return step / warmup if step < warmup else max(0.0, (total - step) / total)
-
-
-@mistake(train, "adamw", "weight decay coupled", "the decay is added to the gradient (Adam with L2), not to the step")
-def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
-
-
-@mistake(train, "adamw", "no bias correction", "Adam's averages are used as they are while they still start from 0")
-def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    return _UncorrectedAdamW(parameters, lr, weight_decay)
-
-
-class _UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW whose averages are not divided by 1 - beta^t."""
-
-    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
-        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                mean = state.setdefault("mean", torch.zeros_like(parameter))
-                square = state.setdefault("square", torch.zeros_like(parameter))
-                mean.lerp_(parameter.grad, 0.1)
-                square.lerp_(parameter.grad.square(), 0.001)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))

@@ -14,8 +14,7 @@ from minisbert import bert, losses, metrics, train
 from minisbert.dialects import BERT, DIALECTS
 from minisbert.encoder import SentenceEncoder
 from minisbert.pooling import Pooling
-from tests.conftest import ROOT
-from tests.parity import GRADIENT, PIECE, REFERENCE, TRACE, Comparison, compare, golden
+from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
 CHECKS: dict[str, Check] = {}

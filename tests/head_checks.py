@@ -13,8 +13,7 @@ from minisbert.bert import Bert
 from minisbert.encoder import SentenceEncoder
 from minisbert.pair_model import PairModel
 from tests.checks import check
-from tests.conftest import ROOT
-from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
+from tests.parity import GRADIENT, PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
 from tests.reference.texts import SENTENCES
 

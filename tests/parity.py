@@ -1,13 +1,14 @@
 """Compare with the reference, number by number, and say where and by how much it differs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-REFERENCE = Path(__file__).parent / "reference"
+ROOT = Path(__file__).parents[1]
+REFERENCE = ROOT / "tests" / "reference"
 
 # abs bounds, rel 0 (the smallest real mistake we know of shows at 3e-4)
 PIECE = 1e-10  # a piece or the whole tiny model, float64
@@ -28,6 +29,8 @@ class Comparison:
     mean: float
     worst: tuple[int, ...]  # index of the largest difference
     tolerance: float
+    ours: Tensor | None = field(default=None, repr=False, compare=False)  # the two tensors, for those who tell of them
+    reference: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def used(self) -> float:
@@ -59,6 +62,8 @@ def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Com
         float(difference.mean()),
         worst,
         tolerance,
+        ours.detach(),
+        reference.detach(),
     )
 
 

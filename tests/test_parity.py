@@ -6,7 +6,7 @@ import torch
 from minisbert.bert import Bert
 from minisbert.checkpoint import load_bert
 from minisbert.tokenizer import Tokenizer
-from tests import head_checks, loss_checks, metric_checks  # noqa: F401  (enter their checks)
+from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS

@@ -1,0 +1,203 @@
+"""Hand examples and traps of lessons 4 to 7: the encoder."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch.nn import functional
+
+from lessons.cases import case, d, example, t, trap, with_weights
+from minisbert import bert
+from minisbert.bert import BertConfig
+from tests.checks import normal
+from tests.formula_checks import CONFIG, randomised, torch_attention, torch_feed_forward, torch_layer
+
+TWO = BertConfig(3, 2, 1, 1, 2, 4)  # width 2, one head
+EYE = [[1.0, 0.0], [0.0, 1.0]]
+REAL = torch.tensor([[True, True, False]])  # two tokens and a pad
+
+# ------------------------------------------------------------------------------- embeddings, LayerNorm
+
+
+@example("bert.layer_norm")
+def _():
+    x, ones, zeros = t([1.0, 3.0], [10.0, 10.5]), torch.ones(2), torch.zeros(2)
+    yield case("[1, 3] and [10, 10.5]", t([-1.0, 1.0], [-1.0, 1.0]), bert.layer_norm, x, ones, zeros, 1e-12)
+    name, expected = "[1, 3] with eps 1, weight [2, 3], bias 5", t([5 - 2 * 0.70711, 5 + 3 * 0.70711])
+    yield case(name, expected, bert.layer_norm, x[:1], t(2.0, 3.0), zeros + 5, 1.0)
+
+
+@trap("bert.layer_norm")
+def _():
+    ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
+    yield case("a token that is constant: only the bias", bias[None], bert.layer_norm, d([4.0] * 3), ones, bias, 1e-12)
+    x = normal(2, 3).detach() + 1e5  # where the mean of squares less the square of the mean has no digits left
+    expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
+    yield case("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
+    x = normal(3).detach()
+    yield case("one vector", functional.layer_norm(x, (3,)), bert.layer_norm, x, ones, 0 * ones, 1e-5)
+
+
+@example("bert.Embeddings.forward")
+def _():
+    tables = {"word__weight": [[0.0, 0.0], [1.0, 0.0], [4.0, 0.0]], "position__weight": [[0.0, 0.0], [0.0, 2.0]] * 2}
+    module = with_weights(bert.Embeddings(TWO), **tables, token_type__weight=[[0.0, 0.0], [0.0, 3.0]])
+    ids, types = torch.tensor([[1, 2]]), torch.tensor([[0, 1]])
+    yield case("[1, 0] and [4, 2 + 3], normalised", t([[1.0, -1.0], [-1.0, 1.0]]), module, ids, types)
+
+
+@trap("bert.Embeddings.forward")
+def _():
+    ids = torch.tensor([[4]])
+    for name, config in (
+        ("one token", CONFIG),
+        ("positions that start at 2, as RoBERTa's", replace(CONFIG, position_offset=2)),
+        ("no table of token types, as in DistilBERT", replace(CONFIG, type_vocab_size=0)),
+    ):
+        module = randomised(bert.Embeddings(config))
+        row = module.word.weight[4] + module.position.weight[config.position_offset]
+        row = row if module.token_type is None else row + module.token_type.weight[0]
+        expected = functional.layer_norm(row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps)
+        yield case(name, expected[None, None], module, ids, None)
+
+
+# ---------------------------------------------------------------------------------------- attention
+
+
+@example("bert.attention")
+def _():
+    query, key = t([[[1.0, 0.0]]]), t([[[0.0, 1.0], [math.sqrt(2.0) * math.log(3.0), 0.0], [9.0, 9.0]]])
+    value, mask = t([[[0.0, 4.0], [4.0, 0.0], [99.0, 99.0]]]), REAL[:, None, None]
+    expected = t([[[3.0, 1.0]]]), t([[[0.25, 0.75, 0.0]]])
+    yield case("scores 0 and log 3, and a pad", expected, bert.attention, query, key, value, mask)
+
+
+@trap("bert.attention")
+def _():
+    query, key, value = (normal(1, 2, n, 4, seed=n).detach() for n in (3, 5, 5))
+    theirs = functional.scaled_dot_product_attention
+    only = torch.tensor([True, False, False, False, False])[None, None, None]
+    context = lambda *x: bert.attention(*x)[0]  # noqa: E731
+    yield case("large scores", theirs(1e4 * query, key, value), context, 1e4 * query, key, value, None)
+    yield case("all but one key are pads", theirs(query, key, value, only), context, query, key, value, only)
+    yield case("one query, one key", value[:, :, :1], context, query[:, :, :1], key[:, :, :1], value[:, :, :1], None)
+    wild = value.masked_fill(~only[0, 0, 0][:, None], 1e30)
+    yield case("huge values at the pads", wild[:, :, :1].expand(1, 2, 3, 4), context, query, key, wild, only)
+
+
+TOKENS = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 10.0, 11.0, 12.0]]]
+APART = [[[[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]], [[3.0, 4.0], [7.0, 8.0], [11.0, 12.0]]]]
+HEADS = bert.Attention(BertConfig(3, 4, 1, 2, 2, 4))  # width 4, two heads of width 2
+
+
+@example("bert.Attention.split")
+def _():
+    yield case("three tokens, two heads", torch.tensor(APART), HEADS.split, torch.tensor(TOKENS))
+
+
+@trap("bert.Attention.split")
+def _():
+    yield case("one token", t([[[1.0, 2.0]], [[3.0, 4.0]]]), HEADS.split, t([[1.0, 2.0, 3.0, 4.0]]))
+    x = normal(2, 4, 3).detach().transpose(1, 2)  # (2, 3, 4), whose numbers do not lie in a row
+    yield case("a transposed input", torch.stack(x.chunk(2, -1), 1), HEADS.split, x)
+
+
+@example("bert.Attention.merge")
+def _():
+    yield case("two heads, three tokens", torch.tensor(TOKENS), HEADS.merge, torch.tensor(APART))
+
+
+@trap("bert.Attention.merge")
+def _():
+    yield case("one token", t([[1.0, 2.0, 3.0, 4.0]]), HEADS.merge, t([[[1.0, 2.0]], [[3.0, 4.0]]]))
+    x = normal(2, 3, 2, 2).detach().transpose(1, 2)
+    yield case("a transposed input", torch.cat(x.unbind(1), -1), HEADS.merge, x)
+
+
+@example("bert.Attention.forward")
+def _():
+    weights = {"value__weight": EYE, "value__bias": [1.0, 1.0], "output__weight": [[2.0, 0.0], [0.0, 2.0]]}
+    module = with_weights(bert.Attention(TWO), **weights)
+    expected = t([[6.0, 10.0], [6.0, 10.0]]), torch.full((1, 1, 2, 2), 0.5)
+    yield case("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
+
+
+@trap("bert.Attention.forward")
+def _():
+    module, x = randomised(bert.Attention(CONFIG)), normal(3, 4, 12).detach()
+    mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
+    yield case("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
+    expected = torch_attention(module, x, x, mask)
+    yield case("texts that are nearly all pads", expected, module, x, mask[:, None, None])
+
+
+# ------------------------------------------------------------------------- feed-forward, layer, model
+
+
+@example("bert.gelu")
+def _():
+    yield case("1, -1, 0 and 2", t(0.84134, -0.15866, 0.0, 1.95450), bert.gelu, t(1.0, -1.0, 0.0, 2.0))
+
+
+@trap("bert.gelu")
+def _():
+    yield case("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
+    yield case("a single number", torch.tensor(0.0).double(), bert.gelu, torch.tensor(0.0).double())
+    yield case("the slope at 0", d([0.5]), torch.autograd.functional.jacobian, bert.gelu, d(0.0))
+
+
+@example("bert.FeedForward.forward")
+def _():
+    weights = {"up__weight": EYE, "up__bias": [1.0, -1.0], "down__weight": [[1.0, 1.0], [0.0, 10.0]]}
+    module = with_weights(bert.FeedForward(TWO), **weights, down__bias=[0.0, 1.0])
+    yield case("up gives [1, -1], gelu [0.8413, -0.1587]", t([[0.68269, -0.58655]]), module, t([[0.0, 0.0]]))
+
+
+@trap("bert.FeedForward.forward")
+def _():
+    module, x = randomised(bert.FeedForward(CONFIG)), normal(1, 1, 12).detach()
+    yield case("one text of one token", torch_feed_forward(module, x), module, x)
+    yield case("large numbers", torch_feed_forward(module, 1e5 * x), module, 1e5 * x)
+
+
+@example("bert.Layer.forward")
+def _():
+    module = with_weights(bert.Layer(TWO), attention__output__bias=[2.0, 0.0], feed_forward__down__bias=[0.0, 4.0])
+    expected = t([[-1.0, 1.0]]), torch.ones(1, 1, 1, 1)
+    yield case("[0, 1] + [2, 0] -> [1, -1]; + [0, 4] -> [-1, 1]", expected, module, t([[0.0, 1.0]]), None)
+
+
+@trap("bert.Layer.forward")
+def _():
+    module, x = randomised(bert.Layer(CONFIG)), normal(2, 5, 12).detach()
+    mask = torch.tensor([[True] * 5, [True] + [False] * 4])
+    state = lambda *x: module(*x)[0]  # noqa: E731
+    yield case("one text of one token", torch_layer(module, x[:1, :1], None), state, x[:1, :1], None)
+    yield case("a text that is nearly all pads", torch_layer(module, x, mask), state, x, mask[:, None, None])
+
+
+@example("bert.Bert.forward")
+def _():
+    words = [[0.0, 0.0], [0.0, 1.0], [5.0, 2.0]]
+    model = with_weights(bert.Bert(TWO, pooler=False), embeddings__word__weight=words)
+    ids, mask = torch.tensor([[1, 2, 0]]), torch.tensor([[1, 1, 0]])
+    yield case("a layer that adds nothing", t([[-1.0, 1.0], [1.0, -1.0], [0.0, 0.0]]), model, ids, mask)
+
+
+@trap("bert.Bert.forward")
+def _():
+    model = randomised(bert.Bert(replace(CONFIG, num_hidden_layers=2), pooler=False))
+    ids, mask = torch.tensor([[3, 5, 2], [7, 0, 0]]), torch.tensor([[1, 1, 1], [1, 0, 0]])
+    embedded = lambda ids: model.embeddings(ids, None)  # noqa: E731
+    last = lambda x: torch_layer(model.layers[1], torch_layer(model.layers[0], x, None), None)  # noqa: E731
+    yield case("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
+    alone = last(embedded(ids[1:, :1]))
+    yield case("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
+
+    def traced() -> list[str]:
+        trace: dict = {}
+        model(ids, mask, trace=trace)
+        return sorted(trace)
+
+    names = [f"layers.{i}{part}" for i in (0, 1) for part in ("", ".attention")]
+    yield case("names in the trace", ["embeddings", *names], traced)

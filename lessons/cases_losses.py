@@ -1,0 +1,218 @@
+"""Hand examples and traps of lessons 11 and 12: losses, geometry, the schedule and the optimizer."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lessons.cases import case, d, example, t, trap
+from minisbert import losses, metrics, optimizer, train
+
+EYE = [[1.0, 0.0], [0.0, 1.0]]
+ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
+
+
+def s(value: float) -> Tensor:
+    """A scalar of float64."""
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def f(value: float) -> Tensor:
+    """A scalar of float32."""
+    return torch.tensor(value)
+
+
+# -------------------------------------------------------------------------------- pairs and triplets
+
+
+@example("losses.softmax_cross_entropy_loss")
+def _():
+    loss, logits = losses.softmax_cross_entropy_loss, t([0.0, 0.0, math.log(2.0)])
+    yield case("logits 0, 0, log 2, label 2", f(0.69315), loss, logits, torch.tensor([2]))
+
+
+@trap("losses.softmax_cross_entropy_loss")
+def _():
+    loss = losses.softmax_cross_entropy_loss
+    yield case("logits of 1e4", s(1e4), loss, d([1e4, 0.0], [0.0, 1e4]), torch.tensor([1, 0]))
+    yield case("a class ruled out by -inf", s(math.log(2)), loss, d([0.0, -math.inf, 0.0]), torch.tensor([0]))
+    yield case("a batch of one, one class", s(0.0), loss, d([3.0]), torch.tensor([0]))
+
+
+@example("losses.contrastive_loss")
+def _():
+    for label, expected in ((1, 0.04289), (0, 0.02145)):
+        pair = t([1.0, 0.0]), t([1.0, 1.0]), torch.tensor([label])
+        yield case(f"45 degrees apart, label {label}", f(expected), losses.contrastive_loss, *pair)
+
+
+@trap("losses.contrastive_loss")
+def _():
+    u, v = d([3.0, 4.0]), d([-3.0, -4.0])
+    yield case("equal and together: 0", s(0.0), losses.contrastive_loss, u, u.clone(), torch.tensor([1]))
+    yield case("beyond the margin: 0", s(0.0), losses.contrastive_loss, u, v, torch.tensor([0]))
+    yield case("equal and apart, margin 2", s(2.0), losses.contrastive_loss, u, 5 * u, torch.tensor([0]), margin=2.0)
+
+
+@example("losses.triplet_loss")
+def _():
+    rows = t([0.0, 0.0]), t([3.0, 4.0]), t([0.0, 4.5])
+    yield case("distances 5 and 4.5", f(1.5), losses.triplet_loss, *rows)
+
+
+@trap("losses.triplet_loss")
+def _():
+    a, p, n = d([0.0, 0.0], [1.0, 0.0]), d([3.0, 4.0], [0.0, 1.0]), d([0.0, 4.5], [0.0, -2.0])
+    yield case("a triplet that is right costs nothing", s(0.0), losses.triplet_loss, a[:1], n[:1], p[:1], margin=0.25)
+    yield case("cosine distances are equal", s(0.2), losses.triplet_loss, a[1:], p[1:], n[1:], 0.2, "cosine")
+
+    def slope() -> Tensor:
+        anchor = a[:1].clone().requires_grad_()
+        return torch.autograd.grad(losses.triplet_loss(anchor, a[:1], n[:1], margin=9.0), anchor)[0]
+
+    yield case("the gradient where anchor equals positive", d([0.0, 1.0]), slope)
+
+
+@example("losses.cosent_loss")
+def _():
+    u, v = map(torch.tensor, ACROSS)
+    yield case("cosines 1 and 0 for targets 0 and 1", f(1.31326), losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
+
+
+@trap("losses.cosent_loss")
+def _():
+    u, v = (torch.tensor(x).double() for x in ACROSS)
+    yield case("equal targets set no order: 0", s(0.0), losses.cosent_loss, u, v, d(0.5, 0.5))
+    yield case("a batch of one: 0", s(0.0), losses.cosent_loss, u[:1], v[:1], d(0.5))
+    yield case("scale 5000, all wrong", s(5000.0), losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0)
+
+
+# -------------------------------------------------------------------------------- in-batch negatives
+
+
+@example("losses.multiple_negatives_ranking_loss")
+def _():
+    loss, anchors, positives = losses.multiple_negatives_ranking_loss, torch.tensor(EYE), t([1.0, 0.0], [1.0, 1.0])
+    yield case("scale 1", f(0.47911), loss, anchors, positives, scale=1.0)
+    yield case("scale 1, symmetric", f(0.49116), loss, anchors, positives, scale=1.0, symmetric=True)
+
+
+@trap("losses.multiple_negatives_ranking_loss")
+def _():
+    loss, u = losses.multiple_negatives_ranking_loss, torch.tensor(EYE).double()
+    yield case("scale 1e4, all wrong", s(1e4), loss, u, u.flip(0), scale=1e4)
+    yield case("a batch of one with a hard negative", s(math.log(2)), loss, u[:1], u[:1], u[:1])
+    twins = torch.ones(2, 2, dtype=torch.bool)
+    yield case("every other row is a duplicate: 0", s(0.0), loss, u, u, duplicates=twins)
+
+
+@example("losses.simcse_loss")
+def _():
+    loss, u, hard = losses.simcse_loss, torch.tensor(EYE), t([0.0, 1.0], [1.0, 0.0])
+    yield case("u = v", f(0.31326), loss, u, u, temperature=1.0)
+    yield case("with hard negatives", f(1.00641), loss, u, u, hard, 1.0)
+    yield case("their weight log 2", f(1.13258), loss, u, u, hard, 1.0, math.log(2.0))
+
+
+@trap("losses.simcse_loss")
+def _():
+    u = torch.tensor(EYE).double()
+    yield case("temperature 1e-4, all wrong", s(1e4), losses.simcse_loss, u, u.flip(0), temperature=1e-4)
+    yield case("vectors of length 1e6", s(math.log(1 + math.exp(-1))), losses.simcse_loss, 1e6 * u, u, temperature=1.0)
+
+
+@example("losses.nt_xent_loss")
+def _():
+    yield case("u = v", f(0.55144), losses.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
+
+
+@trap("losses.nt_xent_loss")
+def _():
+    u = torch.tensor(EYE).double()
+    # the right one has cosine 0, one of the wrong ones 1
+    yield case("temperature 1e-4, all wrong", s(1e4), losses.nt_xent_loss, u, u.flip(0), temperature=1e-4)
+
+
+# ----------------------------------------------------------------------------------------- geometry
+
+
+@example("metrics.alignment")
+def _():
+    rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
+    yield case("equal, and 45 degrees apart", 0.29289, metrics.alignment, *rows)
+
+
+@trap("metrics.alignment")
+def _():
+    yield case("opposite: 4, the worst", 4.0, metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
+    yield case("one way, other lengths: 0", 0.0, metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+
+
+@example("metrics.uniformity")
+def _():
+    yield case("right, up, left", -4.39635, metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
+
+
+@trap("metrics.uniformity")
+def _():
+    yield case("two opposite rows", -8.0, metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    yield case("all point one way: 0", 0.0, metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+@example("losses.mse_loss")
+def _():
+    yield case("0.5 for 0.1, 0 for 0", f(0.08), losses.mse_loss, t(0.5, 0.0), t(0.1, 0.0))
+
+
+@trap("losses.mse_loss")
+def _():
+    yield case("a batch of one", s(9.0), losses.mse_loss, d(1.0), d(4.0))
+
+
+@example("losses.cosine_mse_loss")
+def _():
+    pair = t([1.0, 0.0]), t([1.0, 1.0]), t(0.5)
+    yield case("45 degrees apart, target 0.5", f(0.04289), losses.cosine_mse_loss, *pair)
+
+
+@trap("losses.cosine_mse_loss")
+def _():
+    u = d([3.0, 4.0])
+    yield case("equal, target 1", s(0.0), losses.cosine_mse_loss, u, 7 * u, d(1.0))
+    yield case("opposite, target 1", s(4.0), losses.cosine_mse_loss, u, -u, d(1.0))
+
+
+@example("train.linear_schedule")
+def _():
+    for step, share in enumerate((0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0)):
+        yield case(f"step {step} of 6, warm-up 2", share, train.linear_schedule, step, 2, 6)
+
+
+@trap("train.linear_schedule")
+def _():
+    yield case("no warm-up, first step", 1.0, train.linear_schedule, 0, 0, 4)
+    yield case("beyond the end", 0.0, train.linear_schedule, 9, 2, 6)
+    yield case("nothing but warm-up, last step", 0.75, train.linear_schedule, 3, 4, 4)
+    yield case("nothing but warm-up, the end", 0.0, train.linear_schedule, 4, 4, 4)
+
+
+@example("optimizer.adamw_step")
+def _():
+    one, four, zero = t(1.0), t(4.0), t(0.0)
+    expected = t(0.9), t(0.4), t(0.016)
+    yield case("parameter 1, gradient 4, lr 0.1", expected, optimizer.adamw_step, one, four, zero, zero, 1, 0.1, 0.0)
+    expected = t(0.95), zero, zero
+    yield case("gradient 0, lr 0.1, decay 0.5", expected, optimizer.adamw_step, one, zero, zero, zero, 1, 0.1, 0.5)
+
+
+@trap("optimizer.adamw_step")
+def _():
+    zero, step = d([0.0]), optimizer.adamw_step
+    # mean and corrected root are 1e-12, far below eps: 0.1 * 1e-12 / (1e-12 + 1e-8)
+    small = (d([-1e-13 / 1.0001e-8]), d([1e-13]), d([1e-27]))
+    yield case("a tiny gradient: eps outside the root", small, step, zero, d([1e-12]), zero, zero, 1, 0.1, 0.0)
+    one = d([1.0])
+    yield case("step 100,000", (d([-0.1 / (1 + 1e-8)]), one, one), step, zero, one, one, one, 100_000, 0.1, 0.0)

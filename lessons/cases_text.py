@@ -1,0 +1,149 @@
+"""Hand examples and traps of lessons 1 to 3 and 13: vectors, text, names, batches."""
+
+import torch
+
+from lessons.cases import case, example, t, trap
+from minisbert import data, losses, wordpiece
+from minisbert.dialects import Dialect
+
+# ------------------------------------------------------------------------------------------ vectors
+
+
+@example("losses.cosine_matrix")
+def _():
+    u, v = t([1.0, 0.0], [0.0, 2.0]), t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
+    yield case("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), losses.cosine_matrix, u, v)
+
+
+@trap("losses.cosine_matrix")
+def _():
+    one, zero = t([3.0, 4.0]), t([0.0, 0.0])
+    yield case("a zero vector: 0, not NaN", t([0.0], [0.0]), losses.cosine_matrix, torch.cat([zero, zero]), one)
+    yield case("one row with one", t([1.0]), losses.cosine_matrix, one, 1e-3 * one)
+    yield case("vectors of length 1e12", t([-1.0]), losses.cosine_matrix, 1e12 * one, -one)
+
+
+# --------------------------------------------------------------------------------------------- text
+
+
+@example("wordpiece.split_words")
+def _():
+    for text, words in (
+        ("Café, it's 5!", ["cafe", ",", "it", "'", "s", "5", "!"]),
+        ("A  cat\tsits.\n", ["a", "cat", "sits", "."]),
+        ("$1.50 (now)", ["$", "1", ".", "50", "(", "now", ")"]),
+        ("中文 text", ["中", "文", "text"]),
+    ):
+        yield case(f"split_words({text!r})", words, wordpiece.split_words, text)
+
+
+@trap("wordpiece.split_words")
+def _():
+    for text, words in (
+        ("", []),
+        (" \t ", []),
+        ("zero\u200bwidth", ["zerowidth"]),  # a space that nobody sees is a control character
+        ("no\u00a0break", ["no", "break"]),
+        ("ΟΔΟΣ", ["οδοσ"]),  # not the sigma that ends a word
+        ("e\u0301", ["e"]),  # the accent as a character of its own
+        ("...", [".", ".", "."]),
+    ):
+        yield case(f"split_words({text!r})", words, wordpiece.split_words, text)
+
+
+@example("wordpiece.word_pieces")
+def _():
+    vocabulary = {"play", "p", "##ing", "##i", "##s", "sing"}
+    for word, pieces in (
+        ("play", ["play"]),
+        ("playing", ["play", "##ing"]),
+        ("pis", ["p", "##i", "##s"]),
+        ("playsing", ["play", "##s", "##ing"]),
+        ("ing", ["[UNK]"]),
+        ("playx", ["[UNK]"]),
+    ):
+        yield case(f"word_pieces({word!r})", pieces, wordpiece.word_pieces, word, vocabulary)
+
+
+@trap("wordpiece.word_pieces")
+def _():
+    letters = {"a", "##a"}
+    yield case("100 letters", ["a"] + ["##a"] * 99, wordpiece.word_pieces, "a" * 100, letters)
+    yield case("101 letters are too many", ["[UNK]"], wordpiece.word_pieces, "a" * 101, letters)
+    yield case("another name for unknown", ["<unk>"], wordpiece.word_pieces, "b", letters, unknown="<unk>")
+    yield case("the word '##a'", ["[UNK]"], wordpiece.word_pieces, "##b", letters)
+
+
+# -------------------------------------------------------------------------------------------- names
+
+SMALL = Dialect(
+    model_type="small",
+    architecture="Small",
+    tables={"word": "emb.word"},
+    norms={"layers.{i}.norm": "enc.{i}.LN"},
+    linears={"layers.{i}.up": "enc.{i}.up.dense"},
+    pooler={"pooler": "pool.dense"},
+    prefix="",
+    skipped=frozenset(),
+)
+ONE_LAYER = {
+    "word.weight": "emb.word.weight",
+    "layers.0.norm.weight": "enc.0.LN.weight",
+    "layers.0.norm.bias": "enc.0.LN.bias",
+    "layers.0.up.weight": "enc.0.up.dense.weight",
+    "layers.0.up.bias": "enc.0.up.dense.bias",
+}
+POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"}
+
+
+@example("dialects.Dialect.names")
+def _():
+    yield case("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
+    yield case("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
+
+
+@trap("dialects.Dialect.names")
+def _():
+    second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in ONE_LAYER.items()}
+    yield case("two layers", ONE_LAYER | second, SMALL.names, 2, False)
+    yield case("no layer at all", {"word.weight": "emb.word.weight"} | POOLER, SMALL.names, 0, True)
+
+
+# ------------------------------------------------------------------------------------------ batches
+
+
+@example("data.pad_batch")
+def _():
+    ids, mask = torch.tensor([[1, 2, 3], [4, 9, 9]]), torch.tensor([[True, True, True], [True, False, False]])
+    yield case("[1, 2, 3] and [4], pad 9", (ids, mask), data.pad_batch, [[1, 2, 3], [4]], 9)
+    whole = torch.tensor([[1, 2], [3, 4]])
+    yield case("two rows of one length", (whole, None), data.pad_batch, [[1, 2], [3, 4]], 0)
+
+
+@trap("data.pad_batch")
+def _():
+    yield case("a batch of one", (torch.tensor([[5, 0, 6]]), None), data.pad_batch, [[5, 0, 6]], 0)
+    ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
+    yield case("a real token with the pad's id", (ids, mask), data.pad_batch, [[0, 1], [2]], 0)
+
+
+@example("data.length_grouped_batches")
+def _():
+    def batches() -> list[list[int]]:
+        found = data.length_grouped_batches([9, 1, 5, 2, 8], 2, torch.Generator().manual_seed(0))
+        return sorted(sorted(batch) for batch in found)
+
+    yield case("rows of 9, 1, 5, 2, 8 tokens by two", [[0], [1, 3], [2, 4]], batches)
+
+
+@trap("data.length_grouped_batches")
+def _():
+    seeded = torch.Generator().manual_seed
+    yield case("fewer rows than a batch", [[0]], data.length_grouped_batches, [7], 4, seeded(0))
+    yield case("no rows", [], data.length_grouped_batches, [], 4, seeded(0))
+
+    def texts_of_one_length() -> bool:
+        first, second = (data.length_grouped_batches([5] * 40, 4, seeded(seed)) for seed in (0, 1))
+        return sorted(map(sorted, first)) != sorted(map(sorted, second))
+
+    yield case("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)

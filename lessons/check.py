@@ -1,0 +1,239 @@
+"""The grader: write a piece of the package yourself, and hear from the numbers what is wrong with it.
+
+    python -m lessons.check start 05        stubs of lesson 05 to lessons/mine/lesson_05.py
+    python -m lessons.check run 05          grade them; without a number the next lesson that is not solved
+    python -m lessons.check hint 05         one hint more for the next unsolved piece
+    python -m lessons.check list            how far you are
+    python -m lessons.check graft           your pieces inside the real model
+    python -m lessons.check all --json results.json
+
+Exit codes: 0 everything that was run passed, 1 something did not, 2 the command cannot be carried out.
+"""
+
+import argparse
+import itertools
+import sys
+from pathlib import Path
+
+from lessons import sandbox
+from lessons.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
+from lessons.result import Progress, Result, as_json, file_digest, not_started, place
+from lessons.stubs import lesson_stubs, source_of
+from minisbert.console import InputError, LiveLine, run_command, say
+from minisbert.files import atomic_file, write_json
+
+RUN = "python -m lessons.check"
+
+
+def shown(path: Path) -> Path:
+    """A path as one types it, from the checkout's root."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+
+
+# ------------------------------------------------------------------------------------- start, reset
+
+
+def start(lesson: int) -> None:
+    """Write the stubs; a file that is there already stays as it is."""
+    path = mine(lesson)
+    pieces = pieces_of(lesson)
+    if path.exists():
+        say(f"{shown(path)} is there already and stays as it is ({RUN} reset {lesson:02} begins anew)")
+    else:
+        write_stubs(lesson)
+        say(f"wrote {shown(path)}")
+    print(f"Lesson {lesson:02}, {LESSONS[lesson]}: {len(pieces)} to write\n")
+    for piece in pieces:
+        print(f"  {piece.master:<40}{piece.stars}  {piece.minutes:>3} min\n      {piece.what_for}")
+    print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
+
+
+def write_stubs(lesson: int) -> None:
+    with atomic_file(mine(lesson)) as partial:
+        partial.write_text(lesson_stubs(lesson), encoding="utf-8")
+
+
+def reset(lesson: int) -> None:
+    """Fresh stubs; what was there is kept beside them under a name that nothing has yet."""
+    path = mine(lesson)
+    pieces_of(lesson)
+    if path.exists():
+        numbers = itertools.count(1)
+        aside = next(new for n in numbers if not (new := path.with_name(f"{path.stem}_before_{n}.py")).exists())
+        path.rename(aside)
+        say(f"your file is now {shown(aside)}")
+    write_stubs(lesson)
+    Progress().forget(lesson)
+    print(f"wrote {shown(path)}")
+
+
+# --------------------------------------------------------------------------------------------- run
+
+
+def run(lesson: int | None) -> bool:
+    """Grade a lesson and print each piece's ladder; did all pass?"""
+    progress = Progress()
+    if lesson is None:
+        unsolved = [piece.lesson for piece in PIECES.values() if progress.state(piece) != "passed"]
+        if not unsolved:
+            say("every piece is solved; checking all of them again")
+            return grade_all(None)
+        lesson = unsolved[0]
+    pieces = pieces_of(lesson)
+    if not mine(lesson).is_file():
+        raise InputError(f"lesson {lesson:02} is not started: {RUN} start {lesson:02}")
+    results = sandbox.grade(lesson)
+    progress.remember(results)
+    print(f"Lesson {lesson:02}, {LESSONS[lesson]}")
+    for piece, result in zip(pieces, results, strict=True):
+        print_ladder(piece, result)
+    left = [piece for piece, result in zip(pieces, results, strict=True) if not result.passed]
+    print(f"\n{len(pieces) - len(left)} of {len(pieces)} passed.", end=" ")
+    print(f"Next: {left[0].master}. A hint: {RUN} hint {lesson:02}" if left else "The lesson is solved.")
+    return not left
+
+
+def print_ladder(piece: Piece, result: Result) -> None:
+    """One line per rung, up to the first that failed, and what is known about it."""
+    where = f"line {result.line}" if result.line else ""
+    print(f"\n{piece.master:<40}{piece.stars}  {result.status:<12}{where}")
+    if result.status == "unwritten":
+        return
+    for title, holds, seen in result.rungs:
+        print(f"  {'ok  ' if holds else 'FAIL'}  {title}{': ' if seen and not holds else ''}{'' if holds else seen}")
+    if result.mistakes:
+        print_mistakes(piece, result)
+
+
+def print_mistakes(piece: Piece, result: Result) -> None:
+    """What the numbers say, and where the lesson speaks of it."""
+    from minisbert.mistakes import MISTAKES  # here: it takes torch, and most commands need not wait for that
+
+    meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
+    print(f"        These are exactly the numbers you get when {meanings}.")
+    if result.unexplained:
+        print(f"        But that is not all: {result.unexplained} is wrong in another way.")
+    print(f"        Read again: {place(piece, result.mistakes[0])}")
+
+
+def hint(lesson: int, name: str | None) -> None:
+    """The hints for a piece up to the next new one."""
+    progress = Progress()
+    pieces = pieces_of(lesson)
+    unsolved = [piece for piece in pieces if progress.state(piece) != "passed"] or pieces
+    chosen = [piece for piece in pieces if piece.master.endswith(name)] if name else unsolved
+    if not chosen:
+        raise InputError(f"lesson {lesson:02} has no piece {name}: {', '.join(piece.master for piece in pieces)}")
+    piece = chosen[0]
+    count = min(progress.hints.get(piece.master, 0) + 1, len(piece.hints))
+    progress.hints[piece.master] = count
+    progress.save()
+    print(f"{piece.master}, {count} of {len(piece.hints)} hints")
+    for number, text in enumerate(piece.hints[:count], start=1):
+        print(f"  {number}. {text}")
+    if count == len(piece.hints):
+        line = source_of(piece.source).find(piece.path).lineno
+        print(f"That was the last one. The master copy: {shown(piece.source)}, line {line}")
+
+
+# --------------------------------------------------------------------------------------- list, all
+
+
+def show_progress() -> None:
+    progress = Progress()
+    passed = 0
+    for lesson, title in LESSONS.items():
+        pieces = [piece for piece in PIECES.values() if piece.lesson == lesson]
+        print(f"{lesson:02}  {title}" + ("" if pieces else f": {RUN} graft" if lesson == max(LESSONS) else ""))
+        for piece in pieces:
+            state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
+            passed += state == "passed"
+            told = f"{hints} of {len(piece.hints)} hints" if hints else ""
+            print(f"    {piece.master:<40}{piece.stars}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
+    print(f"\n{passed} of {len(PIECES)} passed")
+
+
+def grade_all(out: Path | None) -> bool:
+    """Every lesson; a line per piece, and if asked a JSON file. Did all pass?"""
+    lessons = []
+    with LiveLine() as line:
+        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
+            line.show(f"lesson {lesson:02} of {max(LESSONS)}")
+            started = mine(lesson).is_file()
+            results = sandbox.grade(lesson) if started else [not_started(piece) for piece in pieces_of(lesson)]
+            lessons.append((lesson, results))
+            line.clear()
+            for result in results:
+                seen = "" if result.passed or not started else f"  {result.rungs[-1][2]}"
+                print(f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(), flush=True)
+    results = [result for _, found in lessons for result in found]
+    Progress().remember([result for result in results if file_digest(PIECES[result.master].lesson)])
+    passed = sum(result.passed for result in results)
+    print(f"\n{passed} of {len(results)} passed")
+    if out:
+        with atomic_file(out) as partial:
+            write_json(partial, as_json(lessons))
+        say(f"wrote {out}")
+    return 0 < passed == len(results)
+
+
+# ----------------------------------------------------------------------------------------- the command
+
+
+def lesson_number(text: str) -> int:
+    if not text.isdigit() or int(text) not in LESSONS:
+        raise argparse.ArgumentTypeError(f"lessons are numbered {min(LESSONS):02} to {max(LESSONS)}, not {text!r}")
+    return int(text)
+
+
+def parser() -> argparse.ArgumentParser:
+    found = argparse.ArgumentParser(
+        prog=RUN,
+        description="Rebuild the package piece by piece, graded by numbers.",
+        epilog=f"Begin with: {RUN} start 01\nFor teachers: lessons/TEACHING.md",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    number = {"type": lesson_number, "metavar": "NN", "help": "the lesson's number"}
+    commands.add_parser("start", help="write the stubs of a lesson to lessons/mine/").add_argument("lesson", **number)
+    running = commands.add_parser("run", help="grade a lesson, or the next one that is not solved")
+    running.add_argument("lesson", nargs="?", **number)
+    hinting = commands.add_parser("hint", help="one hint more for the next unsolved piece of a lesson")
+    hinting.add_argument("lesson", **number)
+    hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
+    commands.add_parser("reset", help="begin a lesson anew; your file is kept aside").add_argument("lesson", **number)
+    commands.add_parser("list", help="every piece, and how far you are")
+    everything = commands.add_parser("all", help="grade every lesson")
+    everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    grafting = commands.add_parser("graft", help="the pieces that pass inside the real model")
+    grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parser().parse_args(arguments)
+    MINE.mkdir(parents=True, exist_ok=True)
+    good = True
+    if options.command == "start":
+        start(options.lesson)
+    elif options.command == "run":
+        good = run(options.lesson)
+    elif options.command == "hint":
+        hint(options.lesson, options.piece)
+    elif options.command == "reset":
+        reset(options.lesson)
+    elif options.command == "list":
+        show_progress()
+    elif options.command == "all":
+        good = grade_all(options.json)
+    elif options.command == "graft":
+        from lessons.graft import graft
+
+        good = graft(options.pairs)
+    if not good:
+        sys.stdout.flush()  # while a closed pipe can still be told
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main)

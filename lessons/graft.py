@@ -1,0 +1,182 @@
+"""The capstone: the learner's pieces that pass, all together inside the running package, with the real weights.
+
+Grading looks at one piece at a time. Here everything runs on the learner's own code at once: the ten-step training
+trace, all-MiniLM-L6-v2 layer by layer beside the reference, and the Spearman correlation on the STS Benchmark.
+"""
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from lessons import sandbox
+from lessons.pieces import PIECES, ROOT, mine, pieces_of
+from minisbert.console import InputError, LiveLine, run_command
+
+MODEL = "all-MiniLM-L6-v2"
+PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot
+BATCH_TOKENS = 4096
+
+
+def graft(pairs: int | None) -> bool:
+    """Grade, then run what passes in a process of its own; is everything equal to the reference?"""
+    if pairs is not None and pairs < 2:
+        raise InputError(f"--pairs {pairs}: a correlation needs at least 2")
+    passed = []
+    with LiveLine() as line:
+        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
+            if mine(lesson).is_file():
+                line.show(f"grading lesson {lesson:02}")
+                passed += [result.master for result in sandbox.grade(lesson) if result.passed]
+    if not passed:
+        raise InputError("no piece passes yet: python -m lessons.check start 01")
+    command = [sys.executable, "-m", "lessons.graft", str(pairs or 0), *passed]
+    done = subprocess.run(command, cwd=ROOT, check=False)
+    if done.returncode not in (0, 1):
+        sys.exit(2)  # it has said why
+    return done.returncode == 0
+
+
+# ------------------------------------------------------------------------------- inside the package
+
+
+@contextmanager
+def grafted(functions: dict[str, Callable]) -> Iterator[None]:
+    """While this lasts the package computes with these functions, by master's name."""
+    from minisbert import optimizer, train
+    from minisbert.planting import replaced
+
+    originals = {master: PIECES[master].original for master in functions}  # before any is out of its place
+    with ExitStack() as stack:
+        for master, original in originals.items():
+            piece = PIECES[master]
+            stack.enter_context(replaced(original, functions[master], piece.owner, piece.path[-1]))
+        if "optimizer.adamw_step" in functions:  # torch's optimizer would not call it
+            stack.enter_context(replaced(train.adamw, optimizer.AdamW, train, "adamw"))
+        yield
+
+
+def learners_functions(masters: Sequence[str], calls: Counter) -> dict[str, Callable]:
+    """The learner's functions, their calls counted.
+
+    Where one calls another of its lesson it gets the learner's as well, or, if that is not among them, the package's.
+    """
+    functions: dict[str, Callable] = {}
+    for lesson in dict.fromkeys(PIECES[master].lesson for master in masters):
+        path = mine(lesson)
+        space = sandbox.load(path, path.read_text(encoding="utf-8"), pieces_of(lesson))
+        for piece in pieces_of(lesson):
+            function = piece.original
+            if piece.master in masters:
+                written, problem = sandbox.find(space, piece, path)
+                if written is None:
+                    raise InputError(problem)
+                function = functions[piece.master] = counted(written, piece.master, calls)
+            if len(piece.path) == 1:
+                space[piece.path[0]] = function
+    return functions
+
+
+def counted(function: Callable, master: str, calls: Counter) -> Callable:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        calls[master] += 1
+        return function(*args, **kwargs)
+
+    return call
+
+
+# -------------------------------------------------------------------------------- what is computed
+
+
+def loss_trace() -> bool:
+    """Ten steps of training a tiny model beside the reference's."""
+    from tests.checks import CHECKS
+
+    found = list(CHECKS["training_trace"]())
+    losses = next(result for result in found if result.name == "10 losses")
+    print(f"training, 10 steps: loss {losses.ours[0]:.6f} to {losses.ours[-1]:.6f}")
+    parts = {"losses": [losses], "parameters afterwards": [result for result in found if "after" in result.name]}
+    good = True
+    for name, part in parts.items():
+        good &= tell(name, max(result.largest for result in part), part[0].tolerance)
+    return good
+
+
+def minilm(encoder: Any) -> bool:
+    """Each layer's hidden states at real tokens, and the vectors, beside the reference's."""
+    import torch
+
+    from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
+
+    reference = golden("minilm")
+    real, good = reference["mask"], True
+    print(f"{MODEL}, float32")
+    with torch.no_grad():
+        for i, state in enumerate(encoder.bert.hidden_states(reference["ids"], real)):
+            result = compare("", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN)
+            good &= tell(f"layer {i}" if i else "embeddings", result.largest, MINILM_HIDDEN)
+        result = compare("", encoder(reference["ids"], real), reference["vectors"], MINILM_VECTOR)
+    return tell("vectors", result.largest, MINILM_VECTOR) and good
+
+
+def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
+    """Spearman on the first ``count`` test pairs; with the learner's own tokenizer the ids are compared as well."""
+    import torch
+
+    from minisbert import losses, metrics, wordpiece
+    from minisbert.data import load_scored_pairs, pad_batch
+    from minisbert.encoder import announced, budgeted_batches, evaluating
+
+    pairs = load_scored_pairs("stsb", "test")[:count]
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    ids = encoder.tokenizer.encode(texts).ids
+    print(f"STS Benchmark, test, {len(pairs):,} pairs")
+    good = True
+    if own_words:
+        vocabulary = encoder.tokenizer.backend.get_vocab()
+        equal = sum(wordpiece.token_ids(text, vocabulary) == row for text, row in zip(texts, ids, strict=True))
+        good = equal == len(texts)
+        print(f"  {'ok  ' if good else 'FAIL'}  ids of {equal:,} of {len(texts):,} sentences equal the library's")
+    vectors = torch.empty(len(texts), encoder.width)
+    # forward, and not encode: every number shall go through the learner's code
+    with evaluating(encoder):
+        for rows in announced(budgeted_batches([len(row) for row in ids], BATCH_TOKENS), len(ids), "texts", True):
+            vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
+    found = losses.cosine(*vectors.chunk(2)).numpy()
+    spearman = 100 * metrics.spearman(found, [pair.score for pair in pairs])
+    whole = count is None or count >= 1379
+    right = not whole or abs(spearman - PUBLISHED) < 0.01
+    beside = f", published {PUBLISHED}" if whole else ""
+    print(f"  {'ok  ' if right else 'FAIL'}  Spearman x 100: {spearman:.2f}{beside}")
+    return right and good
+
+
+def tell(name: str, largest: float, tolerance: float) -> bool:
+    good = largest <= tolerance
+    print(f"  {'ok  ' if good else 'FAIL'}  {name:<24}largest difference {largest:.1e}, tolerance {tolerance:g}")
+    return good
+
+
+def main(arguments: Sequence[str]) -> None:
+    from minisbert.encoder import SentenceEncoder
+
+    count, masters = int(arguments[0]) or None, arguments[1:]
+    calls: Counter[str] = Counter()
+    with grafted(learners_functions(masters, calls)):
+        good = loss_trace()
+        encoder = SentenceEncoder.load(MODEL)
+        good &= minilm(encoder)
+        good &= sts_benchmark(encoder, count, any(master.startswith("wordpiece.") for master in masters))
+    print(f"computed with {len(masters)} pieces of yours, of {len(PIECES)}")
+    for master in masters:
+        times = f"called {calls[master]:,} times" if calls[master] else "passes; nothing here needs it"
+        print(f"  {master:<40}{times}")
+    if not good:
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(lambda: main(sys.argv[1:]))

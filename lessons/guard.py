@@ -1,0 +1,169 @@
+"""What a learner's file may not do: import the answer, or call a function that is the answer.
+
+Two nets, one inside the other. ``look`` reads the file before it runs and names the line. ``guarded_builtins`` and
+``refusing`` stand behind the names that hide from reading: an alias, a ``getattr``, an ``__import__``. They stop what a
+student would try, not what somebody who is at war with the grader can think of: a teacher reads the file as well.
+"""
+
+import ast
+import builtins
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from torch.overrides import TorchFunctionMode
+
+from lessons.pieces import Piece
+from lessons.stubs import helpers
+
+ALLOWED = set(
+    "bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics string "
+    "torch typing unicodedata".split()
+)
+# ways out of the file: to other modules, to frames, to files
+FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals breakpoint input".split())
+FORBIDDEN_ATTRIBUTES = set(
+    "sys os builtins importlib inspect ctypes subprocess load hub fromfile memmap loadtxt genfromtxt "
+    "tb_frame f_back f_globals f_locals gi_frame cr_frame".split()
+)
+HARMLESS = {"__init__", "__name__", "__len__", "__doc__"}
+
+
+class Refused(BaseException):
+    """Not an ``Exception``: the learner's own ``except`` shall not catch it."""
+
+
+# ------------------------------------------------------------------------------------- by reading
+
+
+def look(text: str, pieces: list[Piece]) -> dict[str, str]:
+    """What must be refused: a piece's master name -> why, with the line. What stands outside all pieces hits all.
+
+    Raises ``SyntaxError`` for text that is not Python.
+    """
+    tree = ast.parse(text)
+    spans = {piece.master: span for piece in pieces if (span := span_of(tree, piece.path))}
+    allowed = helpers(pieces)
+    found: dict[str, str] = {}
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        inside = [piece for piece in pieces if piece.master in spans and line in spans[piece.master]]
+        concerned = inside or pieces
+        for piece in concerned:
+            names = set(piece.refused) if inside else {name for other in pieces for name in other.refused}
+            if reason := objection(node, names, allowed):
+                found.setdefault(piece.master, f"line {line}: {reason}")
+    return found
+
+
+def span_of(tree: ast.Module, path: list[str]) -> range | None:
+    """The lines of a function, ``["Layer", "forward"]``; None where the file has none."""
+    node: Any = tree
+    for name in path:
+        node = next((child for child in node.body if getattr(child, "name", None) == name), None)
+        if node is None:
+            return None
+    return range(node.lineno, node.end_lineno + 1)
+
+
+def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
+    """Why this node may not stand in a learner's file."""
+    if isinstance(node, ast.Import):
+        return next(filter(None, (import_objection(a.name, (), refused, allowed) for a in node.names)), None)
+    if isinstance(node, ast.ImportFrom):
+        names = [alias.name for alias in node.names]
+        return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
+    if isinstance(node, ast.Attribute):
+        own = isinstance(node.value, ast.Name) and node.value.id == "self"  # the module's parts, whatever their names
+        return None if own and not node.attr.startswith("__") else name_objection(node.attr, refused)
+    if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
+        return f"{node.id} leads out of this file"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
+        texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+        return next(filter(None, (name_objection(str(text), refused) for text in texts)), None)
+    return None
+
+
+def import_objection(module: str, names: Iterable[str], refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
+    root = module.split(".")[0]
+    if root == "minisbert":
+        wrong = [name for name in names if (module.removeprefix("minisbert."), name) not in allowed]
+        if wrong or not names:
+            return f"{module}{f'.{wrong[0]}' if wrong else ''} of the package would be the answer, or leads to it"
+        return None
+    if root not in ALLOWED:
+        return f"{module or 'the file beside'} is not to be imported here; {', '.join(sorted(ALLOWED))} are"
+    parts = [*module.split(".")[1:], *names]
+    return next(filter(None, (name_objection(part, refused) for part in parts)), None)
+
+
+def name_objection(name: str, refused: set[str]) -> str | None:
+    if name in refused:
+        return f"{name} is ready-made and does the work of this piece: write it yourself"
+    if name in FORBIDDEN_ATTRIBUTES or (name.startswith("__") and name not in HARMLESS):
+        return f"{name} leads out of this file"
+    return None
+
+
+# ---------------------------------------------------------------------------------- while it runs
+
+
+def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
+    """Python's builtins, but for the ways out."""
+    refused = {name for piece in pieces for name in piece.refused}
+    allowed = helpers(pieces)
+
+    def guarded_import(name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
+        if reason := import_objection("." * level + name, names or (), refused, allowed):
+            raise Refused(reason)
+        return __import__(name, scope, local, names, level)
+
+    def guarded_getattr(owner: Any, name: str, *default: Any) -> Any:
+        if reason := name_objection(name, refused):
+            raise Refused(reason)
+        return getattr(owner, name, *default)
+
+    closed = {name: refusal(f"{name} leads out of this file") for name in FORBIDDEN_NAMES}
+    return vars(builtins) | closed | {"__import__": guarded_import, "getattr": guarded_getattr}
+
+
+def refusal(reason: str) -> Callable:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refused(reason)
+
+    return refuse
+
+
+class _Watch(TorchFunctionMode):
+    """Sees every call of a function of torch's, by whatever name it was reached."""
+
+    def __init__(self, names: set[str]):
+        super().__init__()
+        self.names = names
+        self.seen = ""  # stays, should the learner's code swallow the exception
+
+    def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        name = getattr(func, "__name__", "").split(".")[0]
+        if name in self.names:
+            self.seen = name_objection(name, self.names)
+            raise Refused(self.seen)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def refusing(names: Iterable[str]) -> Iterator[None]:
+    """While this lasts torch's and numpy's functions of these names raise ``Refused``."""
+    names = set(names)
+    held = {name: getattr(np, name) for name in names if hasattr(np, name)}
+    watch = _Watch(names)
+    try:
+        for name in held:
+            setattr(np, name, refusal(name_objection(name, names)))
+        with watch:
+            yield
+    finally:
+        for name, function in held.items():
+            setattr(np, name, function)
+    if watch.seen:
+        raise Refused(watch.seen)

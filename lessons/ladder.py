@@ -1,0 +1,215 @@
+"""The ladder that a piece climbs: it runs, leaves its inputs alone, gives the numbers of hand and reference.
+
+``climb`` puts the learner's function in the master's place (``planting.replaced``) and runs the piece's hand examples,
+its parity checks and its traps on the package. Known mistakes climb the same ladder: where one of them gives the
+learner's numbers, it is named.
+"""
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they enter their cases)
+from lessons.cases import EXAMPLES, TRAPS, Case, describe, equal, form_problem
+from lessons.guard import Refused, refusing
+from lessons.pieces import Piece
+from lessons.result import RUNGS, Result
+from minisbert.console import one_line
+from minisbert.mistakes import MISTAKES
+from minisbert.planting import planted, replaced
+from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
+from tests.checks import CHECKS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    rung: str
+    name: str
+    ok: bool
+    detail: str = ""
+    ours: Any = None  # what came out; None where nothing did
+
+
+class Trouble(Exception):
+    """The learner's function did something that ends a check: it crashed, or gave another kind of thing."""
+
+
+# ----------------------------------------------------------------------------------------- one run
+
+
+def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Finding]:
+    """Everything that can be known of a function in the piece's place."""
+    torch.manual_seed(0)  # a mistake that draws random numbers is to be known again
+    found: list[Finding] = []
+    stand_in = watched(piece, function, found, guard)
+    with replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
+        for case in EXAMPLES[piece.master]():
+            found += attempt("example", case.name, lambda case=case: from_case("example", case, 6e-5))
+        for name in piece.checks:
+            found += attempt("golden", name, lambda name=name: from_check(name))
+        for case in TRAPS[piece.master]():
+            found += attempt("traps", case.name, lambda case=case: from_case("traps", case, 1e-9))
+    return found
+
+
+def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The findings of one check, up to where the learner's function ends it."""
+    found = []
+    try:
+        for finding in run():
+            found.append(finding)
+    except NotImplementedError:
+        raise
+    except Trouble as trouble:
+        found.append(Finding("traps" if rung == "traps" else "runs", name, False, f"{name}: {trouble}"))
+    except Exception as error:  # of autograd, or of the package, which could not go on with the learner's result
+        cut = isinstance(error, RuntimeError) and "grad" in str(error)
+        text = "no gradient comes back (a detach, an item(), a way through numpy?)" if cut else one_line(error)
+        rung = "gradient" if cut and rung == "golden" else rung
+        found.append(Finding(rung, name, False, f"{name}: {text}"))
+    return found
+
+
+def from_case(rung: str, case: Case, tolerance: float) -> Iterator[Finding]:
+    ours = case.run()
+    problem = describe(ours, case.expected, tolerance)
+    yield Finding(rung, case.name, not problem, f"{case.name}: {problem}" if problem else "", ours)
+
+
+def from_check(name: str) -> Iterator[Finding]:
+    for result in CHECKS[name]():
+        rung = "gradient" if "gradient" in result.name else "golden"
+        problem = describe(result.ours, result.reference, result.tolerance)
+        yield Finding(rung, result.name, not problem, f"{result.name}: {problem}" if problem else "", result.ours)
+
+
+def watched(piece: Piece, function: Callable, found: list[Finding], guard: bool) -> Callable:
+    """The function, with an eye on what it does to its inputs and on the kind of thing that it returns."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        before = kept([*args, *kwargs.values()])
+        with torch.no_grad():
+            expected = piece.original(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+        try:
+            with refusing(piece.refused) if guard else contextlib.nullcontext():
+                result = function(*args, **kwargs)
+        except NotImplementedError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise Trouble(told(error, function)) from error
+        if not equal(before, kept([*args, *kwargs.values()]), 0.0):
+            found.append(Finding("inputs", "inputs", False, "an argument is not what it was before the call"))
+        if problem := form_problem(result, expected):
+            raise Trouble(problem)
+        return result
+
+    return call
+
+
+def told(error: BaseException, function: Callable) -> str:
+    """An exception in one line, with the last line of the learner's own file."""
+    file = function.__code__.co_filename
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    where = f", line {lines[-1]}" if lines else ""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}{where}: {text[:200]}"
+
+
+def kept(value: Any) -> Any:
+    """A copy to compare with later; what a piece has to change (random states, a trace) is left out."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, nn.Module):
+        return [kept(parameter) for parameter in value.parameters()]
+    if isinstance(value, list | tuple):
+        return [kept(inner) for inner in value]
+    return value if isinstance(value, int | float | str | bool) else None
+
+
+def copied(value: Any) -> Any:
+    """An argument for the master, so that what it does to it reaches nobody."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, torch.Generator):
+        return torch.Generator().set_state(value.get_state())
+    return dict(value) if isinstance(value, dict) else value
+
+
+# --------------------------------------------------------------------------------------- the ladder
+
+
+def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
+    """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it runs."""
+    try:
+        found = look_at(piece, function, guard)
+    except NotImplementedError:
+        return Result(piece.master, "unwritten", [("not written yet", False, "it raises NotImplementedError")])
+    except Refused as refused:
+        return Result(piece.master, "refused", [("refused", False, str(refused))])
+    result = Result(piece.master, "passed")
+    for rung, title in RUNGS.items():
+        here = [finding for finding in found if finding.rung == rung]
+        wrong = [finding for finding in here if not finding.ok]
+        if not here and rung in ("example", "golden"):  # nothing looked at is nothing proven
+            wrong = [Finding(rung, "", False, "no check was run")]
+        if wrong:
+            result.status = "failed"
+            result.rungs.append((title, False, wrong[0].detail))
+            result.mistakes, result.unexplained = fingerprints(piece, found)
+            break
+        if here or rung in ("runs", "inputs"):
+            result.rungs.append((title, True, f"{len(here)} of {len(here)}" if here else ""))
+    return result
+
+
+def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
+    """The known mistakes that give these numbers, and the first wrong number that they do not explain.
+
+    On the first rung with wrong numbers a mistake must give the first of them; of several, those are named that
+    explain most, and of these, where there are any, those that agree on everything else as well.
+    """
+    rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
+    wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
+    explained: dict[str, list[Finding]] = {}
+    for name, mistake in MISTAKES.items() if wrong else ():
+        if mistake.target == piece.master or mistake.target in piece.parts:
+            theirs = numbers(look_at_mistake(name, piece))
+            alike = [finding for finding in wrong if equal(finding.ours, theirs.get((rung, finding.name)), 1e-9)]
+            # in traps an infinity is soon equal by chance: there, all of them must agree
+            if wrong[0] in alike and (rung != "traps" or len(alike) == len(wrong)):
+                explained[name] = alike
+    most = max(map(len, explained.values()), default=0)
+    best = [name for name, alike in explained.items() if len(alike) == most]
+    whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), numbers(found))]
+    names = whole if whole or rung == "traps" else best
+    left = [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
+    return names, left[0] if left else ""
+
+
+@cache
+def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
+    """What is known of a piece with a known mistake in it, or in one of its parts."""
+    mistake = MISTAKES[name]
+    if mistake.target == piece.master:
+        return look_at(piece, mistake.stand_in, guard=False)
+    with planted(mistake):
+        return look_at(piece, piece.original, guard=False)
+
+
+def numbers(found: list[Finding]) -> dict[tuple[str, str], Any]:
+    return {(finding.rung, finding.name): finding.ours for finding in found}
+
+
+def agree(one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any]) -> bool:
+    return one.keys() == other.keys() and all(equal(one[key], other[key], 1e-9) for key in one)

@@ -1,0 +1,94 @@
+"""The table of pieces: each is one function of the package that a learner writes anew.
+
+What people read about a piece stands in ``cards.toml``, its hand examples in ``examples.py``, its traps in
+``traps.py``, its golden values in the parity suite (``tests/checks.py`` and its neighbours).
+"""
+
+import importlib
+import os
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from minisbert.console import InputError
+
+ROOT = Path(__file__).resolve().parents[1]
+# the learner's files, which git ignores; a teacher points it at a student's folder
+MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One function of the package; ``master`` names it: ``bert.attention``, ``bert.Layer.forward``."""
+
+    lesson: int
+    master: str
+    level: int  # 1 to 3
+    minutes: int
+    what_for: str
+    checks: tuple[str, ...]  # parity checks that it must pass
+    hints: tuple[str, ...]
+    parts: tuple[str, ...] = ()  # other pieces whose known mistakes may be in it as well
+    refused: tuple[str, ...] = ()  # ready-made functions that would do its work
+
+    @property
+    def module(self) -> str:
+        return self.master.split(".")[0]
+
+    @property
+    def path(self) -> list[str]:
+        """Its name inside the module: ``["attention"]`` or ``["Layer", "forward"]``."""
+        return self.master.split(".")[1:]
+
+    @property
+    def source(self) -> Path:
+        """The package's file that holds the master copy."""
+        return ROOT / "minisbert" / f"{self.module}.py"
+
+    @cached_property
+    def owner(self) -> Any:
+        """The module or class that holds it."""
+        module = importlib.import_module(f"minisbert.{self.module}")
+        return getattr(module, self.path[0]) if len(self.path) == 2 else module
+
+    @cached_property
+    def original(self) -> Callable:
+        """The master function, as it is before anything takes its place."""
+        return getattr(self.owner, self.path[-1])
+
+    @property
+    def stars(self) -> str:
+        return "★" * self.level + "☆" * (3 - self.level)
+
+
+def _read() -> tuple[dict[int, str], dict[str, Piece]]:
+    cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
+    tuples = ("checks", "hints", "parts", "refused")
+    pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
+    return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
+
+
+LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order in which they are to be written
+
+
+def pieces_of(lesson: int) -> list[Piece]:
+    """The pieces of a lesson, in order. ``InputError`` for a lesson that does not exist or has none."""
+    if lesson not in LESSONS:
+        raise InputError(f"there is no lesson {lesson}: they run from {min(LESSONS)} to {max(LESSONS)}")
+    found = [piece for piece in PIECES.values() if piece.lesson == lesson]
+    if not found:
+        raise InputError(f"lesson {lesson:02}, {LESSONS[lesson]}, has no pieces to rebuild")
+    return found
+
+
+def mine(lesson: int) -> Path:
+    """The learner's file for a lesson."""
+    return MINE / f"lesson_{lesson:02}.py"
+
+
+def lesson_file(lesson: int) -> Path | None:
+    """The lesson itself."""
+    return next(iter(sorted((ROOT / "lessons").glob(f"{lesson:02}_*.py"))), None)

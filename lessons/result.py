@@ -1,0 +1,116 @@
+"""What became of a piece, and what is remembered of it between two commands (``lessons/mine/progress.json``)."""
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lessons.pieces import MINE, PIECES, Piece, lesson_file, mine
+from minisbert import __version__
+from minisbert.files import atomic_file, read_json, write_json
+
+RUNGS = {
+    "runs": "runs, right shape and dtype",
+    "inputs": "inputs not changed",
+    "example": "hand examples",
+    "golden": "golden values, float64",
+    "gradient": "golden gradients, float64",
+    "traps": "traps",
+}
+RUNS = RUNGS["runs"]
+
+
+@dataclass
+class Result:
+    """``rungs`` are those that were climbed, in order; only the last one may have failed."""
+
+    master: str
+    status: str  # passed, failed, refused, unwritten
+    rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, did it hold, what was seen
+    mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
+    unexplained: str = ""  # the first wrong number that they do not give
+    line: int = 0  # where the function stands in the learner's file
+
+    @property
+    def passed(self) -> bool:
+        return self.status == "passed"
+
+
+def not_started(piece: Piece) -> Result:
+    return Result(piece.master, "unwritten", [(RUNS, False, f"lesson {piece.lesson:02} is not started")])
+
+
+def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
+    """What a teacher collects: every piece with its status, and the digest of the file that was graded."""
+    rows = []
+    for lesson, results in lessons:
+        for result in results:
+            failed = [(title, seen) for title, holds, seen in result.rungs if not holds]
+            rung, seen = failed[0] if failed else (None, None)
+            rows.append(
+                {"lesson": lesson, "piece": result.master, "status": result.status, "rung": rung, "seen": seen}
+                | {"mistakes": result.mistakes, "file_sha256": file_digest(lesson) or None}
+            )
+    passed = sum(row["status"] == "passed" for row in rows)
+    return {"minisbert": __version__, "passed": passed, "of": len(rows), "pieces": rows}
+
+
+def place(piece: Piece, mistake: str = "") -> str:
+    """Where the lesson speaks of a mistake, or else of the piece: file, line, heading."""
+    path = lesson_file(piece.lesson)
+    if path is None:
+        return f"lesson {piece.lesson:02}"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    wanted = [f'"{mistake}"', *reversed(piece.path)] if mistake else [*reversed(piece.path)]
+    for text in wanted:
+        for number, line in enumerate(lines, start=1):
+            if text in line:
+                above = [other for other in lines[:number] if other.startswith("# ## ")]
+                heading = f', "{above[-1].removeprefix("# ## ").strip()}"' if above else ""
+                return f"lessons/{path.name}, line {number}{heading}"
+    return f"lessons/{path.name}"
+
+
+# ---------------------------------------------------------------------------------------- memory
+
+
+class Progress:
+    """Which pieces passed, and how many hints were shown. Only for people: grading never reads it."""
+
+    def __init__(self, folder: Path = MINE):
+        self.path = folder / "progress.json"
+        kept = read_json(self.path) if self.path.is_file() else {}
+        self.results: dict[str, Any] = kept.get("results", {})
+        self.hints: dict[str, int] = kept.get("hints", {})
+
+    def save(self) -> None:
+        with atomic_file(self.path) as partial:
+            write_json(partial, {"results": self.results, "hints": self.hints})
+
+    def remember(self, results: list[Result]) -> None:
+        for result in results:
+            digest = file_digest(PIECES[result.master].lesson)
+            self.results[result.master] = {"status": result.status, "file": digest}
+        self.save()
+
+    def forget(self, lesson: int) -> None:
+        for master in [piece.master for piece in PIECES.values() if piece.lesson == lesson]:
+            self.results.pop(master, None)
+            self.hints.pop(master, None)
+        self.save()
+
+    def state(self, piece: Piece) -> str:
+        """``passed``, ``failed`` and so on of the file as it is now, or why nothing is known of it."""
+        digest = file_digest(piece.lesson)
+        if not digest:
+            return "not started"
+        known = self.results.get(piece.master)
+        if known is None:
+            return "not run"
+        return known["status"] if known["file"] == digest else f"changed, was {known['status']}"
+
+
+def file_digest(lesson: int) -> str:
+    """sha256 of the learner's file; empty where there is none."""
+    path = mine(lesson)
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,0 +1,151 @@
+"""The learner's code runs in a process of its own: what crashes or never ends there ends there.
+
+``grade`` starts ``python -m lessons.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that takes
+too long, or takes the process with it, has failed; the next ones get a new process.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+from lessons.pieces import PIECES, ROOT, Piece, mine, pieces_of
+from lessons.result import RUNS, Result
+
+SECONDS = 20.0  # for one piece, the search for the mistake included; it needs far less than one
+START_SECONDS = 120.0  # until torch is imported, on a machine that is busy
+FILE = "the file"  # is being loaded
+
+# ----------------------------------------------------------------------------------- from outside
+
+
+def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
+    """The results of a lesson's pieces, in order. The learner's file must be there."""
+    results: dict[str, Result] = {}
+    left = [piece.master for piece in pieces_of(lesson)]
+    while left:
+        busy, reason = _run_child(lesson, left, results, seconds)
+        stopped = left if busy == FILE else [busy] if busy else []
+        for master in stopped:
+            results[master] = Result(master, "failed", [(RUNS, False, reason)])
+        left = [master for master in left if master not in results]
+        if left and not stopped:
+            raise RuntimeError(f"the grader's process ended before it graded {left[0]}: {reason}")
+    return [results[piece.master] for piece in pieces_of(lesson)]
+
+
+def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
+    """Fill ``results`` with what one process says; at what it was when it ended, and how it ended."""
+    command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
+        busy, limit = "", START_SECONDS
+        try:
+            while line := lines.get(timeout=limit):
+                message = json.loads(line)
+                busy, limit = message.get("busy", ""), seconds
+                if "result" in message:
+                    results[message["result"]["master"]] = Result(**message["result"])
+        except queue.Empty:
+            return busy, f"still running after {limit:g} seconds: a loop that never ends?"
+        finally:
+            child.kill()
+        code = child.wait()
+    name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return busy, f"it ended the process ({name})"
+
+
+def _forward(stream: Any, lines: queue.Queue[str]) -> None:
+    for line in stream:
+        lines.put(line)
+    lines.put("")  # the end
+
+
+# ------------------------------------------------------------------------------------ from inside
+
+
+def main(arguments: Sequence[str]) -> None:
+    channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
+
+    def tell(**message: Any) -> None:
+        channel.write(json.dumps(message) + "\n")
+        channel.flush()
+
+    import torch
+
+    from lessons import ladder  # noqa: F401 (here, so that the time for imports is not the learner's)
+
+    torch.set_num_threads(1)  # tensors this small gain nothing from a second one
+    grade_here(int(arguments[0]), arguments[1:], tell)
+
+
+def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
+    """Load the learner's file and let each piece climb; ``tell`` hears of the beginning and the result of each."""
+    from lessons.guard import Refused, look
+    from lessons.ladder import climb
+
+    path, pieces = mine(lesson), pieces_of(lesson)
+    tell(busy=FILE)
+    try:
+        text = path.read_text(encoding="utf-8")
+        objections = look(text, pieces)
+        space = load(path, text, pieces) if len(objections) < len(pieces) else {}
+        reason = ""
+    except SyntaxError as error:
+        objections, space, reason = {}, {}, f"line {error.lineno}: not Python: {error.msg}"
+    except Refused as refused:
+        objections, space, reason = dict.fromkeys(masters, str(refused)), {}, ""
+    except (Exception, SystemExit) as error:
+        objections, space, reason = {}, {}, f"the file cannot be loaded: {type(error).__name__}: {error}"
+    written = dict(space)
+    masters_of = {piece.path[0]: piece.original for piece in pieces if len(piece.path) == 1}
+    for piece in (PIECES[master] for master in masters):
+        tell(busy=piece.master)
+        function, problem = find(written, piece, path) if not reason else (None, reason)
+        if piece.master in objections:
+            result = Result(piece.master, "refused", [("refused", False, objections[piece.master])])
+        elif function is None:
+            result = Result(piece.master, "failed", [(RUNS, False, problem)])
+        else:
+            # each piece is graded alone: the lesson's other functions are the package's meanwhile
+            space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
+            result = climb(piece, function)
+            result.line = function.__code__.co_firstlineno
+        tell(result=asdict(result))
+
+
+def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
+    """What the learner's file defines, run with guarded builtins."""
+    from lessons.guard import guarded_builtins, refusing
+
+    space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
+    with refusing(name for piece in pieces for name in piece.refused):
+        exec(compile(text, str(path), "exec"), space)
+    return space
+
+
+def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[FunctionType | None, str]:
+    """The learner's function, and why not: it must be a function that is written in this very file."""
+    found: Any = space.get(piece.path[0])
+    if len(piece.path) == 2 and isinstance(found, type):
+        found = vars(found).get(piece.path[1])
+    name = ".".join(piece.path)
+    if found is None:
+        return None, f"{path.name} defines no {name}"
+    if not isinstance(found, FunctionType) or found.__code__.co_filename != str(path):
+        return None, f"{name} is not a function that is written in {path.name}"
+    return found, ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,183 @@
+"""Stubs: what a learner starts from, taken from the package's one master copy by ``ast``.
+
+A stub has the master's signature, its docstring and the steps of its body as comments: the names that are computed,
+with the shapes that stand beside them, but not how. Around it stands what the master has at hand: imports, functions of
+the package that are no piece of the same lesson, and for a method what its object carries.
+"""
+
+import ast
+import io
+import textwrap
+import tokenize
+from functools import cache
+from pathlib import Path
+
+from lessons.pieces import LESSONS, PIECES, Piece, pieces_of
+
+WIDTH = 116
+
+
+class Source:
+    """A file of the package: its lines, its tree, its comments."""
+
+    def __init__(self, path: Path):
+        text = path.read_text(encoding="utf-8")
+        self.module = path.stem
+        self.lines = text.splitlines()
+        self.tree = ast.parse(text)
+        self.beside: dict[int, str] = {}  # line number -> the comment behind its code
+        self.alone: dict[int, str] = {}  # line number -> the comment that is the whole line
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                side = self.beside if token.line[: token.start[1]].strip() else self.alone
+                side[token.start[0]] = token.string.lstrip("# ")
+
+    def find(self, path: list[str]) -> ast.FunctionDef | ast.ClassDef:
+        """The definition of ``["Layer", "forward"]``."""
+        node: ast.AST = self.tree
+        for name in path:
+            node = next(child for child in node.body if getattr(child, "name", None) == name)
+        return node
+
+    def home(self, name: str) -> str | None:
+        """The module of the package that defines a function which this file uses under that name."""
+        for node in self.tree.body:
+            if isinstance(node, ast.FunctionDef) and node.name == name:
+                return self.module
+            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names] and name.islower():
+                return node.module.removeprefix("minisbert.") if node.module.startswith("minisbert.") else None
+        return None
+
+
+source_of = cache(Source)
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+# ------------------------------------------------------------------------------------- one function
+
+
+def stub(piece: Piece) -> str:
+    """The function with a body that raises ``NotImplementedError``, at the left margin."""
+    source = source_of(piece.source)
+    function = source.find(piece.path)
+    signature = source.lines[function.lineno - 1 : function.body[0].lineno - 1]
+    lines = textwrap.dedent("\n".join(signature)).splitlines()
+    if doc := ast.get_docstring(function):
+        lines += textwrap.indent(f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    ").splitlines()
+    for text, first in steps(source, function):
+        lines += textwrap.wrap(text, WIDTH, initial_indent=f"    #{first}", subsequent_indent="    #      ")
+    return "\n".join([*lines, f'    raise NotImplementedError("{piece.master}")'])
+
+
+def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
+    """What the body does, statement by statement: names, shapes and the author's remarks, each with its indent."""
+    found: list[tuple[str, str]] = []
+    number = 0
+    for node in function.body:
+        if isinstance(node, ast.Expr) or raises(node):  # the docstring, or a look at the arguments
+            continue
+        number += 1
+        first = node.lineno
+        while first - 1 in source.alone:
+            first -= 1
+        lines = range(first, node.end_lineno + 1)
+        shape = "; ".join(source.beside[line] for line in lines if line in source.beside)
+        found.append((f"{number}. {described(node)}" + (f"  # {shape}" if shape else ""), " "))
+        found += [(source.alone[line], "    ") for line in lines if line in source.alone]
+    return found
+
+
+def described(node: ast.stmt) -> str:
+    """A statement without its formula: ``scores``, ``if mask is not None: scores``, ``return``."""
+    if isinstance(node, ast.Assign):
+        return ", ".join(ast.unparse(target).strip("()") for target in node.targets)
+    if isinstance(node, ast.AnnAssign | ast.AugAssign):
+        return ast.unparse(node.target)
+    if isinstance(node, ast.For):
+        return f"for {ast.unparse(node.target).strip('()')} in ..."
+    inner = ", ".join(dict.fromkeys(described(child) for child in getattr(node, "body", []) if not raises(child)))
+    if isinstance(node, ast.If | ast.While):
+        return f"{type(node).__name__.lower()} {ast.unparse(node.test)}: {inner}"
+    return type(node).__name__.lower()
+
+
+def raises(node: ast.stmt) -> bool:
+    """Does it only look at arguments? A learner need not."""
+    return isinstance(node, ast.If) and all(isinstance(child, ast.Raise) for child in node.body)
+
+
+# --------------------------------------------------------------------------------- a lesson's file
+
+
+def lesson_stubs(lesson: int) -> str:
+    """The learner's file: a heading, imports, and the stubs in order, methods inside their classes."""
+    pieces = pieces_of(lesson)
+    blocks: dict[str, list[str]] = {}  # a class with its methods, or a function
+    for piece in pieces:
+        if len(piece.path) == 2:
+            block = blocks.setdefault(piece.path[0], [heading_of_class(piece)])
+            block.append(textwrap.indent(stub(piece), "    "))
+        else:
+            blocks[piece.path[0]] = [stub(piece)]
+    title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
+    title += 'Where the package raises ValueError for bad arguments, yours need not.\n"""\n\n'
+    parts = [imports(pieces), *("\n\n".join(block) for block in blocks.values())]
+    return title + "\n\n\n".join(part for part in parts if part) + "\n"
+
+
+def heading_of_class(piece: Piece) -> str:
+    """``class NAME:``, its docstring's first line, and as comments what its objects carry in the package."""
+    source = source_of(piece.source)
+    node = source.find(piece.path[:1])
+    carried = []
+    for child in node.body:
+        line = source.lines[child.lineno - 1].strip()
+        if isinstance(child, ast.AnnAssign):
+            carried.append(line)
+        elif isinstance(child, ast.FunctionDef) and child.name == "__init__":
+            starts = [source.lines[inner.lineno - 1].strip() for inner in child.body]
+            carried += [line for line in starts if line.startswith("self.")]
+        elif isinstance(child, ast.FunctionDef) and f"{source.module}.{node.name}.{child.name}" not in PIECES:
+            arguments = ", ".join(argument.arg for argument in child.args.args[1:])
+            carried += [] if child.name.startswith("_") else [f"self.{child.name}({arguments})"]
+    doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
+    lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
+    return "\n".join([*lines, *(f"    #   {line}" for line in carried)])
+
+
+def imports(pieces: list[Piece]) -> str:
+    """What the masters import and use, the package's helpers last, an empty line between the two."""
+    plain, named = set(), set()
+    for piece in pieces:
+        source = source_of(piece.source)
+        used = names_in(source.find(piece.path))
+        for node in source.tree.body:
+            if isinstance(node, ast.Import):
+                plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}
+            elif isinstance(node, ast.ImportFrom) and not node.module.startswith("minisbert"):
+                named |= {(node.module, alias.name) for alias in node.names if alias.name in used}
+    if ("torch", "Tensor") in named:
+        plain.add("torch")
+    own = {(f"minisbert.{module}", name) for module, name in helpers(pieces)}
+    groups = [[f"import {name}" for name in sorted(plain)] + from_lines(named), from_lines(own)]
+    return "\n\n".join("\n".join(group) for group in groups if group)
+
+
+def from_lines(names: set[tuple[str, str]]) -> list[str]:
+    modules = sorted({module for module, _ in names})
+    return [f"from {m} import {', '.join(sorted(name for module, name in names if module == m))}" for m in modules]
+
+
+def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
+    """Functions of the package that the masters call and that are no piece of these: (module, name)."""
+    found = set()
+    for piece in pieces:
+        source = source_of(piece.source)
+        for name in names_in(source.find(piece.path)):
+            home = source.home(name)
+            if home and not name.startswith("_") and name not in piece.refused:
+                found.add((home, name))
+    return {(home, name) for home, name in found if PIECES.get(f"{home}.{name}") not in pieces}

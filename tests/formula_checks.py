@@ -1,0 +1,192 @@
+"""The parity checks of single formulas that no golden file holds: against torch's ready-made ones and slow loops.
+
+Importing this module enters them into ``checks.CHECKS``.
+"""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from minisbert import bert, losses, metrics, pooling
+from minisbert.bert import BertConfig
+from tests.checks import check, normal, with_gradients
+from tests.parity import PIECE, Comparison, compare
+
+# width 12, heads 3, feed-forward 20; a text of 6 tokens and one of 2 and 4 pads
+CONFIG = BertConfig(17, 12, 1, 3, 20, 9, type_vocab_size=2, layer_norm_eps=1e-3)
+MASK = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
+
+
+def randomised(module: nn.Module, seed: int = 5) -> nn.Module:
+    """Float64, in eval mode, every parameter random."""
+    for i, parameter in enumerate(module.double().parameters()):
+        parameter.data = normal(*parameter.shape, seed=seed + i, scale=0.5).detach()
+    return module.eval()
+
+
+def whole(
+    name: str, module: nn.Module, ours: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
+) -> Iterator[Comparison]:
+    """Value, and gradient of inputs and parameters; both sides read the module's own parameters."""
+    parameters = list(module.parameters())
+    count = len(inputs)
+    yield from with_gradients(name, lambda *x: ours(*x[:count]), lambda *x: reference(*x[:count]), *inputs, *parameters)
+
+
+def torch_attention(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """torch's multi-head attention with the module's weights: (B, T, D), and probabilities (B, H, T, S)."""
+    parts = module.query, module.key, module.value
+    value, probabilities = functional.multi_head_attention_forward(
+        query.transpose(0, 1),
+        key.transpose(0, 1),
+        key.transpose(0, 1),
+        query.shape[-1],
+        module.heads,
+        torch.cat([part.weight for part in parts]),
+        torch.cat([part.bias for part in parts]),
+        None,
+        None,
+        False,
+        0.0,
+        module.output.weight,
+        module.output.bias,
+        training=False,
+        key_padding_mask=None if mask is None else ~mask,
+        average_attn_weights=False,
+    )
+    return value.transpose(0, 1), probabilities
+
+
+def torch_layer(layer: bert.Layer, x: Tensor, mask: Tensor | None) -> Tensor:
+    """One encoder layer of torch's ready-made functions."""
+    sides = layer.attention_norm, layer.feed_forward_norm
+    normed = [lambda y, n=n: functional.layer_norm(y, n.weight.shape, n.weight, n.bias, n.eps) for n in sides]
+    x = normed[0](x + torch_attention(layer.attention, x, x, mask)[0])
+    return normed[1](x + torch_feed_forward(layer.feed_forward, x))
+
+
+def torch_feed_forward(block: bert.FeedForward, x: Tensor) -> Tensor:
+    inner = functional.gelu(functional.linear(x, block.up.weight, block.up.bias))
+    return functional.linear(inner, block.down.weight, block.down.bias)
+
+
+# -------------------------------------------------------------------------------------- the encoder
+
+
+@check
+def embeddings() -> Iterator[Comparison]:
+    """With both token types, and with none given."""
+    module = randomised(bert.Embeddings(CONFIG))
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(17, (2, 6), generator=generator)
+    types = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0]])
+
+    def reference(types: Tensor) -> Tensor:
+        rows = [module.word.weight[ids], module.position.weight[:6][None], module.token_type.weight[types]]
+        return functional.layer_norm(sum(rows), (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps)
+
+    yield from whole("embeddings", module, lambda: module(ids, types), lambda: reference(types))
+    none = torch.zeros_like(ids)
+    yield from whole("embeddings, no token types", module, lambda: module(ids, None), lambda: reference(none))
+
+
+@check
+def attention_probabilities() -> Iterator[Comparison]:
+    """The second result of ``attention``, on scores that loops compute."""
+    query, key, value = normal(2, 3, 4, 5), normal(2, 3, 6, 5, seed=1), normal(2, 3, 6, 5, seed=2)
+    rows = []
+    for b, h, t in torch.cartesian_prod(*map(torch.arange, (2, 3, 4))).tolist():
+        scores = [query[b, h, t].dot(key[b, h, s]) / 5**0.5 for s in range(6) if MASK[b, s]]
+        shares = torch.stack(scores).exp()
+        rows.append(functional.pad(shares / shares.sum(), (0, 6 - len(shares))))
+    expected = torch.stack(rows).view(2, 3, 4, 6)
+    found = bert.attention(query, key, value, MASK[:, None, None, :])[1]
+    yield compare("attention probabilities", found, expected, PIECE)
+
+
+@check
+def heads_apart_and_together() -> Iterator[Comparison]:
+    """``split`` and ``merge``: head h has columns h * K to (h + 1) * K."""
+    module = bert.Attention(CONFIG)
+    yield from with_gradients("split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12))
+    yield from with_gradients("merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4))
+
+
+@check
+def attention_module() -> Iterator[Comparison]:
+    """Multi-head attention beside torch's, without a mask and with one, and the probabilities."""
+    module, x = randomised(bert.Attention(CONFIG)), normal(2, 6, 12)
+    for name, mask in (("attention module", None), ("attention module, masked", MASK)):
+        hidden = None if mask is None else mask[:, None, None, :]
+        yield from whole(
+            name,
+            module,
+            lambda x, hidden=hidden: module(x, hidden)[0],
+            lambda x, mask=mask: torch_attention(module, x, x, mask)[0],
+            x,
+        )
+        expected = torch_attention(module, x, x, mask)[1]
+        yield compare(f"{name}, probabilities", module(x, hidden)[1], expected, PIECE)
+
+
+@check
+def feed_forward() -> Iterator[Comparison]:
+    module = randomised(bert.FeedForward(CONFIG))
+    yield from whole("feed-forward", module, module, lambda x: torch_feed_forward(module, x), normal(2, 6, 12))
+
+
+@check
+def layer() -> Iterator[Comparison]:
+    """One layer of torch's functions, without a mask and with one."""
+    module, x = randomised(bert.Layer(CONFIG)), normal(2, 6, 12)
+    for name, mask in (("layer", None), ("layer, masked", MASK)):
+        hidden = None if mask is None else mask[:, None, None, :]
+        yield from whole(
+            name,
+            module,
+            lambda x, hidden=hidden: module(x, hidden)[0],
+            lambda x, mask=mask: torch_layer(module, x, mask),
+            x,
+        )
+
+
+# -------------------------------------------------------------------------------- vectors and ranks
+
+
+@check
+def pools() -> Iterator[Comparison]:
+    """Mean, max and attention pooling, text by text without its pads."""
+    hidden, weight, bias = normal(2, 6, 7), normal(1, 7, seed=1), normal(1, seed=2)
+    lengths = MASK.sum(1).tolist()
+
+    def by_text(pool: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        return lambda hidden: torch.stack([pool(row[:n]) for row, n in zip(hidden, lengths, strict=True)])
+
+    def weighted(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return by_text(lambda row: functional.linear(row, weight, bias).softmax(0).T.mm(row)[0])(hidden)
+
+    mean, largest = by_text(lambda row: row.mean(0)), by_text(lambda row: row.max(0).values)
+    yield from with_gradients("mean_pool", lambda x: pooling.mean_pool(x, MASK), mean, hidden)
+    yield from with_gradients("max_pool", lambda x: pooling.max_pool(x, MASK), largest, hidden)
+    ours = lambda x, w, b: pooling.attention_pool(x, MASK, w, b)  # noqa: E731
+    yield from with_gradients("attention_pool", ours, weighted, hidden, weight, bias)
+
+
+@check
+def cosine_matrix() -> Iterator[Comparison]:
+    def reference(u: Tensor, v: Tensor) -> Tensor:
+        return functional.cosine_similarity(u[:, None], v[None], dim=-1)
+
+    yield from with_gradients("cosine_matrix", losses.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1))
+
+
+@check
+def ranks() -> Iterator[Comparison]:
+    """One more than there are smaller values, and half a rank for each other equal one."""
+    for name, x in (("ties", normal(40, scale=2.0).detach().round()), ("no ties", normal(9, seed=1).detach())):
+        smaller, equal = (x < x[:, None]).sum(1), (x == x[:, None]).sum(1)
+        expected = 1 + smaller + (equal - 1) / 2
+        found = torch.from_numpy(metrics.ranks(x.numpy()))
+        yield compare(f"ranks, {name}", found, expected.double(), PIECE)

@@ -1,0 +1,152 @@
+"""The parity checks of what stands around the model: text to ids, names, batches, schedules, the optimizer.
+
+Importing this module enters them into ``checks.CHECKS``. The references are the ``tokenizers`` library, the names in
+the reference libraries' own checkpoints, torch's optimizer and schedulers, and plain counting.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from torch import Tensor, nn
+
+from minisbert import data, optimizer, train, wordpiece
+from minisbert.checkpoint import read_safetensors
+from minisbert.dialects import DIALECTS
+from minisbert.files import read_json
+from tests.checks import check, normal
+from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
+from tests.reference.texts import SENTENCES, TEXTS
+
+VOCABULARY = read_json(ROOT / "weights" / "tiny" / "tokenizer.json")["model"]["vocab"]
+WORDS = "cat playing runs guitars a z kittenish hausboot dogs é unplayé ##a a##b".split()
+
+
+def in_row(numbers: Sequence[int], room: int) -> Tensor:
+    """Numbers as a tensor (room,), filled with -1, so that lists of any length can be compared."""
+    return torch.tensor([*numbers, *[-1] * room][:room], dtype=torch.float64)
+
+
+# --------------------------------------------------------------------------------------- text to ids
+
+
+@check
+def split_words() -> Iterator[Comparison]:
+    """The characters of every word, beside the library's normalizer and splitter."""
+    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    for i, text in enumerate((*SENTENCES, *TEXTS)):
+        expected = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
+        spelled, ours = ("\n".join(words) for words in (expected, wordpiece.split_words(text)))
+        room = len(spelled) + 20
+        ours, theirs = (in_row([ord(c) for c in side], room) for side in (ours, spelled))
+        yield compare(f"words of text {i}", ours, theirs, PIECE)
+
+
+@check
+def word_pieces() -> Iterator[Comparison]:
+    """Ids beside the library's WordPiece."""
+    library = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+    for word in WORDS:
+        ours = [VOCABULARY[piece] for piece in wordpiece.word_pieces(word, VOCABULARY)]
+        yield compare(f"pieces of {word}", in_row(ours, 12), in_row(library.encode(word).ids, 12), PIECE)
+
+
+@check
+def name_tables() -> Iterator[Comparison]:
+    """Of each family: every name in a checkpoint that the reference saved, once, and no other."""
+    for family, folder in (
+        ("bert", ROOT / "weights" / "tiny"),
+        ("distilbert", REFERENCE / "tiny-distiluse"),
+        ("roberta", REFERENCE / "tiny-roberta"),
+    ):
+        layers = read_json(folder / "config.json").get("n_layers", 2)
+        expected = sorted(read_safetensors(folder / "model.safetensors"))
+        names = DIALECTS[family].names(layers, family != "distilbert")
+        found = list(names.values())
+        count = torch.tensor([float(found.count(name)) for name in expected] + [len(found)], dtype=torch.float64)
+        yield compare(
+            f"names of {family}", count, torch.tensor([1.0] * len(expected) + [len(expected)]).double(), PIECE
+        )
+        # both sides of a line end alike, and speak of one layer
+        same = [facts_of(ours) == facts_of(theirs) for ours, theirs in names.items()]
+        agree = torch.tensor([float(all(same)), len(same)]).double()
+        yield compare(f"names of {family}, both sides", agree, torch.tensor([1.0, len(expected)]).double(), PIECE)
+
+
+def facts_of(name: str) -> list[str]:
+    """What our name and the file's have in common: the layer's number, and weight or bias."""
+    return [part for part in name.split(".") if part.isdigit() or part in ("weight", "bias")]
+
+
+# ------------------------------------------------------------------------------------------- batches
+
+
+@check
+def padded_batches() -> Iterator[Comparison]:
+    """Rows of 3, 1 and 4 ids, one of them the pad's own."""
+    ids, mask = data.pad_batch([[7, 0, 9], [5], [1, 2, 3, 4]], pad_id=0)
+    yield compare("padded ids", ids, torch.tensor([[7, 0, 9, 0], [5, 0, 0, 0], [1, 2, 3, 4]]), PIECE)
+    expected = torch.tensor([[True, True, True, False], [True, False, False, False], [True] * 4])
+    mask = torch.zeros(3, 4, dtype=torch.bool) if mask is None else mask
+    yield compare("mask", mask.double(), expected.double(), PIECE)
+
+
+@check
+def grouped_batches() -> Iterator[Comparison]:
+    """What must hold whatever the random numbers are, counted."""
+    lengths = torch.randperm(103, generator=torch.Generator().manual_seed(1)).tolist()  # all different
+    batches = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2))
+    again = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2))
+    other = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(3))
+    narrow = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2), window=2)
+    for name, found in (("", batches), (", windows of 2", narrow)):
+        seen = torch.zeros(103, dtype=torch.float64)
+        for row in (row for batch in found for row in batch):
+            seen[row] += 1
+        yield compare(f"times that each row is seen{name}", seen, torch.ones_like(seen), PIECE)
+        sizes = in_row(sorted(map(len, found), reverse=True), 12)
+        yield compare(f"sizes of the batches{name}", sizes, in_row([10] * 10 + [3], 12), PIECE)
+    # one window holds all rows: then the batches are cut from the order of all lengths
+    shortest = in_row(sorted(min(lengths[row] for row in batch) for batch in batches), 12)
+    yield compare("shortest of each batch", shortest, in_row(range(0, 103, 10), 12), PIECE)
+    spread = [max(lengths[row] for row in batch) - min(lengths[row] for row in batch) for batch in narrow]
+    first = [min(lengths[row] for row in batch) for batch in batches]
+    wide = max(spread) > 10  # in windows of two batches, no batch can have its ten neighbours
+    facts = [batches == again, batches != other, first != sorted(first), first != sorted(first)[::-1], wide]
+    names = "same seed, other seed, order, order backwards, windows"
+    yield compare(f"facts: {names}", torch.tensor(facts).double(), torch.ones(5).double(), PIECE)
+
+
+# ----------------------------------------------------------------------------------------- training
+
+
+@check
+def linear_rates() -> Iterator[Comparison]:
+    """Shares of the rate, by torch's own schedulers: up in 4 steps, down in 6."""
+    ours = torch.tensor([float(train.linear_schedule(step, 4, 10)) for step in range(12)], dtype=torch.float64)
+    weight = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    down = torch.optim.lr_scheduler.PolynomialLR(weight, total_iters=6)
+    falling = []
+    for _ in range(8):
+        falling.append(weight.param_groups[0]["lr"])
+        weight.step()
+        down.step()
+    expected = torch.tensor([0, 0.25, 0.5, 0.75, *falling], dtype=torch.float64)
+    yield compare("12 shares of the rate", ours, expected, PIECE)
+
+
+@check
+def adamw_steps() -> Iterator[Comparison]:
+    """Five steps of our own beside ``torch.optim.AdamW``: parameter, and both running means."""
+    theirs = nn.Parameter(normal(3, 4).detach())
+    library = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.3)
+    ours, mean, square = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
+    for step in range(1, 6):
+        gradient = normal(3, 4, seed=step).detach()
+        theirs.grad = gradient.clone()
+        library.step()
+        ours, mean, square = optimizer.adamw_step(ours, gradient, mean, square, step, 0.05, 0.3)
+        state = library.state[theirs]
+        yield compare(f"parameter after step {step}", ours, theirs.detach(), PIECE)
+        yield compare(f"mean after step {step}", mean, state["exp_avg"], PIECE)
+        yield compare(f"square after step {step}", square, state["exp_avg_sq"], PIECE)

@@ -1,0 +1,221 @@
+"""The commands: what they print, write and return, and that no work of the learner's is lost."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from lessons import check, sandbox
+from lessons.pieces import PIECES, mine, pieces_of
+from lessons.result import RUNGS, Progress, Result, place
+from minisbert.console import InputError
+from tests.parity import ROOT
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for module in ("pieces", "result", "check"):
+        monkeypatch.setattr(f"lessons.{module}.MINE", tmp_path)
+    monkeypatch.setattr(Progress.__init__, "__defaults__", (tmp_path,))
+    return tmp_path
+
+
+@pytest.fixture
+def graded(monkeypatch):
+    """Grading without a process: every piece passes but those that a test names, with their result."""
+    wrong: dict[str, Result] = {}
+    monkeypatch.setattr(
+        sandbox, "grade", lambda lesson: [wrong.get(p.master, Result(p.master, "passed")) for p in pieces_of(lesson)]
+    )
+    return wrong
+
+
+def command(*arguments: str) -> int:
+    try:
+        check.main(list(arguments))
+    except SystemExit as exit:
+        return exit.code
+    return 0
+
+
+FAILED = Result(
+    "bert.attention",
+    "failed",
+    [(RUNGS["runs"], True, ""), (RUNGS["golden"], False, "attention, masked: largest difference 0.6 at (0, 1)")],
+    ["no attention mask"],
+    line=12,
+)
+
+
+def test_start_writes_stubs_and_shows_the_cards(folder, capsys):
+    assert command("start", "05") == 0
+    out = capsys.readouterr().out
+    assert "bert.attention                          ★★☆   30 min" in out
+    assert PIECES["bert.attention"].what_for in out
+    assert "raise NotImplementedError" in mine(5).read_text()
+
+
+def test_start_never_overwrites(folder, capsys):
+    mine(5).write_text("my work")
+    assert command("start", "5") == 0
+    assert mine(5).read_text() == "my work"
+    assert "stays as it is" in capsys.readouterr().err
+
+
+def test_reset_keeps_what_was_there_under_a_new_name_each_time(folder, graded):
+    for text in ("first", "second"):
+        mine(5).write_text(text)
+        command("run", "5")
+        assert command("reset", "05") == 0
+        assert Progress().state(PIECES["bert.attention"]) == "not run"
+    assert (folder / "lesson_05_before_1.py").read_text() == "first"
+    assert (folder / "lesson_05_before_2.py").read_text() == "second"
+    assert "raise NotImplementedError" in mine(5).read_text()
+
+
+def test_run_tells_the_ladder_and_the_mistake(folder, graded, capsys):
+    mine(5).write_text("work")
+    graded["bert.attention"] = FAILED
+    assert command("run", "05") == 1
+    out = capsys.readouterr().out
+    assert "  ok    runs, right shape and dtype\n" in out
+    assert "  FAIL  golden values, float64: attention, masked: largest difference 0.6 at (0, 1)\n" in out
+    assert 'exactly the numbers you get when pads take part in attention ("no attention mask").' in out
+    assert "3 of 4 passed. Next: bert.attention. A hint: python -m lessons.check hint 05" in out
+
+
+def test_run_of_a_solved_lesson(folder, graded, capsys):
+    mine(5).write_text("work")
+    assert command("run", "05") == 0
+    assert "4 of 4 passed. The lesson is solved." in capsys.readouterr().out
+
+
+def test_a_bare_run_takes_the_next_unsolved_lesson(folder, graded, capsys):
+    for lesson in (1, 2):
+        mine(lesson).write_text("work")
+    assert command("run") == 0
+    assert "Lesson 01" in capsys.readouterr().out
+    assert command("run") == 0
+    assert "Lesson 02" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"lesson 03 is not started: python -m lessons\.check start 03"):
+        check.main(["run"])
+    mine(1).write_text("changed")  # what passed once is not known of another file
+    assert command("run") == 0
+    assert "Lesson 01" in capsys.readouterr().out
+
+
+def test_a_bare_run_where_all_is_solved_checks_all_again(folder, graded, capsys):
+    for piece in PIECES.values():
+        mine(piece.lesson).write_text("work")
+    assert command("all") == 0
+    graded["bert.gelu"] = Result("bert.gelu", "failed", [(RUNGS["golden"], False, "wrong")])
+    capsys.readouterr()
+    assert command("run") == 1
+    assert f"{len(PIECES) - 1} of {len(PIECES)} passed" in capsys.readouterr().out
+
+
+def test_hints_come_one_by_one_and_end_at_the_master_copy(folder, capsys):
+    hints = PIECES["bert.attention"].hints
+    for count in range(1, len(hints) + 2):
+        assert command("hint", "05") == 0
+        out = capsys.readouterr().out
+        shown = [hint for hint in hints if hint in out]
+        assert shown == list(hints[:count])
+    lines = (ROOT / "minisbert" / "bert.py").read_text(encoding="utf-8").splitlines()
+    line = 1 + next(i for i, text in enumerate(lines) if text.startswith("def attention"))
+    assert f"The master copy: minisbert/bert.py, line {line}" in out
+
+
+def test_hints_for_the_next_unsolved_piece_or_a_named_one(folder, graded, capsys):
+    mine(5).write_text("work")
+    graded["bert.Attention.merge"] = Result("bert.Attention.merge", "unwritten")
+    command("run", "5")
+    capsys.readouterr()
+    command("hint", "5")
+    assert capsys.readouterr().out.startswith("bert.Attention.merge, 1 of 3")
+    command("hint", "5", "split")
+    assert capsys.readouterr().out.startswith("bert.Attention.split, 1 of 3")
+    with pytest.raises(InputError, match=r"has no piece gelu: bert\.attention, "):
+        check.main(["hint", "5", "gelu"])
+
+
+def test_list(folder, graded, capsys):
+    mine(5).write_text("work")
+    graded["bert.attention"] = FAILED
+    command("run", "5")
+    command("hint", "5")
+    capsys.readouterr()
+    assert command("list") == 0
+    rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
+    assert rows["bert.attention"].endswith("failed                1 of 5 hints")
+    assert rows["bert.Attention.split"].endswith("passed")
+    assert rows["bert.gelu"].endswith("not started")
+    assert rows["3"] == f"3 of {len(PIECES)} passed"
+    mine(5).write_text("other work")
+    command("list")
+    assert "changed, was passed" in capsys.readouterr().out
+
+
+def test_all_writes_what_a_teacher_collects(folder, graded, capsys):
+    mine(5).write_text("work")
+    graded["bert.attention"] = FAILED
+    assert command("all", "--json", str(folder / "ada.json")) == 1
+    found = json.loads((folder / "ada.json").read_text())
+    assert (found["passed"], found["of"]) == (3, len(PIECES))
+    rows = {row["piece"]: row for row in found["pieces"]}
+    assert rows["bert.attention"]["mistakes"] == ["no attention mask"]
+    assert rows["bert.attention"]["rung"] == RUNGS["golden"]
+    assert rows["bert.gelu"]["status"] == "unwritten"
+    assert rows["bert.gelu"]["seen"] == "lesson 06 is not started"
+    assert len(rows["bert.Attention.split"]["file_sha256"]) == 64
+    assert "3 of " in capsys.readouterr().out
+
+
+def test_all_of_nothing_is_no_success(folder, graded):
+    assert command("all") == 1
+
+
+@pytest.mark.parametrize("number", ["0", "16", "x", "-1"])
+def test_no_such_lesson(number, capsys):
+    assert command("run", number) == 2
+    assert "lessons are numbered 01 to 15" in capsys.readouterr().err or number == "-1"
+
+
+@pytest.mark.parametrize("name", ["start", "hint", "reset"])
+def test_a_lesson_without_pieces(folder, name):
+    with pytest.raises(InputError, match=r"lesson 15, .*, has no pieces to rebuild"):
+        check.main([name, "15"])
+
+
+def test_where_the_lesson_speaks_of_a_mistake(tmp_path, monkeypatch):
+    lesson = tmp_path / "05_attention.py"
+    lines = ["# # Lesson", "# ## The formula", "# attention", "# ## Break it", "x = 1", 'planted("no attention mask")']
+    lesson.write_text("\n".join(lines))
+    monkeypatch.setattr("lessons.result.lesson_file", lambda number: lesson)
+    piece = PIECES["bert.attention"]
+    assert place(piece, "no attention mask") == 'lessons/05_attention.py, line 6, "Break it"'
+    assert place(piece, "another") == 'lessons/05_attention.py, line 3, "The formula"'
+    monkeypatch.setattr("lessons.result.lesson_file", lambda number: None)
+    assert place(piece) == "lesson 05"
+
+
+def test_the_command_as_one_types_it(tmp_path):
+    """A real process that starts a real process: exit codes, and nothing but results on stdout."""
+    environment = {"PATH": "/usr/bin:/bin", "MINISBERT_MINE": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        words = [sys.executable, "-m", "lessons.check", *arguments]
+        return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    assert run("run").returncode == 2
+    assert run("start", "12").returncode == 0
+    path = tmp_path / "lesson_12.py"
+    text = path.read_text().replace(
+        'raise NotImplementedError("losses.mse_loss")', "return ((scores - target) ** 2).sum()"
+    )
+    path.write_text(text)
+    done = run("run", "12")
+    assert done.returncode == 1, done.stderr
+    assert '("summed, not averaged")' in done.stdout
+    assert "train.linear_schedule                   ★☆☆  unwritten" in done.stdout

@@ -1,0 +1,126 @@
+"""Importing the answer, or calling a ready-made one, is refused: by reading and by running."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from lessons.guard import Refused, guarded_builtins, look, refusing
+from lessons.pieces import PIECES, pieces_of
+
+GELU = "def gelu(x):\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "says"),
+    [
+        ("from minisbert.bert import gelu", "return gelu(x)", "line 1: minisbert.bert.gelu of the package"),
+        ("import minisbert.bert as b", "return b.gelu(x)", "line 1: minisbert.bert of the package"),
+        ("from minisbert import bert", "return bert.gelu(x)", "line 1: minisbert.bert of the package"),
+        ("", "from minisbert.bert import gelu as g; return g(x)", "minisbert.bert.gelu"),
+        ("from transformers.activations import gelu", "return gelu(x)", "transformers.activations is not to be"),
+        ("import sentence_transformers", "return x", "sentence_transformers is not to be"),
+        ("from tests.checks import CHECKS", "return x", "tests.checks is not to be"),
+        ("from . import other", "return x", "is not to be imported"),
+        ("import importlib", "return x", "importlib is not to be"),
+        ("import torch", "return torch.nn.functional.gelu(x)", "gelu is ready-made"),
+        ("import torch.nn.functional as F", "f = F.gelu; return f(x)", "gelu is ready-made"),
+        ("from torch.nn.functional import gelu as g", "return g(x)", "line 1: gelu is ready-made"),
+        ("from torch import nn", "return nn.GELU()(x)", "GELU is ready-made"),
+        ("import torch.nn.functional as F", "return getattr(F, 'gelu')(x)", "gelu is ready-made"),
+        ("import torch", "return torch.ops.aten.gelu(x)", "gelu is ready-made"),
+        ("", "return __import__('minisbert.bert')", "__import__ leads out"),
+        ("", "return eval('x')", "eval leads out"),
+        ("", "return open('/etc/passwd')", "open leads out"),
+        ("import torch", "return torch.sys.modules", "sys leads out"),
+        ("from torch import sys", "return x", "sys leads out"),
+        ("import torch", "return torch.load('golden')", "load leads out"),
+        ("import torch", "return torch.erf.__globals__", "__globals__ leads out"),
+    ],
+)
+def test_refused_by_reading(head, body, says):
+    found = look(f"{head}\n" + GELU.format(body), pieces_of(6))
+    assert says in found["bert.gelu"]
+    assert all(reason.startswith("line ") for reason in found.values())
+
+
+def test_what_stands_in_one_piece_concerns_that_piece_alone():
+    text = GELU.format("return torch.nn.functional.gelu(x)")
+    text += "class FeedForward:\n    def forward(self, x):\n        return self.down(gelu(self.up(x)))\n"
+    assert look(text, pieces_of(6)).keys() == {"bert.gelu"}
+    assert look("from torch.nn import GELU\n" + text, pieces_of(6)).keys() == {p.master for p in pieces_of(6)}
+
+
+@pytest.mark.parametrize(
+    ("lesson", "text"),
+    [
+        (6, "import math, torch\ndef gelu(x):\n    return x * (1 + torch.erf(x / math.sqrt(2))) / 2\n"),
+        (4, "class Embeddings:\n    def forward(self, ids, token_types):\n        return self.norm(self.layer_norm)\n"),
+        (11, "from minisbert.losses import cosine, cosine_matrix\n"),
+        (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax\n"),
+    ],
+)
+def test_what_is_fair_passes(lesson, text):
+    assert look(text, pieces_of(lesson)) == {}
+
+
+def run(text: str, lesson: int) -> dict:
+    space = {"__builtins__": guarded_builtins(pieces_of(lesson)), "__name__": "mine"}
+    exec(text, space)
+    return space
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ngetattr(torch.nn.functional, 'ge' + 'lu')",
+        "import torch\ngetattr(torch, 's' + 'ys')",
+        "b = [x for x in ['__imp' + 'ort__']]\nexec('import os')",
+        "import os",
+        "from minisbert.bert import gelu",
+        "try:\n    import minisbert\nexcept Exception:\n    pass",
+    ],
+)
+def test_refused_while_it_runs(text):
+    with pytest.raises(Refused):
+        run(text, 6)
+
+
+X = torch.randn(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("master", "call"),
+    [
+        ("bert.gelu", lambda: functional.gelu(X)),
+        ("bert.gelu", lambda: nn.GELU()(X)),
+        ("bert.gelu", lambda: torch.ops.aten.gelu(X)),
+        ("bert.gelu", lambda: torch.ops.aten.gelu.default(X)),
+        ("bert.layer_norm", lambda: nn.LayerNorm(4)(X)),
+        ("bert.layer_norm", lambda: torch.native_layer_norm(X, (4,), None, None, 1e-5)),
+        ("bert.attention", lambda: functional.scaled_dot_product_attention(X, X, X)),
+        ("bert.attention", lambda: nn.MultiheadAttention(4, 2)(X, X, X)),
+        ("losses.cosine_matrix", lambda: nn.CosineSimilarity()(X, X)),
+        ("losses.mse_loss", lambda: nn.MSELoss()(X, X)),
+        ("losses.softmax_cross_entropy_loss", lambda: functional.cross_entropy(X[0], torch.tensor([0, 1, 2]))),
+        ("losses.triplet_loss", lambda: nn.TripletMarginLoss()(X[0], X[1], X[0])),
+        ("metrics.pearson", lambda: torch.corrcoef(X[0])),
+        ("metrics.pearson", lambda: np.corrcoef([1, 2], [3, 4])),
+    ],
+)
+def test_a_ready_made_function_raises_by_whatever_way_it_is_reached(master, call):
+    with pytest.raises(Refused, match="is ready-made"), refusing(PIECES[master].refused):
+        call()
+    call()  # and works again
+
+
+def test_an_except_of_the_learners_does_not_hide_it():
+    def hides():
+        with contextlib.suppress(BaseException):
+            functional.gelu(X)
+
+    with pytest.raises(Refused), refusing(["gelu"]):
+        hides()

@@ -1,0 +1,125 @@
+"""The learner's code in a process of its own: what never ends, crashes or cheats there is told, and not inherited."""
+
+import json
+
+import pytest
+
+from lessons import sandbox
+from lessons.pieces import PIECES, mine, pieces_of
+from lessons.result import RUNS, Result
+from lessons.stubs import lesson_stubs
+
+RIGHT = """
+import math
+import torch
+
+def gelu(x):
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+class FeedForward:
+    def forward(self, x):
+        return self.down(gelu(self.up(x)))
+
+class Layer:
+    def forward(self, x, mask):
+        attended, shares = self.attention(x, mask)
+        x = self.attention_norm(x + self.attention_dropout(attended))
+        return self.feed_forward_norm(x + self.dropout(self.feed_forward(x))), shares
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder for the learner's files, in this process and in those it starts."""
+    monkeypatch.setenv("MINISBERT_MINE", str(tmp_path))
+    monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
+    return tmp_path
+
+
+def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
+    """What the child would say, without a process."""
+    mine(lesson).write_text(text, encoding="utf-8")
+    told: list[dict] = []
+    chosen = masters or [piece.master for piece in pieces_of(lesson)]
+    sandbox.grade_here(lesson, chosen, lambda **message: told.append(json.loads(json.dumps(message))))
+    return {message["result"]["master"]: Result(**message["result"]) for message in told if "result" in message}
+
+
+def test_a_solved_lesson_in_a_process(folder, capfd):
+    mine(6).write_text("print('hello')\n" + RIGHT)
+    results = sandbox.grade(6)
+    assert [result.status for result in results] == ["passed"] * 3
+    assert results[0].line == 6
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "hello\n"), "what the learner's code prints goes to stderr"
+
+
+def test_an_endless_loop_and_a_crash_stop_neither_us_nor_the_next_piece(folder):
+    """A loop in the first piece, a segmentation fault in the second; the third is graded."""
+    crash = "np.lib.stride_tricks.as_strided(np.zeros(1), (10**6,), (10**9,)).sum()"
+    text = RIGHT.replace("return x * 0.5", "\n    while True: pass\n    return x * 0.5")
+    text = "import numpy as np\n" + text.replace("return self.down(gelu", f"{crash}\n        return self.down(gelu")
+    mine(6).write_text(text)
+    loop, crashed, fine = sandbox.grade(6, seconds=2.0)
+    assert (loop.status, crashed.status, fine.status) == ("failed", "failed", "passed")
+    assert "still running after 2 seconds" in loop.rungs[0][2]
+    assert "it ended the process (signal SIGSEGV)" in crashed.rungs[0][2]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "says"),
+    [
+        ("def gelu(x:\n", "failed", "line 1: not Python"),
+        ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
+        ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
+        ("import transformers\n" + RIGHT, "refused", "line 1: transformers is not to be imported"),
+        ("import torch\ng = getattr(torch, 'gel' 'u')\n" + RIGHT, "refused", "gelu is ready-made"),
+        ("f = getattr\ng = f(__builtins__, 'x', 0)\nf(g, 'ge' + 'lu')\n" + RIGHT, "refused", "gelu is ready-made"),
+    ],
+)
+def test_a_file_that_cannot_be_graded(folder, text, status, says):
+    results = here(6, text)
+    assert {result.status for result in results.values()} == {status}
+    assert says in results["bert.gelu"].rungs[0][2]
+
+
+@pytest.mark.parametrize(
+    ("gelu", "status", "says"),
+    [
+        ("gelu = torch.erf", "failed", "gelu is not a function that is written in lesson_06.py"),
+        ("gelu = 3", "failed", "gelu is not a function that is written in lesson_06.py"),
+        ("class gelu: pass", "failed", "gelu is not a function that is written in lesson_06.py"),
+        ("", "failed", "lesson_06.py defines no gelu"),
+        ("def gelu(x): return torch.nn.functional.gelu(x)", "refused", "gelu is ready-made"),
+        ("def gelu(x): raise SystemExit(0)", "failed", "SystemExit"),
+        ("def gelu(x): return gelu(x)", "failed", "RecursionError"),
+        ("def gelu(x): raise NotImplementedError", "unwritten", "NotImplementedError"),
+    ],
+)
+def test_a_piece_that_is_no_answer(folder, gelu, status, says):
+    before, rest = RIGHT.split("class FeedForward")
+    results = here(6, f"{before.split('def gelu')[0]}\n{gelu}\n\nclass FeedForward{rest}")
+    assert results["bert.gelu"].status == status
+    assert says in results["bert.gelu"].rungs[-1][2]
+    # the others are graded alone, with the package's gelu
+    assert results["bert.FeedForward.forward"].status == "passed"
+
+
+def test_stubs_are_unwritten_in_every_lesson(folder):
+    for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
+        results = here(lesson, lesson_stubs(lesson))
+        assert {result.status for result in results.values()} == {"unwritten"}, results
+
+
+def test_a_child_that_says_nothing_is_our_fault_and_no_pass(folder, monkeypatch):
+    mine(6).write_text(RIGHT)
+    monkeypatch.setattr(sandbox, "_run_child", lambda *_: ("", "it ended the process (exit code 1)"))
+    with pytest.raises(RuntimeError, match=r"ended before it graded bert\.gelu"):
+        sandbox.grade(6)
+
+
+def test_the_time_limit_of_a_piece_does_not_count_the_start(folder, monkeypatch):
+    mine(6).write_text("while True: pass\n")
+    results = sandbox.grade(6, seconds=0.5)
+    assert {(result.status, result.rungs[0][0]) for result in results} == {("failed", RUNS)}
+    assert "still running after 0.5 seconds" in results[0].rungs[0][2]

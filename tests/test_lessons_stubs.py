@@ -1,0 +1,83 @@
+"""Stubs have the master's signature and docstring, and nothing of its formula."""
+
+import ast
+import inspect
+import types
+
+import pytest
+
+from lessons.guard import look
+from lessons.pieces import LESSONS, PIECES, pieces_of
+from lessons.stubs import lesson_stubs, source_of, steps, stub
+
+WITH_PIECES = sorted({piece.lesson for piece in PIECES.values()})
+
+
+def defined(piece) -> types.FunctionType:
+    """The stub as a function."""
+    space: dict = {}
+    exec(compile(lesson_stubs(piece.lesson), "stubs", "exec"), space)
+    found = space[piece.path[0]]
+    return found if len(piece.path) == 1 else vars(found)[piece.path[1]]
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+def test_signature_and_docstring_are_the_masters(piece):
+    function = defined(piece)
+    assert inspect.signature(function) == inspect.signature(piece.original)
+    texts = [inspect.cleandoc(f.__doc__ or "") for f in (function, piece.original)]
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+def test_the_body_raises_and_does_nothing_else(piece):
+    function = ast.parse(stub(piece)).body[0]
+    rest = function.body[1:] if ast.get_docstring(function) else function.body
+    assert [ast.unparse(node) for node in rest] == [f"raise NotImplementedError({piece.master!r})"]
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+def test_the_steps_name_what_is_computed_but_not_how(piece):
+    source = source_of(piece.source)
+    function = source.find(piece.path)
+    told = "\n".join(text for text, _ in steps(source, function))
+    assert told.startswith("1. ")
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign | ast.Return) and not isinstance(node.value, ast.Name | ast.Constant):
+            assert ast.unparse(node.value) not in told
+
+
+def test_the_steps_of_attention():
+    piece = PIECES["bert.attention"]
+    source = source_of(piece.source)
+    assert [text for text, _ in steps(source, source.find(piece.path))] == [
+        "1. scores  # (B, H, T, S)",
+        "2. if mask is not None: scores",
+        "subtle: minus infinity, so that a pad gets exactly 0 and not just little",
+        "3. probabilities  # (B, H, T, S), each row sums to 1",
+        "4. weights",
+        "5. return  # (B, H, T, K), (B, H, T, S)",
+    ]
+
+
+@pytest.mark.parametrize("lesson", WITH_PIECES)
+def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
+    text = lesson_stubs(lesson)
+    assert look(text, pieces_of(lesson)) == {}
+    assert f"{lesson:02}: {LESSONS[lesson]}" in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_helpers_are_what_is_no_piece_of_the_same_lesson():
+    assert "from minisbert.losses import cosine, cosine_matrix\n" in lesson_stubs(11)  # of lesson 1, and no piece
+    assert "minisbert" not in lesson_stubs(6)  # gelu is a piece of this lesson
+    assert "minisbert" not in lesson_stubs(1)  # normalize would be half the answer, and is refused
+    assert "import logsigmoid" in lesson_stubs(10)
+
+
+def test_a_class_says_what_its_objects_carry():
+    text = lesson_stubs(5)
+    assert "    #   self.query = nn.Linear(width, width)\n" in text
+    assert text.count("class Attention:") == 1
+    assert "    #   norms: dict[str, str]\n" in lesson_stubs(3)
+    assert "    #   self.split(x)\n" in lesson_stubs(10)  # no piece there, so it is at hand
