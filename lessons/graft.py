@@ -126,8 +126,9 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
     import torch
 
     from minisbert import losses, metrics, wordpiece
+    from minisbert.console import Progress
     from minisbert.data import load_scored_pairs, pad_batch
-    from minisbert.encoder import announced, budgeted_batches, evaluating
+    from minisbert.inference import budgeted_batches, evaluating
 
     pairs = load_scored_pairs("stsb", "test")[:count]
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -141,9 +142,11 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
         print(f"  {'ok  ' if good else 'FAIL'}  ids of {equal:,} of {len(texts):,} sentences equal the library's")
     vectors = torch.empty(len(texts), encoder.width)
     # forward, and not encode: every number shall go through the learner's code
-    with evaluating(encoder):
-        for rows in announced(budgeted_batches([len(row) for row in ids], BATCH_TOKENS), len(ids), "texts", True):
+    with evaluating(encoder), Progress(len(ids)) as line:
+        line.expect(len(ids), sum(map(len, ids)))
+        for rows in budgeted_batches([len(row) for row in ids], BATCH_TOKENS):
             vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
+            line.done(sum(len(ids[row]) for row in rows))
     found = losses.cosine(*vectors.chunk(2)).numpy()
     spearman = 100 * metrics.spearman(found, [pair.score for pair in pairs])
     whole = count is None or count >= 1379
