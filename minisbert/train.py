@@ -62,7 +62,7 @@ def adamw(parameters: list, lr: float, weight_decay: float) -> torch.optim.Optim
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)  # fused: all in one kernel
 
 
-PART_TOKENS = 1024  # of a step that is computed in parts: no slower on a CPU, and memory no longer grows with the batch
+PART_TOKENS = 768  # of a step that is computed in parts: no slower on a CPU, and memory no longer grows with the batch
 
 
 def parts(rows: list[int], task: Task, options: argparse.Namespace, device: torch.device) -> list[list[int]]:

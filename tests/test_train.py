@@ -716,7 +716,7 @@ def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
         ("2", True, "cpu", [3, 3]),
         ("4", True, "cuda", [2, 2, 2]),
         ("9", True, "cpu", [1] * 6),
-        (None, True, "cpu", [3, 3]),  # 6 rows of 300 tokens: 1,800 are two parts
+        (None, True, "cpu", [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
         (None, True, "cuda", [6]),
         (None, False, "cpu", [6]),
     ],
