@@ -1,0 +1,75 @@
+"""What the lessons share: where things stand, how numbers are printed, how two results are compared, where figures go.
+
+Nothing to learn here; a lesson can be read without it.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+TINY = ROOT / "weights" / "tiny"  # a random BERT of 2 layers and width 24, in git
+GOLDEN = ROOT / "tests" / "reference"  # what transformers computed, written down once
+
+if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not a copy that is installed elsewhere
+    sys.path.insert(0, str(ROOT))
+
+torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
+np.set_printoptions(precision=4, suppress=True, linewidth=110)
+
+
+def largest_difference(a: Any, b: Any) -> float:
+    """The largest absolute difference of two arrays or tensors of one shape, taken in float64."""
+    a, b = (x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double) for x in (a, b))
+    if a.shape != b.shape:
+        raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number")
+    return (a - b).abs().max().item()
+
+
+def figure(name: str, draw: Callable[[Any], Any]) -> None:
+    """Save what ``draw(plt)`` returns, as ``NAME.png``, and say where; without matplotlib, say that.
+
+    To ``lessons/mine/figures/``, which git ignores. ``MINISBERT_FIGURES=lessons/figures`` renews those in git.
+    """
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        print(f"no figure: matplotlib is missing (pip install '.[plots]'); see lessons/figures/{name}.png")
+        return
+    plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False})
+    drawn = draw(plt)
+    folder = Path(os.environ.get("MINISBERT_FIGURES") or ROOT / "lessons" / "mine" / "figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.png"
+    drawn.savefig(path, dpi=100, metadata={"Software": None})
+    print(f"figure: {os.path.relpath(path)}")
+    if "ipykernel" not in sys.modules:  # a notebook shows it below the cell
+        plt.close(drawn)
+
+
+def heatmap(
+    axes: Any,
+    values: Any,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    numbers: str | None = None,
+    low: float = 0.0,
+    high: float = 1.0,
+) -> Any:
+    """A matrix as coloured squares, with row and column names; ``numbers`` such as ``.2f`` writes each value."""
+    values = np.asarray(values)
+    image = axes.imshow(values, cmap="Blues", vmin=low, vmax=high)
+    axes.set_xticks(range(len(columns)), columns, rotation=45 if max(map(len, columns)) > 2 else 0, ha="right")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    if numbers:
+        for (i, j), value in np.ndenumerate(values):
+            ink = "white" if value > (low + 3 * high) / 4 else "black"
+            axes.text(j, i, f"{value:{numbers}}", ha="center", va="center", color=ink)
+    return image
