@@ -1,0 +1,423 @@
+# %% [markdown]
+# # Lesson 12: the training loop, and what a seed is
+#
+# Steps through `minisbert/train.py`, `minisbert/optimizer.py`, `minisbert/state.py`. About 60 minutes. You will match
+# ten losses of the reference, take AdamW apart, stop a run and go on to the same bits, and train eighty small heads to
+# see what one number is worth.
+
+# %%
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from course import GOLDEN, TINY, figure, largest_difference
+from safetensors.torch import load_file
+
+from minisbert import losses, metrics, train
+from minisbert import optimizer as optimizer_file
+from minisbert.data import length_grouped_batches, load_scored_pairs
+from minisbert.encoder import SentenceEncoder
+from minisbert.heads import siamese
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.optimizer import AdamW, adamw_step
+from minisbert.state import Progress, load_state, random_state, save_state, set_random_state
+
+# %% [markdown]
+# ## The question
+#
+# A loss says how wrong the model is, its gradient says in which direction each of 22 million numbers should go. How
+# far? Too far, and what the model knew is gone; not far enough, and nothing happens. And when the loop has run and the
+# score is four tenths better than yesterday's: is the model better?
+#
+# ## The formula
+#
+# For each parameter p with gradient g, at step t = 1, 2, ... (AdamW; lr is the rate, w the weight decay):
+#
+#     m = 0.9 m + 0.1 g                  a running mean of the gradient, 0 at the start
+#     v = 0.999 v + 0.001 g^2            and of its square
+#     p = p (1 - lr w)  -  lr * ( m / (1 - 0.9^t) )  /  ( sqrt( v / (1 - 0.999^t) ) + 1e-8 )
+#
+# Before that the gradient is clipped: with |g| the length of all gradients together and c the bound, g becomes
+# g * min(1, c / |g|). And lr itself moves. With s steps done of S, and a warm-up of W:
+#
+#     linear:  lr = peak * s / W   for s < W,   then   peak * (S - s) / (S - W)
+
+# %% [markdown]
+# ## The real function
+#
+# Three parameters with gradients 4, 0.01 and -1000, one step at lr = 0.1 without decay.
+
+# %%
+p, g = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64), torch.tensor([4.0, 0.01, -1000.0], dtype=torch.float64)
+m = v = torch.zeros(3, dtype=torch.float64)
+after, m, v = adamw_step(p, g, m, v, step=1, lr=0.1, weight_decay=0.0)
+print("p", after, "m", m, "v", v, sep="\n")
+assert largest_difference(m, [0.4, 0.001, -100]) < 1e-12, "a tenth of the gradient"
+assert largest_difference(v, [0.016, 1e-7, 1000]) < 1e-9, "a thousandth of its square"
+assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0.016 / 0.001) = 4: each moves by lr"
+
+# %% [markdown]
+# That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain. `train.py` uses
+# torch's own AdamW, which takes the same steps faster. Five steps of both, with decay, beside each other.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+theirs = torch.nn.Parameter(p.clone())
+optimizer = train.adamw([theirs], lr=0.1, weight_decay=0.01)
+ours, m, v = p, torch.zeros_like(p), torch.zeros_like(p)
+for step in range(1, 6):
+    theirs.grad = torch.randn(3, generator=generator, dtype=torch.float64)
+    ours, m, v = adamw_step(ours, theirs.grad, m, v, step, lr=0.1, weight_decay=0.01)
+    optimizer.step()
+    print(step, ours.tolist())
+assert largest_difference(ours, theirs) < 1e-12, "torch's optimizer, written out"
+
+# %% [markdown]
+# The schedule and the clipping:
+
+# %%
+print([round(train.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
+assert [train.linear_schedule(step, 2, 6) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0], "up, then down"
+theirs.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
+norm = torch.nn.utils.clip_grad_norm_([theirs], 1.0)
+print(norm.item(), theirs.grad)
+assert norm == 5, "sqrt(9 + 16)"
+assert largest_difference(theirs.grad, [0.6, 0.8, 0]) < 1e-6, "the same direction, length 1"
+
+# %% [markdown]
+# ## Ten steps beside the reference
+#
+# Now the loop. The tiny model (two layers, width 24, random numbers in every parameter), five pairs with scores,
+# float64, dropout off. transformers and torch have done the same ten steps when the project was made and written down
+# every loss. This is all there is to training; `train.py` wraps batches, evaluation and saving around these lines.
+
+# %%
+golden = load_file(GOLDEN / "trace.safetensors")
+
+
+def ten_steps(make):
+    """Ten losses of the tiny model; ``make`` makes the optimizer."""
+    encoder = SentenceEncoder.load(TINY).double()
+    parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
+    optimizer = make(parameters, lr=1e-2, weight_decay=0.01)
+    found = []
+    for step in range(10):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-2 * train.linear_schedule(step, warmup=3, total=12)
+        u, v = (encoder(golden[f"{side}.ids"], golden[f"{side}.mask"]) for side in ("first", "second"))  # (B, D)
+        loss = losses.cosine_mse_loss(u, v, golden["targets"])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+trace = ten_steps(train.adamw)
+for step, (ours, theirs) in enumerate(zip(trace, golden["losses"].tolist(), strict=True)):
+    print(f"step {step}  loss {ours:.12f}  reference {theirs:.12f}")
+assert largest_difference(trace, golden["losses"]) < 1e-9, "ten losses, to nine digits"
+assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, "and with AdamW written out"
+
+# %% [markdown]
+# Why ten? The first loss proves the forward pass. The second needs gradients and an optimizer to be right, and any
+# error in them grows from step to step. Ten losses that agree to nine digits leave very little room.
+#
+# ## Stop, and go on to the same bits
+#
+# A run of two days stops after one: a power cut. What must be on disk so that the other day gives the same numbers as
+# if nothing had happened? Dropout is on now, as in a real run.
+
+
+# %%
+def begin(seed):
+    """The tiny model, ready to train; its dropout draws from torch's generator."""
+    torch.manual_seed(seed)
+    model = SentenceEncoder.load(TINY).train()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()  # as in train.py: where a number lies can decide its last bit
+    trained = [parameter for name, parameter in model.named_parameters() if "pooler" not in name]
+    return model, train.adamw(trained, lr=1e-3, weight_decay=0.01)
+
+
+def advance(model, optimizer, steps):
+    """So many steps on the five pairs; their losses."""
+    found = []
+    for _ in range(steps):
+        u, v = (model(golden[f"{side}.ids"], golden[f"{side}.mask"]) for side in ("first", "second"))
+        loss = losses.cosine_mse_loss(u, v, golden["targets"].float())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+cpu = torch.device("cpu")
+model, optimizer = begin(seed=0)
+straight = advance(model, optimizer, 8)  # nobody stops this one
+
+with tempfile.TemporaryDirectory() as folder:
+    state = Path(folder) / "state"
+    model, optimizer = begin(seed=0)
+    advance(model, optimizer, 4)
+    save_state(state, model, optimizer, random_state(cpu), Progress(step=4), data="the five pairs")
+    print([f"{file.name}, {file.stat().st_size:,} bytes" for file in sorted(state.iterdir())])
+
+    continued = {}
+    for kept in ("everything", "no random state", "no moments", "weights only"):
+        model, optimizer = begin(seed=99)  # the next day: another process, another seed
+        progress, randomness = load_state(state, model, optimizer, data="the five pairs")
+        if kept in ("everything", "no moments"):
+            set_random_state(randomness, cpu)
+        if kept in ("no moments", "weights only"):
+            optimizer.state.clear()
+        continued[kept] = advance(model, optimizer, 8 - progress.step)
+
+print(f"{'never stopped':16}", *(f"{loss:.8f}" for loss in straight[4:]))
+for kept, found in continued.items():
+    print(f"{kept:16}", *(f"{loss:.8f}" for loss in found))
+assert continued["everything"] == straight[4:], "equal, not nearly equal: every bit"
+assert continued["no moments"][0] == straight[4], "the first loss needs the weights and the dropout only"
+assert continued["no moments"][1] != straight[5], "the next one shows that AdamW had forgotten"
+assert continued["no random state"][0] != straight[4], "other dropout masks, another loss at once"
+assert continued["weights only"][0] != straight[4], "what most scripts save"
+
+# %% [markdown]
+# None of the wrong ways looks wrong. The losses are in the right range, the run ends well, and the numbers in the paper
+# cannot be made again. `python -m minisbert.train --resume RUN` keeps all of it, with the order of the rows as well.
+#
+# ## What a seed is
+#
+# A seed decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To see
+# what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B become
+# vectors once, and only the siamese head (|u - v|, u * v, u), then 256 and 1, is trained. A run takes a sixth of a
+# second.
+
+# %%
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+pairs, dev = load_scored_pairs("stsb", "train")[::12], load_scored_pairs("stsb", "dev")[::6]
+both = [*pairs, *dev]
+vectors = encoder.encode([pair.sentence1 for pair in both] + [pair.sentence2 for pair in both])
+u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
+targets = torch.tensor([pair.score / 5 for pair in both])
+N = len(pairs)
+
+
+def run(first_weights, order, schedule="linear"):
+    """Train a head from these two seeds; Spearman x 100 on dev."""
+    torch.manual_seed(first_weights)
+    head = siamese(encoder.width)
+    optimizer = train.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
+    generator = torch.Generator().manual_seed(order)
+    batches = [rows for _ in range(5) for rows in length_grouped_batches([1] * N, 32, generator)]  # five epochs
+    for step, rows in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = 5e-3 * train.SCHEDULES[schedule](step, round(0.1 * len(batches)), len(batches))
+        loss = losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+        optimizer.step()
+    with torch.no_grad():
+        return 100 * metrics.spearman(head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy())
+
+
+seeds = range(20)
+scores = {schedule: np.array([run(seed, seed, schedule) for seed in seeds]) for schedule in ("linear", "cosine")}
+alone = {
+    "first weights": np.array([run(seed, 0) for seed in seeds[:10]]),
+    "order of rows": np.array([run(0, seed) for seed in seeds[:10]]),
+}
+for name, found in (scores | alone).items():
+    low, high = found.min(), found.max()
+    print(f"{name:14} mean {found.mean():.2f}  deviation {found.std(ddof=1):.2f}  from {low:.2f} to {high:.2f}")
+plain = 100 * metrics.spearman((u[N:] * v[N:]).sum(1).numpy(), targets[N:].numpy())
+print(f"the plain cosine of the same vectors: {plain:.2f}")
+assert run(3, 3) == scores["linear"][3], "the same seed, the same bits"
+assert np.ptp(scores["linear"]) > 3, "another seed, some other score: several points apart"
+assert all(found.std(ddof=1) > 0.3 for found in alone.values()), "and both the weights and the order do it"
+assert plain > max(scores["linear"]), "and no head that learned from 480 pairs is as good as none"
+
+# %% [markdown]
+# (480 pairs are few for 300,000 new numbers. The spread is what we are after here.)
+#
+# Which schedule is better, linear or cosine? With one run each the answer depends on which seeds you drew.
+
+# %%
+wins = (scores["cosine"][:, None] > scores["linear"][None, :]).mean()
+print(f"of all pairs of a cosine run and a linear run, cosine wins {100 * wins:.0f} %")
+gain = scores["linear"] - scores["cosine"]  # seed by seed
+unpaired = np.sqrt(sum(found.var(ddof=1) / len(found) for found in scores.values()))
+paired = gain.std(ddof=1) / np.sqrt(len(gain))
+print(f"linear is better by {gain.mean():.2f}; standard error {unpaired:.2f}, compared seed by seed {paired:.2f}")
+assert 0.1 < wins < 0.45, "who tries each once will often be told the contrary"
+assert gain.mean() > 2 * paired, "twenty seeds can tell"
+assert paired < 0.7 * unpaired, "and they tell more when both sides use the same seeds"
+
+# %% [markdown]
+# So: several seeds, the same on both sides, and the spread beside the mean. A mean of one run is no result. (And the
+# seed is not a setting: the best of twenty is what chance gave, not what the method gives.)
+#
+# ## The figure
+#
+# Left: the three schedules of `train.py`. Middle: ten losses, ours on the reference's, and with two mistakes planted.
+# Right: a line for each seed, the mean in red. Most lines fall, and yet the two columns overlap.
+#
+# ![Schedules, ten losses, heads by seed](figures/12_training.png)
+
+# %%
+wrong = {}
+for name, mistake in MISTAKES.items():
+    if mistake.target in ("train.linear_schedule", "train.adamw"):
+        with planted(mistake):
+            wrong[name] = ten_steps(train.adamw)
+
+
+def draw(plt):
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2))
+    shades = ("#1f4e79", "#3b7ab8", "#8bb8de")
+    for (name, schedule), shade in zip(train.SCHEDULES.items(), shades, strict=True):
+        left.plot([schedule(step, 20, 200) for step in range(201)], color=shade, label=name)
+    left.set(xlabel="step", ylabel="share of the peak rate", title="Three schedules")
+    left.legend(frameon=False)
+    middle.plot(golden["losses"], "o", color="#c0392b", markersize=7, fillstyle="none", label="reference")
+    middle.plot(trace, "-", color="#1f4e79", label="ours")
+    for name, style in (("warm-up off by one", "--"), ("no bias correction", ":")):
+        middle.plot(wrong[name], style, color="#888888", label=name)
+    middle.set(xlabel="step", ylabel="loss", title="Ten losses", ylim=(-0.02, 0.5))
+    middle.legend(frameon=False, ncols=2, fontsize=8)
+    right.plot([0, 1], list(scores.values()), color="#3b7ab8", linewidth=0.7, antialiased=False)
+    right.plot([0, 1], [found.mean() for found in scores.values()], color="#c0392b", linewidth=3)
+    right.set_xticks(range(len(scores)), scores)
+    right.set(xlim=(-0.3, 1.3), ylabel="dev Spearman x 100", title="Twenty seeds each")
+    return drawn
+
+
+figure("12_training", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Look at the first two losses of the trace. Why are they equal? And was that step for nothing: is m still 0
+# behind it?
+
+# %%
+print(trace[:3])
+assert trace[0] == trace[1], "step 0 of a warm-up has rate 0: nothing moves"
+moved, m, _ = adamw_step(p, g, torch.zeros_like(p), torch.zeros_like(p), step=1, lr=0.0)
+print(moved, m)
+assert torch.equal(moved, p), "the parameters stay,"
+assert m.all(), "but the averages have seen their first gradient"
+
+# %% [markdown]
+# **2.** All gradients, of all steps, are a thousand times as large. What does AdamW do?
+
+
+# %%
+def walk(gradients):
+    """The steps that one parameter takes, at lr 0.1 without decay."""
+    x, m, v = torch.zeros(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
+    steps = []
+    for step, gradient in enumerate(gradients, start=1):
+        new, m, v = adamw_step(x, torch.tensor([gradient], dtype=torch.float64), m, v, step, lr=0.1, weight_decay=0.0)
+        steps.append((x - new).item())
+        x = new
+    return np.array(steps)
+
+
+gradients = np.array([1.0, 2.0, -1.0, 0.5, 1.5])
+print(walk(gradients), walk(1000 * gradients), sep="\n")
+assert largest_difference(walk(gradients), walk(1000 * gradients)) < 1e-8, "nothing else: the scale cancels"
+
+# %% [markdown]
+# **3.** Then what is clipping good for? One gradient among many is a hundred times too large: a broken row. What
+# happens to the steps behind it, without and with clipping to 1?
+
+# %%
+spike = np.array([1.0] * 5 + [100.0] + [1.0] * 20)
+free, clipped = walk(spike), walk(np.minimum(spike, 1.0))
+print("without", free.round(3), "with", clipped.round(3), sep="\n")
+assert abs(clipped - 0.1).max() < 1e-6, "with clipping every step is lr"
+assert free[5] < 0.1, "without it even the spike's own step is small: v grows faster than m,"
+assert free[-1] < 0.02, "and 20 steps later they are an eighth: m has forgotten the spike, v will for a thousand steps"
+
+# %% [markdown]
+# ## Break it
+#
+# The known mistakes in the schedule and in the choice of the optimizer, planted in the ten steps: how far the losses
+# are from the reference, and the last loss.
+
+# %%
+print(f"{'the right code':32} {largest_difference(trace, golden['losses']):8.1e}   last loss {trace[-1]:.4f}")
+for name, found in wrong.items():
+    print(f"{name:32} {largest_difference(found, golden['losses']):8.1e}   last loss {found[-1]:.4f}")
+assert {"warm-up off by one", "no bias correction", "weight decay coupled"} <= wrong.keys(), "they are among them"
+assert min(largest_difference(found, golden["losses"]) for found in wrong.values()) > 1e-5, "far outside 1e-9"
+assert max(found[-1] for found in wrong.values()) < 0.1, "and yet all of them train: the loss falls from 0.27"
+
+# %% [markdown]
+# And those inside AdamW's step, on one parameter that stands at 1 and has the gradient 4 three times, lr 0.1, decay
+# 0.01. By hand: the decay takes 0.001, the step 0.1, so 0.899 after the first.
+
+
+# %%
+def three_steps():
+    """Where the parameter stands after each of three steps."""
+    x, m, v = torch.ones(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
+    found = []
+    for step in (1, 2, 3):
+        x, m, v = optimizer_file.adamw_step(x, torch.tensor([4.0], dtype=torch.float64), m, v, step, lr=0.1)
+        found.append(round(x.item(), 6))
+    return found
+
+
+right = three_steps()
+print(f"{'the right code':24} {right}")
+places = {}
+for name in ("decay in the gradient", "decay without lr", "averages not corrected", "step counted from 0"):
+    with planted(MISTAKES[name]):
+        places[name] = three_steps()
+    print(f"{name:24} {places[name]}")
+assert right[0] == 0.899, "by hand"
+assert places["decay in the gradient"][0] == 0.9, "divided by the root like the rest, the decay is gone"
+assert places["decay without lr"][0] == 0.89, "0.01 of the parameter in each step: after 100 steps two thirds are lost"
+assert abs(places["averages not corrected"][0] - (0.999 - 0.1 * 0.4 / 0.016**0.5)) < 1e-6, "a step of 3.2 times lr"
+assert places["step counted from 0"][0] == right[0] != places["step counted from 0"][1], "right once, then behind"
+
+# %% [markdown]
+# Which of them would the score have told you? Take *warm-up off by one* to the heads: twenty seeds, beside the right
+# code.
+
+# %%
+with planted(MISTAKES["warm-up off by one"]):
+    mistaken = np.array([run(seed, seed) for seed in seeds])
+difference = mistaken.mean() - scores["linear"].mean()
+print(f"right {scores['linear'].mean():.2f}, wrong {mistaken.mean():.2f}; deviation {scores['linear'].std(ddof=1):.2f}")
+assert abs(difference) < scores["linear"].std(ddof=1), "one run could not tell them apart"
+assert largest_difference(mistaken, scores["linear"]) > 0, "though every single number is another"
+
+# %% [markdown]
+# A score is a thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to
+# find mistakes and the thermometer, many times, to compare methods.
+#
+# ## Exercises
+#
+# 1. Plot the mean of the first n of the twenty scores over n. From which n on would you have believed it?
+# 2. Remove the warm-up from `run`. Better or worse, and by how many standard errors, paired?
+# 3. All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds more. How wide is
+#    the spread of the test Spearman now? What would a paper have to show to claim three tenths?
+# 4. `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`, and compare
+#    `metrics.jsonl` with that of a run that nobody stopped. How would you show that they are equal?
+# 5. Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never do?)
+# 6. Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`, `hint 12`.
+#
+# ## Sources
+#
+# - Kingma and Ba 2015, *Adam*, algorithm 1 and section 3 (bias correction).
+# - Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2.
+# - Devlin et al. 2019, *BERT*, appendix A.2: warm-up and linear decay. Pascanu et al. 2013, *On the difficulty of
+#   training recurrent neural networks*: clipping.
+# - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
+# - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.

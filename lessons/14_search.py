@@ -1,0 +1,288 @@
+# %% [markdown]
+# # Lesson 14: search, and the sixty-five hours
+#
+# Steps through `minisbert/search.py`. About 40 minutes. You will count what it costs to find the closest pair of
+# 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
+
+# %%
+import random
+import time
+
+import numpy as np
+import torch
+from course import figure, largest_difference
+
+from minisbert import search
+from minisbert.data import load_scored_pairs
+from minisbert.encoder import SentenceEncoder
+from minisbert.heads import JointHead
+from minisbert.pair_model import PairModel
+from minisbert.planting import Mistake, planted
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+pairs = load_scored_pairs("stsb", "test")
+texts = list(dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2)))[:1000]
+N = len(texts)
+
+# %% [markdown]
+# ## The question
+#
+# A joint model reads both sentences at once, "[CLS] a [SEP] b [SEP]", and is the better judge: every word of a can look
+# at every word of b. So why does this package compute vectors at all? Reimers and Gurevych open their paper with the
+# answer: finding the most similar pair of 10,000 sentences takes BERT about 65 hours. With sentence vectors, 5 seconds.
+# Where do the 65 hours come from?
+#
+# ## The formula
+#
+# N sentences, vectors of width D:
+#
+#     joint model       N (N - 1) / 2 forwards through the encoder, of two sentences each
+#     vectors           N forwards, of one sentence each,   and N (N - 1) / 2 dot products of D numbers
+#
+# Both look at every pair. But a forward is some hundred million multiplications, and a dot product is 384.
+
+# %%
+config = encoder.bert.config
+D, F, L = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+token = L * (4 * D * D + 2 * D * F)  # multiplications in the dense layers, see lesson 13
+lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
+mean = sum(lengths) / N
+count = 10_000
+n_pairs = count * (count - 1) // 2
+joint, vectors_cost = n_pairs * (2 * mean - 1) * token, count * mean * token + n_pairs * D
+print(f"{count:,} sentences are {n_pairs:,} pairs; a sentence here has {mean:.1f} tokens")
+print(f"multiplications: joint {joint:.1e}, vectors {count * mean * token:.1e} + {n_pairs * D:.1e}")
+print(f"the joint model computes {joint / vectors_cost:,.0f} times as much")
+assert n_pairs == 49_995_000, "the paper's number of inferences, section 1"
+assert 5_000 < joint / vectors_cost < 10_500, "about 2 N / 2: each sentence is read again for every partner"
+
+# %% [markdown]
+# ## The real function
+#
+# Three vectors in the plane and a query. `top_k` gives the k best, highest first; `closest_pairs` the best pairs.
+
+# %%
+corpus = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0], [3.0, 4.0]])
+scores, indices = search.top_k(torch.tensor([[0.6, 0.8]]), corpus, 4)
+print(scores, indices)
+assert indices.tolist() == [[1, 3, 0, 2]], "rows 1 and 3 point the same way: the lower index stands first"
+assert largest_difference(scores, [[1, 1, 0.6, -0.6]]) < 1e-6, "cosines, whatever the lengths"
+scores, found = search.closest_pairs(corpus, 2)
+print(scores, found.tolist())
+assert found.tolist() == [[1, 3], [0, 1]], "each pair once, the first index lower; [0, 3] is level with [0, 1]"
+
+# %% [markdown]
+# By hand, for the whole corpus: every cosine, sorted by score, and where scores are equal by index. No index
+# structure, nothing approximate: for some hundred thousand sentences a matrix product is quick enough.
+
+# %%
+started = time.perf_counter()
+vectors = encoder.encode(texts)  # (N, D), of length 1
+encode_seconds = time.perf_counter() - started
+queries = encoder.encode(["A man plays a guitar.", "The stock market fell.", "Someone is cooking."])
+scores, indices = search.top_k(queries, vectors, 5)
+cosines = (queries.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)  # (3, N)
+for row in range(3):
+    by_hand = sorted(range(N), key=lambda i: (-cosines[row, i], i))[:5]
+    assert indices[row].tolist() == by_hand, "the same five in the same order"
+print(*(f"{score:.3f}  {texts[i]}" for score, i in zip(scores[0], indices[0], strict=True)), sep="\n")
+
+# %% [markdown]
+# And the closest pairs: all cosines at once, the upper triangle, sorted. `closest_pairs` does it block by block, so
+# that the matrix of a million sentences (four terabytes) never exists.
+
+# %%
+started = time.perf_counter()
+scores, closest = search.closest_pairs(vectors, 20)
+search_seconds = time.perf_counter() - started
+everything = (vectors.astype(np.float64) @ vectors.astype(np.float64).T).astype(np.float32)
+i, j = np.triu_indices(N, 1)
+best = np.lexsort((j, i, -everything[i, j]))[:20]
+assert closest.tolist() == np.stack([i[best], j[best]], axis=1).tolist(), "the same twenty, ties included"
+for score, (a, b) in list(zip(scores, closest, strict=True))[:3]:
+    print(f"{score:.4f}  {texts[a]}\n        {texts[b]}")
+assert scores[0] > 0.97, "STS-B is full of near copies"
+
+# %% [markdown]
+# Now the time, on a sample. The joint model here has a random head: it would judge nonsense, but it takes as long as a
+# trained one.
+
+# %%
+model = PairModel(encoder, JointHead(D)).eval()
+chance = random.Random(0)
+sample = [chance.sample(texts, 2) for _ in range(128)]
+firsts, seconds = zip(*sample, strict=True)
+model.scores(firsts[:16], seconds[:16])  # warm up
+started = time.perf_counter()
+model.scores(firsts, seconds)
+joint_rate = len(sample) / (time.perf_counter() - started)
+encode_rate, search_rate = N / encode_seconds, N * (N - 1) / 2 / search_seconds
+print(f"here: {joint_rate:,.0f} pairs, or {encode_rate:,.0f} sentences, or {search_rate:,.0f} dot products a second")
+
+
+def hours(n):
+    """Joint model and vectors at this machine's rates, extrapolated to n sentences."""
+    many = n * (n - 1) / 2
+    return many / joint_rate / 3600, (n / encode_rate + many / search_rate) / 3600
+
+
+print(f"{'sentences':>12}{'pairs':>20}{'joint model':>16}{'vectors':>12}")
+for n in (1_000, 10_000, 1_000_000):
+    joint_hours, vector_hours = hours(n)
+    print(f"{n:12,}{n * (n - 1) // 2:20,}{joint_hours:14,.1f} h{vector_hours * 3600:10,.1f} s")
+
+# %% [markdown]
+# The paper had a V100 and BERT-base, eight times as many multiplications for every token; this is a small model on a
+# CPU. That the hours of the joint model come out of the same size is an accident. The ratio is none.
+# `python -m tests.benchmarks.closest_pair` measures all of it on 10,000 sentences.
+#
+# ## The figure
+#
+# Left: both ways by the number of sentences, at the rates just measured, and the paper's two points. Right: the cosines
+# of all pairs of our 1,000 sentences, on a logarithmic scale. Close pairs are very rare: that is why one must look at
+# so many to find them.
+#
+# ![Hours by number of sentences; histogram of all cosines](figures/14_search.png)
+
+# %%
+values = everything[i, j]  # (N (N - 1) / 2,)
+
+
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3), layout="constrained")
+    sizes = np.logspace(2, 6, 30)
+    for curve, name, shade in ((0, "joint model", "#c0392b"), (1, "vectors", "#1f4e79")):
+        left.plot(sizes, [3600 * hours(n)[curve] for n in sizes], color=shade, label=f"{name}, here")
+        left.plot(10_000, (65 * 3600, 5)[curve], "o", color=shade, fillstyle="none", label=f"{name}, paper")
+    for height, name in ((60, "minute"), (3600, "hour"), (86400, "day"), (86400 * 365, "year")):
+        left.axhline(height, color="#d9d9d9", linewidth=0.8, zorder=0)
+        left.text(1e6, height, name, fontsize=7, color="#888888", va="bottom", ha="right")
+    left.set(xscale="log", yscale="log", xlabel="sentences", ylabel="seconds", title="The closest of all pairs")
+    left.legend(frameon=False, fontsize=8, loc="upper left")
+    right.hist(values, bins=60, log=True, color="#3b7ab8")
+    right.axvline(scores[-1], color="#c0392b", linestyle="--")
+    right.text(scores[-1] - 0.02, 3e4, "the 20 closest", color="#c0392b", ha="right")
+    right.set(xlabel="cosine", ylabel="pairs", title=f"All {len(values):,} pairs")
+    return drawn
+
+
+figure("14_search", draw)
+print(f"half of all cosines lie below {np.median(values):.2f}; {np.mean(values > 0.8):.3%} of them are above 0.8")
+assert np.median(values) < 0.2, "two random sentences have nothing to do with each other"
+assert np.mean(values > 0.8) < 0.005, "needles"
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** Ten times as many sentences. What happens to the joint model's time, to encoding, to the search? From how many
+# sentences on does the search take longer than the encoding?
+
+# %%
+turn = 2 * search_rate / encode_rate
+print(f"at this machine's rates from about {turn:,.0f} sentences on")
+assert 99 < (10_000 * 9_999) / (1_000 * 999) < 101, "pairs grow a hundredfold, sentences tenfold"
+assert 2 * token * mean / D > 500_000, "by multiplications alone it would be beyond half a million"
+
+# %% [markdown]
+# **2.** The search goes in blocks of 1,024. Do the results depend on it? Take 7.
+
+# %%
+before = search.BLOCK
+search.BLOCK = 7
+try:
+    small_scores, small_closest = search.closest_pairs(vectors[:200], 50)
+finally:
+    search.BLOCK = before
+whole_scores, whole_closest = search.closest_pairs(vectors[:200], 50)
+print((small_scores == whole_scores).all(), (small_closest == whole_closest).all())
+assert (small_scores == whole_scores).all(), "the same bits: scores are computed in float64 and then rounded"
+assert (small_closest == whole_closest).all(), "and so the same pairs in the same order"
+
+# %% [markdown]
+# **3.** If b is the nearest sentence to a, is a the nearest to b?
+
+# %%
+nearest = search.top_k(vectors, vectors, 2)[1]  # the first is the sentence itself
+nearest = np.where(nearest[:, 0] == np.arange(N), nearest[:, 1], nearest[:, 0])
+mutual = np.mean(nearest[nearest] == np.arange(N))
+print(f"for {mutual:.0%} of the sentences it is")
+assert 0.3 < mutual < 0.95, "often, not always: a sentence between many is nearest to several"
+
+# %% [markdown]
+# ## Break it
+#
+# **Ties left to chance.** `torch.topk` promises nothing about equal scores. A corpus in which the same sentence stands
+# many times:
+
+
+# %%
+def topk_alone(scores, k):
+    return tuple(scores.topk(k))
+
+
+def float32_cosines(a, i, b, j):
+    a, b = (torch.nn.functional.normalize(x.float()[at : at + search.BLOCK]) for x, at in ((a, i), (b, j)))
+    return a @ b.T
+
+
+def dot_products(a, i, b, j):
+    return (a[i : i + search.BLOCK].double() @ b[j : j + search.BLOCK].double().T).float()
+
+
+TIES = Mistake("ties left to topk", "equal scores come in any order", search, "k_best", topk_alone)
+SINGLE = Mistake("float32 scores", "the last digit depends on the block", search, "cosines", float32_cosines)
+DOTS = Mistake("dot products", "the vectors are not scaled to length 1", search, "cosines", dot_products)
+
+copies = np.repeat(vectors[:10], 300, axis=0)  # each sentence 300 times, one copy after the other: (3000, D)
+right = search.top_k(vectors[:10], copies, 5)[1]
+with planted(TIES):
+    wrong = search.top_k(vectors[:10], copies, 5)[1]
+print("right", right[0], "topk alone", wrong[0], "and", wrong[1])
+assert (right == 300 * np.arange(10)[:, None] + np.arange(5)).all(), "the first five copies, always"
+assert (wrong != right).any(), "other copies of the same sentence: on another machine others again"
+assert (wrong // 300 == right // 300).all(), "not wrong in meaning, only never twice the same: a test would flicker"
+
+# %% [markdown]
+# **Scores in float32.** Equal vectors must get equal scores, or ties are no ties. In float32 the last digit depends on
+# how the matrix product is cut.
+
+# %%
+exact = search.top_k(vectors[:1], copies, 300)[0]
+with planted(SINGLE):
+    single = search.top_k(vectors[:1], copies, 300)[0]
+print(f"scores of 300 equal pairs: {np.unique(exact)} in float64, {np.unique(single)} in float32")
+assert (exact == 1).all(), "a sentence has a cosine of exactly 1 with itself"
+assert largest_difference(exact, single) < 1e-6, "in float32 nearly; one unlucky digit turns the order round"
+
+# %% [markdown]
+# **Dot products of vectors that are not of length 1.** MiniLM scales its vectors, and then it makes no difference.
+# Many models do not.
+
+# %%
+unscaled = encoder.encode(texts, normalize=False)  # (N, D)
+norms = np.linalg.norm(unscaled, axis=1)
+right = search.top_k(unscaled, unscaled, 1)[1][:, 0]
+with planted(DOTS):
+    wrong = search.top_k(unscaled, unscaled, 1)[1][:, 0]
+itself = np.mean(wrong == np.arange(N))
+print(f"lengths {norms.min():.1f} to {norms.max():.1f}; every sentence is nearest to itself for {itself:.0%} only")
+assert norms.max() / norms.min() > 1.5, "lengths differ"
+assert np.mean(right == np.arange(N)) > 0.99, "by cosine nothing is nearer than the sentence itself"
+assert itself < np.mean(right == np.arange(N)), "by dot product a longer neighbour can be"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only those with a
+#    trained head (`--recipe sts-joint`). How many forwards for a corpus of a million? What can still go wrong?
+# 2. `python -m minisbert.pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
+# 3. Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still found?
+# 4. An approximate index looks at a part of the corpus only. How would you measure what it misses, with `top_k`?
+# 5. Graded: the k best, with ties: `python -m lessons.check start 14`, `run 14`, `hint 14`.
+#
+# ## Sources
+#
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 1: 65 hours and 5 seconds.
+# - Humeau et al. 2020, *Poly-encoders*: joint and separate encoding, quality against time.
+# - Nogueira and Cho 2019, *Passage re-ranking with BERT*: find first, then judge.
+# - Johnson, Douze and Jegou 2017, *Billion-scale similarity search with GPUs*: when exact is no longer quick enough.
