@@ -48,6 +48,7 @@ def course(monkeypatch):
 
 
 # In this process, in which torch is imported already; one of them as a process of its own, below.
+@pytest.mark.lesson
 @pytest.mark.weights
 @each_lesson
 def test_it_runs_and_every_claim_holds(path, course, minilm, stsb, tmp_path, monkeypatch, capsys):
