@@ -5,6 +5,7 @@ multiplies it is twice as fast or more; hardware that only emulates it is many t
 """
 
 import ctypes
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,6 +87,15 @@ def autocast(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         del module.forward  # the class's own is behind it
+
+
+def keep_few_kernels() -> None:
+    """Let oneDNN keep 64 compiled kernels, for the training command, before the first of them is made.
+
+    It compiles one for every shape, and batches of like length have many shapes: of 1,024, which is what it keeps by
+    itself, some hundred MiB are never used again.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def keep_freed_memory() -> None:

@@ -178,6 +178,8 @@ class Run:
         now, task = self.now, self.task
         if not self.team.leader:
             return
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()  # room for a second copy of the model
         task.model.load_state_dict(type(task.model).load(self.out / MODEL, device=self.team.device).state_dict())
         after = {split: task.evaluate(split) for split in ("dev", "test")}
         results = {"before": now.before, "after": after, "steps": now.step, "training_seconds": round(now.seconds, 2)}

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from minisbert import plot
 from minisbert.console import InputError, run_command
-from minisbert.device import autocast, choose_precision
+from minisbert.device import autocast, choose_precision, keep_few_kernels
 from minisbert.heads import count_parameters, freeze
 from minisbert.objectives import load_encoder, make_task
 from minisbert.options import list_recipes, parse
@@ -173,6 +173,7 @@ def train(options: argparse.Namespace, ours: Team) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    keep_few_kernels()
     options = parse(arguments)
     if options.recipe == "list":
         print(list_recipes())
