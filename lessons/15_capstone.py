@@ -1,0 +1,392 @@
+# %% [markdown]
+# # Lesson 15: your own pieces inside the real model
+#
+# Steps through `minisbert/planting.py`, `minisbert/divergence.py`, and `lessons/graft.py`. About 50 minutes. You will
+# put hand-written pieces into the running package, let three instruments judge them, lose a bug among them and find it
+# again.
+
+# %%
+import math
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from course import ROOT, figure, heatmap, largest_difference
+
+from lessons.graft import counted, grafted
+from lessons.pieces import PIECES
+from lessons.result import Progress
+from minisbert import bert, losses, metrics
+from minisbert.data import load_scored_pairs, pad_batch
+from minisbert.divergence import compare, explain, first_divergence, suspects
+from minisbert.encoder import SentenceEncoder
+from minisbert.inference import same_as_master
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.trace import HIDDEN, VECTOR, inputs_of, our_states, print_rows
+from tests.checks import CHECKS
+from tests.parity import golden
+
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+
+# %% [markdown]
+# ## The question
+#
+# You have rebuilt the pieces one by one, and each has passed its checks. Are they a model? Do they hold together with
+# 22 million real weights, forward, backward, over ten steps of training, up to a correlation? And when something is
+# off in the whole: which piece was it?
+#
+# ## The formula
+#
+# Everything so far in one line, from a pair of texts to a number:
+#
+#     text -> ids -> h[0] -> h[1] .. h[L] -> mean over real tokens -> length 1 -> cosine -> rank -> Spearman
+#
+# And three instruments, each a difference from what the reference has computed:
+#
+#     layers     max over all layers and real tokens of | h ours - h reference |     tolerance 2e-5, float32
+#     losses     max over ten training steps of | loss ours - loss reference |       tolerance 1e-9, float64
+#     score      | Spearman ours - Spearman of the right code |, times 100
+#
+# ## The real function
+#
+# First the pieces. These are no copies of the package's: they take other ways on purpose, as yours do. Names and
+# arguments are those of the package.
+
+
+# %%
+def attention(query, key, value, mask=None, dropout=0.0):
+    """query (B, H, T, K), key and value (B, H, S, K) -> context (B, H, T, K) and probabilities (B, H, T, S)."""
+    scores = torch.einsum("bhtj,bhsj->bhts", query, key) * query.shape[-1] ** -0.5
+    exponentials = (scores - scores.amax(-1, keepdim=True)).exp()
+    if mask is not None:
+        exponentials = exponentials * mask
+    probabilities = exponentials / exponentials.sum(-1, keepdim=True)
+    kept = torch.nn.functional.dropout(probabilities, dropout)
+    return torch.einsum("bhts,bhsj->bhtj", kept, value), probabilities
+
+
+def gelu(x):
+    return 0.5 * x * torch.erfc(-x * math.sqrt(0.5))
+
+
+def layer_norm(x, weight, bias, eps):
+    variance, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
+    return torch.addcmul(bias, (x - mean) / (variance + eps).sqrt(), weight)
+
+
+def mean_pool(hidden, mask=None):
+    if mask is None:
+        return hidden.sum(1) / hidden.shape[1]
+    shares = mask / mask.sum(1, keepdim=True)  # (B, T), each row sums to 1
+    return torch.einsum("bt,btd->bd", shares.to(hidden.dtype), hidden)
+
+
+def ranks(x):
+    """Half-way between the first and the last place that each value could have."""
+    x = np.asarray(x)
+    ordered = np.sort(x)
+    return (np.searchsorted(ordered, x, "left") + np.searchsorted(ordered, x, "right") + 1) / 2
+
+
+def linear_schedule(step, warmup, total):
+    up = step / warmup if warmup else 1.0
+    return max(0.0, min(up, (total - step) / max(1, total - warmup)))
+
+
+# %% [markdown]
+# `replaced` of `minisbert/planting.py` puts a function wherever the package holds the original: in its own module, in
+# modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. On three numbers:
+
+# %%
+calls = Counter()
+written = {
+    "bert.attention": attention,
+    "bert.gelu": gelu,
+    "bert.layer_norm": layer_norm,
+    "pooling.mean_pool": mean_pool,
+    "metrics.ranks": ranks,
+    "train.linear_schedule": linear_schedule,
+}
+pieces = {master: counted(function, master, calls) for master, function in written.items()}
+x = torch.tensor([-1.0, 0.0, 2.0])
+before = bert.gelu(x)
+with grafted(pieces):
+    within = bert.gelu(x)
+after = bert.gelu(x)
+print(before, within, after, dict(calls), sep="\n")
+assert calls["bert.gelu"] == 1, "only in between it was ours"
+assert largest_difference(within, before) < 1e-6, "the same numbers"
+assert torch.equal(before, after), "and the package is as it was"
+
+# %% [markdown]
+# ## Three instruments
+#
+# The layers of MiniLM on the golden batch, the ten losses of lesson 12, and Spearman on 100 pairs. Everything goes
+# through `forward`: `encode` would use its fused copy of the encoder (lesson 13), and none of your code.
+
+# %%
+reference = golden("minilm")
+pairs = load_scored_pairs("stsb", "test")[::14][:100]
+texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+
+
+def layers():
+    """The largest difference from the reference's hidden states, all layers."""
+    real = reference["mask"]
+    with torch.no_grad():
+        states = encoder.bert.hidden_states(reference["ids"], real)
+    return max(largest_difference(h[real], reference[f"hidden.{i}"][real]) for i, h in enumerate(states))
+
+
+def ten_losses():
+    """The largest difference from the reference's ten losses."""
+    return next(found.largest for found in CHECKS["training_trace"]() if found.name == "10 losses")
+
+
+def score():
+    """Spearman x 100 on the pairs."""
+    ids = encoder.tokenizer.encode(texts).ids
+    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+    vectors = torch.empty(len(ids), encoder.width)  # (2 N, D)
+    with torch.no_grad():
+        for rows in (order[start : start + 20] for start in range(0, len(order), 20)):
+            vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
+    cosines = losses.cosine(*vectors.chunk(2)).numpy()
+    return 100 * metrics.spearman(cosines, [pair.score for pair in pairs])
+
+
+right_score = score()
+calls.clear()
+with grafted(pieces):
+    found = layers(), ten_losses(), score()
+print(f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.4f} (the package's {right_score:.4f})")
+print(*(f"  {master:24} called {times:,} times" for master, times in calls.items()), sep="\n")
+assert found[0] <= HIDDEN, "the layers of MiniLM, on hand-written pieces"
+assert found[1] <= 1e-9, "ten losses: so the gradients are right, too"
+assert abs(found[2] - right_score) < 0.01, "and the score"
+assert set(calls) == set(pieces), "every piece was really used; else the green would mean nothing"
+
+# %% [markdown]
+# That is what `python -m lessons.check graft` does with *your* files in `lessons/mine/`: it grades them, takes what
+# passes, and runs these instruments on all 1,379 pairs. What have you got so far?
+
+# %%
+progress = Progress()
+yours = [piece.master for piece in PIECES.values() if progress.state(piece) == "passed"]
+print(f"{len(yours)} of {len(PIECES)} pieces are yours" + (f": {', '.join(yours)}" if yours else ", so far"))
+assert set(written) <= set(PIECES), "the six above are among the pieces that you can write"
+
+# %% [markdown]
+# ## The figure
+#
+# Eight mistakes and what each instrument says of them. A dark field: the instrument has noticed.
+#
+# ![Which instrument notices which mistake](figures/15_capstone.png)
+
+# %%
+NAMES = (
+    "no attention mask",
+    "mask of -10",
+    "tanh GELU",
+    "LayerNorm eps 1e-5",
+    "detached probabilities",
+    "mean over pads",
+    "warm-up off by one",
+    "Spearman without tie handling",
+)
+seen = {}
+for name in NAMES:
+    with planted(MISTAKES[name]):
+        seen[name] = layers(), ten_losses(), abs(score() - right_score)
+    print(f"{name:30} layers {seen[name][0]:.1e}   losses {seen[name][1]:.1e}   score {seen[name][2]:.3f}")
+bounds = (HIDDEN, 1e-9, 0.1)  # a score that moves by less than a tenth of a point, nobody looks at
+noticed = {name: [value > bound for value, bound in zip(values, bounds, strict=True)] for name, values in seen.items()}
+
+
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(6.5, 3.4), layout="constrained")
+    columns = [f"layers\n> {HIDDEN:g}", "ten losses\n> 1e-9", "Spearman\n> 0.1"]
+    heatmap(axes, [[0.85 * flag for flag in noticed[name]] for name in NAMES], NAMES, columns)
+    axes.set_xticks(range(3), columns, rotation=0, ha="center")
+    axes.set_aspect("auto")
+    for row, name in enumerate(NAMES):
+        for column, form in enumerate((".0e", ".0e", ".2f")):
+            ink = "white" if noticed[name][column] else "black"
+            axes.text(column, row, f"{seen[name][column]:{form}}", ha="center", va="center", color=ink)
+    return drawn
+
+
+figure("15_capstone", draw)
+assert all(any(flags) for flags in noticed.values()), "together they miss none of these"
+assert not any(all(flags[column] for flags in noticed.values()) for column in range(3)), "none is enough alone"
+assert noticed["detached probabilities"] == [False, True, False], "a wrong gradient: only training tells"
+assert noticed["tanh GELU"][0], "a wrong function: the layers tell,"
+assert not noticed["tanh GELU"][2], "and the score does not"
+
+# %% [markdown]
+# Look down the last column. Most people who port a model check its score, see 82.0, and go home.
+#
+# ## Predict, then run
+#
+# **1.** With all six pieces grafted, does `same_as_master` (lesson 13) still let the fused encoder stand in?
+
+# %%
+with grafted(pieces):
+    same = same_as_master(encoder.bert)
+print(same)
+assert same, "yes: it asks for equal numbers, not for equal code. So encode would not have called your attention once"
+
+# %% [markdown]
+# **2.** A piece that is right and slow: `attention` with Python loops, as `one_head` in lesson 05. How many times would
+# its innermost line run for one sentence of 14 tokens in MiniLM? (6 layers, 12 heads, K = 32; scores and contexts.)
+
+# %%
+print(f"{6 * 12 * 14 * 14 * 32 * 2:,}")
+assert 6 * 12 * 14 * 14 * 32 * 2 == 903_168, "a second or so in Python; graft --pairs 20 is for such pieces"
+
+# %% [markdown]
+# ## Break it
+#
+# Now lose a bug. Somebody wrote the einsum of the scores with two letters exchanged, "bhst" for "bhts". No shape is
+# wrong, for s and t run over the same sentence. Every row still sums to 1.
+
+
+# %%
+def attention_with_typo(query, key, value, mask=None, dropout=0.0):
+    scores = torch.einsum("bhtj,bhsj->bhst", query, key) * query.shape[-1] ** -0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    probabilities = scores.softmax(-1)
+    return torch.einsum("bhts,bhsj->bhtj", probabilities, value), probabilities
+
+
+with grafted(pieces | {"bert.attention": attention_with_typo}):
+    found = layers(), ten_losses(), score()
+print(f"layers {found[0]:.1e}, losses {found[1]:.1e}, score {found[2]:.2f} (right {right_score:.2f})")
+assert found[0] > HIDDEN, "the layers say no,"
+assert found[1] > 1e-9, "the losses say no,"
+assert found[2] > 10, "and yet the score is not nothing: the residual path carries the words past attention"
+
+# %% [markdown]
+# Three instruments say that something is wrong; none says what. So: every intermediate result, ours beside theirs, and
+# the first one that differs.
+
+# %%
+inputs = inputs_of(encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
+truth = our_states(encoder, inputs)  # the package's, which lesson 07 has compared with transformers
+tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in truth}
+
+
+def states_with(chosen):
+    with grafted(chosen):
+        return our_states(encoder, inputs)
+
+
+ported = states_with(pieces | {"bert.attention": attention_with_typo})
+rows = compare(truth, ported, inputs["mask"], tolerances)
+print_rows(rows[:4])
+assert first_divergence(rows).name == "layers.0.attention", "embeddings and their LayerNorm agree: it is in attention"
+
+# %% [markdown]
+# And the known mistakes, one after the other on our side, until everything is equal.
+
+
+# %%
+def again():
+    return compare(our_states(encoder, inputs), ported, inputs["mask"], tolerances)
+
+
+whole, part = suspects(rows, again)
+print(explain(rows, whole, part, list(truth)))
+assert whole == ["q and k swapped"], "score[t, s] with t and s exchanged is q and k exchanged: the same numbers"
+
+# %% [markdown]
+# **Two bugs at once.** The same typo, and somewhere else tanh for erf. Now no single mistake explains everything.
+
+
+# %%
+def tanh_gelu(x):
+    return torch.nn.functional.gelu(x, approximate="tanh")
+
+
+ported = states_with(pieces | {"bert.attention": attention_with_typo, "bert.gelu": tanh_gelu})
+rows = compare(truth, ported, inputs["mask"], tolerances)
+whole, part = suspects(rows, again)
+print(explain(rows, whole, part, list(truth)))
+assert whole == [], "none alone"
+assert part == {"q and k swapped": "layers.0"}, "with this one at least the first attention agrees"
+ported = states_with(pieces | {"bert.gelu": tanh_gelu})  # the first is repaired; look again
+rows = compare(truth, ported, inputs["mask"], tolerances)
+whole, part = suspects(rows, again)
+print(explain(rows, whole, part, list(truth)))
+assert whole == ["tanh GELU"], "one at a time, from the front"
+
+# %% [markdown]
+# ## From text to Spearman, file by file
+#
+# Which files of the package does a number go through? Not from memory: Python itself can tell, for it reports every
+# call. In the order of the first call of the computation; beside each file the calls while the model is loaded and
+# while the score is computed, the lessons that step through it, and how many of its pieces are yours.
+
+# %%
+PACKAGE = str(ROOT / "minisbert")
+
+
+def files_of(run):
+    """What ``run()`` returns, and the package's files in the order of their first call, with the number of calls."""
+    files = Counter()
+
+    def listen(frame, event, _):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            files[Path(path).name] += 1
+
+    sys.setprofile(listen)
+    try:
+        return run(), files
+    finally:
+        sys.setprofile(None)
+
+
+encoder, loading = files_of(lambda: SentenceEncoder.load("all-MiniLM-L6-v2"))
+profiled, computing = files_of(score)
+taught = {}
+for path in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py")):
+    for name in re.findall(r"`minisbert/(\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
+        taught.setdefault(name, []).append(path.stem[:2])
+print(f"{'file':16}{'load':>6}{'compute':>9}   {'lessons':14}{'pieces':>7}{'yours':>7}")
+for name in computing | loading:
+    here = [piece.master for piece in PIECES.values() if f"{piece.module}.py" == name]
+    where = " ".join(taught.get(name, ["house"]))
+    print(f"{name:16}{loading[name]:6}{computing[name]:9}   {where:14}{len(here):7}{len({*here} & {*yours}):7}")
+way = ["tokenizer.py", "data.py", "bert.py", "pooling.py", "losses.py", "metrics.py"]
+assert abs(profiled - right_score) < 1e-9, "listening changes nothing"
+assert sorted(way, key=list(computing).index) == way, "the files of the way, in the order of the way"
+assert set(way) <= set(taught), "and a lesson for each of them"
+assert {"checkpoint.py", "dialects.py"} <= set(loading) & set(taught), "and for the way of the weights"
+
+# %% [markdown]
+# Marked *house* is what any program needs: files, messages, where things stand. The rest you have read, line by line,
+# and most of it you can write. That was the plan.
+#
+# ## Exercises
+#
+# 1. Write the typo into your own file in `lessons/mine/`, and run `python -m lessons.check run 05`, then `graft`. What
+#    does the grader call it, and what does graft do with it?
+# 2. Draw a mistake with `random.choice` that you do not look at, plant it in a friend's checkout, and give them only
+#    `python -m minisbert.trace`. How long do they need?
+# 3. Find a mistake that none of the three instruments notices. (What do they never do? Long texts, batches of one,
+#    token types, dropout.) Then write the check that would.
+# 4. Port the encoder to another framework, dump every intermediate result under the same names, and let
+#    `python -m minisbert.trace --against yours.safetensors` speak.
+# 5. Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces of its own, so there is no
+#    `python -m lessons.check start 15`.
+#
+# ## Sources
+#
+# - Reimers and Gurevych 2019, *Sentence-BERT*. All of it: you can now.
+# - Sculley et al. 2015, *Hidden technical debt in machine learning systems*: why silent errors are the expensive ones.
+# - Karpathy 2019, *A recipe for training neural networks*: "neural net training fails silently".
