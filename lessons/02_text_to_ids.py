@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/tokenizer.py` and `minisbert/wordpiece.py`. About 40 minutes. You will write WordPiece out by hand and prove that it
-# gives the same ids as the library on every sentence of the STS Benchmark.
+# Steps through `minisbert/tokenizer.py` and `minisbert/wordpiece.py`. About 40 minutes. You will write WordPiece out by
+# hand and prove that it gives the same ids as the library on every sentence of the STS Benchmark.
 
 # %%
 import unicodedata
