@@ -21,7 +21,10 @@ from minisbert.encoder import SentenceEncoder
 from minisbert.heads import siamese
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.optimizer import AdamW, adamw_step
-from minisbert.state import Progress, load_state, random_state, save_state, set_random_state
+from minisbert.state import RunState, load_state, random_state, save_state, set_random_state
+
+threads = torch.get_num_threads()
+torch.set_num_threads(1)  # matrices this small gain nothing from a second core, and wait for it where it is busy
 
 # %% [markdown]
 # ## The question
@@ -162,7 +165,7 @@ with tempfile.TemporaryDirectory() as folder:
     state = Path(folder) / "state"
     model, optimizer = begin(seed=0)
     advance(model, optimizer, 4)
-    save_state(state, model, optimizer, random_state(cpu), Progress(step=4), data="the five pairs")
+    save_state(state, model, optimizer, random_state(cpu), RunState(step=4), data="the five pairs")
     print([f"{file.name}, {file.stat().st_size:,} bytes" for file in sorted(state.iterdir())])
 
     continued = {}
@@ -397,6 +400,7 @@ difference = mistaken.mean() - scores["linear"].mean()
 print(f"right {scores['linear'].mean():.2f}, wrong {mistaken.mean():.2f}; deviation {scores['linear'].std(ddof=1):.2f}")
 assert abs(difference) < scores["linear"].std(ddof=1), "one run could not tell them apart"
 assert largest_difference(mistaken, scores["linear"]) > 0, "though every single number is another"
+torch.set_num_threads(threads)
 
 # %% [markdown]
 # A score is a thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to
