@@ -189,7 +189,7 @@ def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9
 
 @mistake(optimizer, "adamw_step", "decay without lr", "the parameter shrinks by the whole decay, not by lr times it")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, step, lr, weight_decay / lr, betas, eps)
+    return _step(parameter * (1 - weight_decay), gradient, mean, square, step, lr, 0.0, betas, eps)
 
 
 @mistake(optimizer, "adamw_step", "averages not corrected", "the running means are used as if they had not begun at 0")
