@@ -62,18 +62,18 @@ def adamw(parameters: list, lr: float, weight_decay: float) -> torch.optim.Optim
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)  # fused: all in one kernel
 
 
-PART_TOKENS = 768  # of a step that is computed in parts: no slower on a CPU, and memory no longer grows with the batch
+PART_TOKENS = 768  # of a process, for a step in parts: no slower on a CPU, and memory no longer grows with the batch
 
 
-def parts(rows: list[int], task: Task, options: argparse.Namespace, device: torch.device) -> list[list[int]]:
+def parts(rows: list[int], task: Task, options: argparse.Namespace, ours: Team) -> list[list[int]]:
     """The rows of a step in parts that are computed one after the other, their gradients added up.
 
     ``--accumulate`` of them; unless it is given, on a CPU as many as a long batch needs. The whole in one part where
     its loss is not the mean of its rows' losses.
     """
     count = options.accumulate or 1
-    if options.accumulate is None and task.separable and device.type == "cpu":
-        count = math.ceil(sum(task.lengths[row] for row in rows) / PART_TOKENS)
+    if options.accumulate is None and task.separable and ours.device.type == "cpu":
+        count = math.ceil(sum(task.lengths[row] for row in rows) / (PART_TOKENS * ours.size))
     size = math.ceil(len(rows) / count)
     return [rows[start : start + size] for start in range(0, len(rows), size)]
 
@@ -144,7 +144,7 @@ def train(options: argparse.Namespace, ours: Team) -> None:
                             group["lr"] = group["peak"] * share
                         optimizer.zero_grad()
                         loss = 0.0
-                        for part in parts(rows, task, options, ours.device):
+                        for part in parts(rows, task, options, ours):
                             with autocast(encoder.bert, dtype):
                                 outputs = network(ours.share(part))  # (b, ...)
                             outputs = ours.gather(outputs, len(part))  # (B, ...)

@@ -24,6 +24,7 @@ from minisbert.data import read_scored_pairs
 from minisbert.encoder import SentenceEncoder
 from minisbert.options import parse
 from minisbert.pair_model import PairModel
+from minisbert.team import Team
 from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, parts
 from tests import toys
 from tests.conftest import ROOT
@@ -709,23 +710,27 @@ def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
     assert not (tmp_path / "r").exists()
 
 
+ALONE, ON_GPU = Team(0, 1, torch.device("cpu")), Team(0, 1, torch.device("cuda"))
+
+
 @pytest.mark.parametrize(
-    ("accumulate", "separable", "device", "expected"),
+    ("accumulate", "separable", "ours", "expected"),
     [
-        ("1", True, "cpu", [6]),
-        ("2", True, "cpu", [3, 3]),
-        ("4", True, "cuda", [2, 2, 2]),
-        ("9", True, "cpu", [1] * 6),
-        (None, True, "cpu", [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
-        (None, True, "cuda", [6]),
-        (None, False, "cpu", [6]),
+        ("1", True, ALONE, [6]),
+        ("2", True, ALONE, [3, 3]),
+        ("4", True, ON_GPU, [2, 2, 2]),
+        ("9", True, ALONE, [1] * 6),
+        (None, True, Team(0, 2, torch.device("cpu")), [3, 3]),
+        (None, True, ALONE, [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
+        (None, True, ON_GPU, [6]),
+        (None, False, ALONE, [6]),
     ],
 )
-def test_parts_of_a_batch_by_hand(accumulate, separable, device, expected):
+def test_parts_of_a_batch_by_hand(accumulate, separable, ours, expected):
     rows = [11, 4, 7, 0, 9, 2]
     task = SimpleNamespace(lengths=[300] * 12, separable=separable)
     options = parse([] if accumulate is None else ["--accumulate", accumulate])
-    found = parts(rows, task, options, torch.device(device))
+    found = parts(rows, task, options, ours)
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
