@@ -7,6 +7,7 @@ student would try, not what somebody who is at war with the grader can think of:
 
 import ast
 import builtins
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,11 +22,11 @@ ALLOWED = set(
     "bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics string "
     "torch typing unicodedata".split()
 )
-# ways out of the file: to other modules, to frames, to files
-FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals breakpoint input".split())
-FORBIDDEN_ATTRIBUTES = set(
-    "sys os builtins importlib inspect ctypes subprocess load hub fromfile memmap loadtxt genfromtxt "
-    "tb_frame f_back f_globals f_locals gi_frame cr_frame".split()
+# ways out of the file: to other modules (torch and numpy hold many), to frames, to files
+FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals setattr delattr breakpoint input".split())
+FORBIDDEN_ATTRIBUTES = (
+    set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "select", "trace"}  # these are fair
+    | set("load hub fromfile memmap loadtxt genfromtxt tb_frame f_back f_globals f_locals gi_frame cr_frame".split())
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__"}
 
@@ -76,6 +77,8 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]]) -
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
         own = isinstance(node.value, ast.Name) and node.value.id == "self"  # the module's parts, whatever their names
+        if not own and not isinstance(node.ctx, ast.Load):
+            return f"{ast.unparse(node)} is set: nothing outside is to be changed"
         return None if own and not node.attr.startswith("__") else name_objection(node.attr, refused)
     if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
         return f"{node.id} leads out of this file"

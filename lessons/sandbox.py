@@ -56,9 +56,8 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
                 if "result" in message:
                     results[message["result"]["master"]] = Result(**message["result"])
         except queue.Empty:
-            return busy, f"still running after {limit:g} seconds: a loop that never ends?"
-        finally:
             child.kill()
+            return busy, f"still running after {limit:g} seconds: a loop that never ends?"
         code = child.wait()
     name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return busy, f"it ended the process ({name})"
@@ -74,6 +73,7 @@ def _forward(stream: Any, lines: queue.Queue[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: the parent says what there is to say
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
 

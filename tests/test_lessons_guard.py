@@ -39,6 +39,9 @@ GELU = "def gelu(x):\n    {}\n"
         ("from torch import sys", "return x", "sys leads out"),
         ("import torch", "return torch.load('golden')", "load leads out"),
         ("import torch", "return torch.erf.__globals__", "__globals__ leads out"),
+        ("import torch", "return torch.serialization.pickle.loads(x)", "pickle leads out"),
+        ("import torch", "torch.Tensor.abs = torch.zeros_like", "torch.Tensor.abs is set: nothing outside"),
+        ("import torch", "setattr(torch, 'erf', None)", "setattr leads out"),
     ],
 )
 def test_refused_by_reading(head, body, says):
@@ -60,7 +63,7 @@ def test_what_stands_in_one_piece_concerns_that_piece_alone():
         (6, "import math, torch\ndef gelu(x):\n    return x * (1 + torch.erf(x / math.sqrt(2))) / 2\n"),
         (4, "class Embeddings:\n    def forward(self, ids, token_types):\n        return self.norm(self.layer_norm)\n"),
         (11, "from minisbert.losses import cosine, cosine_matrix\n"),
-        (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax\n"),
+        (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax, np.array, np.trace\n"),
     ],
 )
 def test_what_is_fair_passes(lesson, text):

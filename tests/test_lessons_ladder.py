@@ -189,6 +189,31 @@ def test_the_rung_that_fails(master, function, rung, says):
     assert all(holds for _, holds, _ in result.rungs[:-1])
 
 
+class AgreesTensor(torch.Tensor):
+    """Says that it is the reference, whatever one asks."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return torch.zeros(())
+
+
+class AgreesFloat(float):
+    def __sub__(self, other):
+        return 0.0
+
+
+@pytest.mark.parametrize(
+    ("master", "function", "says"),
+    [
+        ("bert.gelu", lambda x: x.as_subclass(AgreesTensor), "returns a AgreesTensor, not a tensor"),
+        ("metrics.pearson", lambda x, y: AgreesFloat(2.0), "returns a AgreesFloat, not a number"),
+        ("wordpiece.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
+    ],
+)
+def test_a_class_of_ones_own_that_equals_everything(master, function, says):
+    assert says in climb(PIECES[master], function).rungs[-1][2]
+
+
 def test_an_exception_is_told_with_its_line():
     def broken(x):
         return x @ x @ x
