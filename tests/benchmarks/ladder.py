@@ -1,0 +1,189 @@
+"""The speed ladder: from batches padded to 128 tokens to bfloat16, one change a step.
+
+    python -m tests.benchmarks.ladder                        the 2,758 sentences of STS-B test: about four minutes
+    python -m tests.benchmarks.ladder --limit 300 --rounds 1
+
+Every step computes the same vectors. All of them take turns, so that a machine that gets slower meets all alike;
+sentences a second are the median of the rounds. The texts are tokenized before the clock starts. As in the commands,
+freed memory is kept (``device.keep_freed_memory``), from the first step on.
+"""
+
+import argparse
+import copy
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.bert import Bert
+from minisbert.console import run_command, say
+from minisbert.data import load_scored_pairs, pad_batch
+from minisbert.device import bfloat16_hardware, keep_freed_memory
+from minisbert.encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.inference import FastBert, budgeted_batches, evaluating, linear
+
+BATCH, PADDED = 32, 128
+
+# ------------------------------------------------------------------------- which texts share a batch
+
+
+def as_they_come(lengths: list[int]) -> list[list[int]]:
+    """Batches of 32 rows."""
+    return [list(range(start, min(start + BATCH, len(lengths)))) for start in range(0, len(lengths), BATCH)]
+
+
+def sorted_by_length(lengths: list[int]) -> list[list[int]]:
+    """The longest 32 together, then the next: rows of a batch are nearly of one length."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    return [[order[i] for i in rows] for rows in as_they_come(lengths)]
+
+
+def of_one_length(lengths: list[int]) -> list[list[int]]:
+    """As many rows of one length as make 2,048 tokens: nothing to pad, nothing to mask."""
+    return budgeted_batches(lengths, BATCH_TOKENS)
+
+
+# ------------------------------------------------------------------------------------ how it is padded
+
+
+def to_128(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """Ids (B, 128) and mask (B, 128), however short the texts."""
+    ids = torch.tensor([row[:PADDED] + [0] * (PADDED - len(row)) for row in rows])
+    return ids, torch.arange(PADDED) < torch.tensor([[len(row)] for row in rows])
+
+
+def to_the_longest(rows: list[list[int]]) -> tuple[Tensor, Tensor | None]:
+    """Ids (B, T) and mask (B, T), T the longest text of the batch; no mask where all are of one length."""
+    return pad_batch(rows, pad_id=0)
+
+
+# --------------------------------------------------------------------------------- how it is computed
+
+
+def as_written(bert: Bert) -> Callable:
+    """The formulas of ``bert.py``."""
+    return bert
+
+
+def linear_by_onednn(bert: Bert) -> Callable:
+    """The same formulas, the linear layers by oneDNN's matrix product instead of torch's."""
+    bert = copy.deepcopy(bert)
+    for module in bert.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = partial(linear, weight=module.weight, bias=module.bias)
+    return bert
+
+
+def fused(bert: Bert) -> Callable:
+    """Layer norm, GELU and attention in one operation each as well."""
+    return FastBert(bert, torch.float32)
+
+
+def in_bfloat16(bert: Bert) -> Callable:
+    """The same with 16 bits a number instead of 32."""
+    return FastBert(bert, torch.bfloat16)
+
+
+# ----------------------------------------------------------------------------------------- the ladder
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    batches: Callable[[list[int]], list[list[int]]]
+    pad: Callable[[list[list[int]]], tuple[Tensor, Tensor | None]]
+    compute: Callable[[Bert], Callable]
+
+
+STEPS = [
+    Step("padded to 128 tokens", as_they_come, to_128, as_written),
+    Step("padded to the longest of the batch", as_they_come, to_the_longest, as_written),
+    Step("sorted by length", sorted_by_length, to_the_longest, as_written),
+    Step("batches of one length, no mask", of_one_length, to_the_longest, as_written),
+    Step("linear layers by oneDNN", of_one_length, to_the_longest, linear_by_onednn),
+    Step("layer norm, GELU, attention fused", of_one_length, to_the_longest, fused),
+    Step("bfloat16", of_one_length, to_the_longest, in_bfloat16),
+]
+
+
+def vectors_of(step: Step, encoder: SentenceEncoder, bert: Callable, ids: list[list[int]]) -> Tensor:
+    """What ``SentenceEncoder.encode`` does, as this step does it: (N, D)."""
+    vectors = torch.empty(len(ids), encoder.width)
+    with evaluating(encoder):
+        for rows in step.batches([len(row) for row in ids]):
+            tokens, mask = step.pad([ids[row] for row in rows])  # (B, T)
+            pooled = encoder.pool(bert(tokens, mask), mask)  # (B, D)
+            vectors[rows] = nn.functional.normalize(pooled)
+    return vectors
+
+
+def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list[dict]:
+    """A row for each step: sentences a second, the ratio to the step before, the largest difference from the first."""
+    able, reason = bfloat16_hardware(encoder.device)
+    if not able:
+        say(f"without bfloat16: {reason}")
+    steps = STEPS if able else STEPS[:-1]
+    seconds: list[list[float]] = [[] for _ in steps]
+    differences = [0.0] * len(steps)
+    computed = [step.compute(encoder.bert) for step in steps]
+    for step, bert in zip(steps, computed, strict=True):
+        vectors_of(step, encoder, bert, ids[:BATCH])  # the first time is another one
+    first: Tensor | None = None
+    for _ in range(rounds):
+        for i, step in enumerate(steps):
+            started = time.perf_counter()
+            vectors = vectors_of(step, encoder, computed[i], ids)
+            seconds[i].append(time.perf_counter() - started)
+            first = vectors if first is None else first
+            differences[i] = (vectors - first).abs().max().item()
+    rows = []
+    for step, times, difference in zip(steps, seconds, differences, strict=True):
+        rate = len(ids) / statistics.median(times)
+        ratio = rate / rows[-1]["sentences_per_second"] if rows else 1.0
+        rows.append(
+            {
+                "step": step.name,
+                "sentences_per_second": rate,
+                "ratio": ratio,
+                "difference": difference,
+                "seconds": times,
+            }
+        )
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.ladder",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--limit", type=int, help="only so many sentences (default: all 2,758)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all steps (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    options = parser.parse_args(arguments)
+
+    keep_freed_memory()
+    pairs = load_scored_pairs("stsb", "test")
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    encoder = SentenceEncoder.load(options.model)
+    ids = encoder.tokenizer.encode(texts[: options.limit]).ids
+    rows = measure(encoder, ids, options.rounds)
+    if options.json:
+        print(json.dumps({"sentences": len(ids), "threads": torch.get_num_threads(), "steps": rows}))
+        return
+    print(f"{len(ids):,} sentences, {sum(map(len, ids)):,} tokens, {torch.get_num_threads()} threads\n")
+    print(f"{'step':<36}{'sentences/s':>12}{'x before':>10}{'x first':>9}{'difference':>12}")
+    for row in rows:
+        rate, first = row["sentences_per_second"], rows[0]["sentences_per_second"]
+        print(f"{row['step']:<36}{rate:>12,.0f}{row['ratio']:>10.2f}{rate / first:>9.2f}{row['difference']:>12.1e}")
+
+
+if __name__ == "__main__":
+    run_command(main)
