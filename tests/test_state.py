@@ -125,6 +125,17 @@ def test_the_fingerprint_tells_rows_apart(other):
 # ---------------------------------------------------------------------------------------- interrupts
 
 
+@pytest.fixture
+def listening():
+    """As in a terminal: a shell's background jobs, and all they start, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+pytestmark = pytest.mark.usefixtures("listening")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_waits_for_what_is_held(number):
     done = []
