@@ -11,7 +11,7 @@ runs/NAME/results.json     scores before and after, once it is finished
 import argparse
 import json
 import shutil
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -164,7 +164,9 @@ class Run:
     def stopped(self) -> None:
         """Before its time: nothing is lost."""
         self.line.clear()
-        if self.team.leader:
+        if not self.team.leader:
+            return
+        with suppress(KeyboardInterrupt), self.held():  # one that comes now is asked and answered already
             self.save()
             self.task.model.save(self.out / LAST)
             best = f", the best by dev in {self.out / MODEL}" if (self.out / MODEL).exists() else ""

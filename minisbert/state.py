@@ -156,6 +156,9 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
+        if self.holding:  # within a larger whole
+            yield
+            return
         self.holding = True
         try:
             yield

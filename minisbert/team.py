@@ -108,5 +108,5 @@ def team(device: str) -> Iterator[Team]:
 
 def lost_contact(error: BaseException) -> bool:
     """Is this what gloo or NCCL say when another process is gone?"""
-    words = ("connection closed", "connection reset", "broken pipe", "timed out", "nccl")
+    words = ("connection closed", "connection reset", "broken pipe", "timed out", "timeout", "gloo", "nccl")
     return isinstance(error, RuntimeError) and any(word in str(error).lower() for word in words)

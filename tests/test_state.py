@@ -151,6 +151,20 @@ def test_an_interrupt_waits_for_what_is_held(number):
     assert done == ["the whole step"]
 
 
+def test_what_is_held_within_what_is_held_is_one_whole():
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.held():
+            with interrupts.held():
+                signal.raise_signal(signal.SIGINT)
+            done.append("the rest of the outer one")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["the rest of the outer one"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_comes_at_once_where_nothing_is_held(number):
     with Interrupts() as interrupts:

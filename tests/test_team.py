@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -124,6 +125,7 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, tmp_path):
 def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, tmp_path):
     done = torchrun("die", *run_flags(still), "--epochs", "1000", "--out", str(tmp_path / "run"))
     assert done.returncode != 0
-    assert "process 0 of 2 has lost contact with another one" in done.stderr
-    assert "Traceback" not in done.stderr.split("lost contact")[0]
+    # torchrun stops the others too: whichever comes first, the lost connection or its signal
+    assert "stopped at step" in done.stderr, done.stderr
+    assert re.search("process 0 of 2 has lost contact with another one|\nstopped\n", done.stderr), done.stderr
     assert (tmp_path / "run" / "state" / "state.json").is_file()
