@@ -29,7 +29,7 @@ from minisbert.objectives import load_encoder, make_task
 from minisbert.options import list_recipes, parse
 from minisbert.runs import Run, describe
 from minisbert.tasks import Task
-from minisbert.team import Team, lost_contact, team
+from minisbert.team import Team, leave, lost_contact, team
 
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
@@ -182,6 +182,8 @@ def main(arguments: list[str] | None = None) -> None:
         plot.require()  # now, not after the training
     with team(options.device) as ours:
         train(options, ours)
+    if ours.size > 1:
+        leave()
 
 
 if __name__ == "__main__":
