@@ -19,6 +19,7 @@ from torch.nn.functional import gelu, layer_norm, pad, scaled_dot_product_attent
 
 from minisbert import bert
 from minisbert.bert import Bert, BertConfig
+from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
 
 LONG = 80  # tokens from which torch's attention in tiles is faster in float32: the scores no longer fit the cache
@@ -161,7 +162,7 @@ def same_as_master(model: Bert) -> bool:
 def _same_numbers(pieces: tuple[Callable, ...]) -> bool:
     """Do both encoders agree in float64, on a tiny one with random weights? Asked once for each set of ``pieces``."""
     config = BertConfig(13, 12, 2, 3, 20, max_position_embeddings=2 * LONG)
-    with torch.device("meta"):  # neither memory nor numbers of the caller's random generator
+    with torch.device("meta"), Unfilled():  # neither memory nor numbers of the caller's random generator
         model = Bert(config, pooler=False)
     generator = torch.Generator().manual_seed(0)
     random = {
