@@ -10,10 +10,10 @@ import torch
 from course import figure, largest_difference
 
 from minisbert import metrics
+from minisbert.batching import budgeted_batches
 from minisbert.data import load_scored_pairs, pad_batch
 from minisbert.encoder import SentenceEncoder
 from minisbert.evaluate import similarities
-from minisbert.inference import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.pooling import cls_pool, first_last_pool, max_pool, mean_pool
 

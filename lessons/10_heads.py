@@ -12,9 +12,9 @@ import torch
 from course import figure, largest_difference
 
 from minisbert import heads
+from minisbert.batching import budgeted_batches
 from minisbert.data import load_scored_pairs
 from minisbert.encoder import SentenceEncoder
-from minisbert.inference import budgeted_batches
 from minisbert.losses import mse_loss
 from minisbert.metrics import pearson
 from minisbert.mistakes import MISTAKES, planted

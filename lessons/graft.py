@@ -126,9 +126,10 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
     import torch
 
     from minisbert import losses, metrics, wordpiece
+    from minisbert.batching import budgeted_batches
     from minisbert.console import Progress
     from minisbert.data import load_scored_pairs, pad_batch
-    from minisbert.inference import budgeted_batches, evaluating
+    from minisbert.inference import evaluating
 
     pairs = load_scored_pairs("stsb", "test")[:count]
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]

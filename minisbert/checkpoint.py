@@ -10,12 +10,15 @@ which is a pickle, is converted once, by torch's restricted unpickler:
 import argparse
 import dataclasses
 import pickle
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from minisbert.bert import Bert, BertConfig
 from minisbert.console import InputError, run_command
@@ -61,7 +64,7 @@ def load_bert(folder: str | Path) -> Bert:
     path = folder / "model.safetensors"
     found = read_tensors(path, dialect)
     has_pooler = any(name.startswith(f"{theirs}.") for theirs in dialect.pooler.values() for name in found)
-    with torch.device("meta"):  # no memory and no random numbers for weights that are replaced at once
+    with torch.device("meta"), Unfilled():  # no memory and no random numbers for weights that are replaced at once
         bert = Bert(config, pooler=has_pooler)
     names = dialect.names(config.num_hidden_layers, has_pooler)
     wanted = {names[ours]: tuple(parameter.shape) for ours, parameter in bert.named_parameters()}
@@ -77,6 +80,19 @@ def load_bert(folder: str | Path) -> Bert:
         raise InputError(f"{path} does not fit {folder / 'config.json'}:\n  " + "\n  ".join(problems))
     bert.load_state_dict({ours: found[theirs].float() for ours, theirs in names.items()}, assign=True)
     return bert.eval()
+
+
+class Unfilled(TorchFunctionMode):
+    """While this lasts, ``torch.nn.init`` fills no weights.
+
+    On the device "meta" there is nothing to fill, and yet ``normal_`` would import torch's compiler there, a second's
+    work and 800 modules.
+    """
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
+        return function(*args, **(kwargs or {}))
 
 
 def read_tensors(path: Path, dialect: Dialect) -> dict[str, Tensor]:

@@ -1,31 +1,29 @@
-"""What makes encoding fast: batches of one length, and the encoder once more in fused operations.
+"""What makes encoding fast: texts side by side without pads, and the encoder once more in fused operations.
 
 ``bert.py`` is the master: it says what is computed. Here the same numbers come from one call per step, where the
-master writes every formula out. Three things save most of the time on a CPU, without a second copy of the weights:
+master writes every formula out. Four things save most of the time on a CPU, in float32 without a copy of the weights:
 
+    no pads         all but attention looks at one token at a time: texts of any lengths lie in one long row of tokens
     linear layers   through oneDNN, which is twice as fast as torch's own way to them, GELU in the same pass
     layer norm      in one pass over the numbers, not in six
-    attention       no masks where no row has pads, and the softmax down the columns
+    attention       text by text of one length, without a mask, the softmax down the columns
 """
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, layer_norm, scaled_dot_product_attention
+from torch.nn.functional import gelu, layer_norm, pad, scaled_dot_product_attention
 
 from minisbert import bert
 from minisbert.bert import Bert, BertConfig
+from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
-from minisbert.data import pad_batch
-from minisbert.tokenizer import Tokenizer
 
 LONG = 80  # tokens from which torch's attention in tiles is faster in float32: the scores no longer fit the cache
-CHUNK = 2**20  # characters that are tokenized at once
-ID_BYTES = array("i").itemsize  # of a token in the form in which many texts are kept
+ROWS = 64  # tokens: their number in a batch is rounded up to a multiple of it
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
@@ -54,87 +52,35 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = mode
 
 
-# ----------------------------------------------------------------------------------------- batches
-
-
-def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]:
-    """The texts in order, in lists of about so many characters: what is held at once stays bounded."""
-    chunk, size = [], 0
-    for text in texts:
-        chunk.append(text)
-        size += len(text) + 1
-        if size >= characters:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
-
-
-def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Row numbers in batches, longest first, of at most ``batch_tokens`` tokens with padding.
-
-    Rows of one length stand together, so that most batches need neither pads nor a mask. A batch takes rows of
-    another length only where it would be less than an eighth full without them.
-    """
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    batches: list[list[int]] = []
-    longest = 0  # tokens of the longest row of the current batch: every row is padded to it
-    for row in order:
-        tokens = longest * len(batches[-1]) if batches else 0
-        worth_its_while = tokens * 8 >= batch_tokens
-        if not batches or tokens + longest > batch_tokens or (worth_its_while and lengths[row] < longest):
-            batches.append([])
-            longest = lengths[row]
-        batches[-1].append(row)
-    return batches
-
-
-def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], int]:
-    """Every text's ids as bytes, and how many texts had to be cut.
-
-    Bytes are keys of a dict, which finds texts of the same tokens, and take a tenth of the room that lists take.
-    """
-    keys: list[bytes] = []
-    truncated = 0
-    for chunk in chunks(texts):
-        encoded = tokenizer.encode(chunk)
-        keys += [array("i", ids).tobytes() for ids in encoded.ids]
-        truncated += encoded.truncated
-    return keys, truncated
-
-
-def batches(
-    keys: Sequence[bytes], batch_tokens: int, pad_id: int, device: torch.device
-) -> Iterator[tuple[list[bytes], Tensor, Tensor | None]]:
-    """Batch after batch, longest first: its keys, ids (B, T), and mask (B, T) or None where nothing was padded."""
-    for rows in budgeted_batches([len(key) // ID_BYTES for key in keys], batch_tokens):
-        chosen = [keys[row] for row in rows]
-        ids, mask = pad_batch([memoryview(key).cast("i") for key in chosen], pad_id)
-        yield chosen, ids.to(device), None if mask is None else mask.to(device)
-
-
 # ----------------------------------------------------------------------------- the fused operations
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor, with_gelu: bool = False) -> Tensor:
     """x W^T + b, and GELU of it where asked: x (..., in), weight (out, in), bias (out,) -> (..., out)."""
     if ONEDNN and x.device.type == "cpu" and x.dtype in (torch.float32, torch.bfloat16):
-        # the operation that torch.compile chooses for the same layer; the weights stay as they lie
+        # the operation that torch.compile chooses for the same layer
         post, algorithm = ("gelu", "none") if with_gelu else ("none", "")  # "none": the exact GELU, not tanh's
         return torch.ops.mkldnn._linear_pointwise(x, weight, bias, post, [], algorithm)
     x = nn.functional.linear(x, weight, bias)
     return gelu(x) if with_gelu else x
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """``bert.attention`` without its probabilities: query, key and value (B, H, T, K), mask (B, T) -> (B, H, T, K)."""
+def prepared(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A layer's parameter in ``dtype``: itself, where it is so already. bfloat16 is a copy anyway, and a matrix is then
+    laid out as oneDNN reads it fastest."""
+    copied = weight.to(dtype)
+    if ONEDNN and dtype == torch.bfloat16 and weight.ndim == 2 and weight.device.type == "cpu":
+        return torch.ops.mkldnn._reorder_linear_weight(copied)
+    return copied
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """``bert.attention`` without a mask, and without its probabilities: all (B, H, T, K) -> (B, H, T, K)."""
     long = query.shape[-2] > LONG and query.dtype != torch.bfloat16
     if long or query.device.type != "cpu":
-        return scaled_dot_product_attention(query, key, value, None if mask is None else mask[:, None, None, :])
+        return scaled_dot_product_attention(query, key, value)
     scores = key @ query.mT  # (B, H, S, T), the transpose of the master's
     scores *= query.shape[-1] ** -0.5
-    if mask is not None:
-        scores.masked_fill_(~mask[:, None, :, None], float("-inf"))
     # subtle: down the columns, where a CPU takes many of them at a time; a row of 14 numbers it would take one by one
     return scores.softmax(dim=-2).mT @ value  # (B, H, T, K)
 
@@ -153,23 +99,33 @@ class FastBert:
         self.model = model
         self.dtype = dtype
         self.layers = [
-            {name: parameter.detach().to(dtype) for name, parameter in layer.named_parameters()}
+            {name: prepared(parameter.detach(), dtype) for name, parameter in layer.named_parameters()}
             for layer in model.layers
         ]
 
-    def __call__(self, ids: Tensor, mask: Tensor | None = None, trace: dict[str, Tensor] | None = None) -> Tensor:
-        """ids (B, T), mask (B, T) -> (B, T, D); ``trace`` gets every layer's output, as in ``Bert.forward``."""
-        self.model._check(ids, mask, None)
-        trace = {} if trace is None else trace
-        states = self.model.embeddings(ids, None)  # (B, T, D)
-        x = states.to(self.dtype)
-        for i, weights in enumerate(self.layers):
-            x = self.layer(x, mask, weights)
-            trace[f"layers.{i}"] = x.to(states.dtype)
-        return x.to(states.dtype)
+    def __call__(self, groups: Sequence[Tensor], trace: dict[str, list[Tensor]] | None = None) -> list[Tensor]:
+        """Groups of texts of one length, ids (B, T) each -> hidden states (B, T, D) each.
 
-    def layer(self, x: Tensor, mask: Tensor | None, weights: dict[str, Tensor]) -> Tensor:
-        """One ``bert.Layer``: x (B, T, D), mask (B, T) -> (B, T, D)."""
+        All tokens of all groups go through the layers together, M of them. ``trace`` gets every layer's output.
+        """
+        for ids in groups:
+            self.model._check(ids, None, None)
+        states = torch.cat([self.model.embeddings(ids, None).flatten(0, 1) for ids in groups])  # (M, D)
+
+        def apart(x: Tensor) -> list[Tensor]:
+            parts = x[: len(states)].to(states.dtype).split([ids.numel() for ids in groups])
+            return [part.view(*ids.shape, -1) for part, ids in zip(parts, groups, strict=True)]
+
+        # subtle: oneDNN writes and keeps a program for every M that it meets, a quarter of a megabyte; so few are met
+        x = pad(states.to(self.dtype), (0, 0, 0, -len(states) % (8 if len(states) < ROWS else ROWS)))
+        for i, weights in enumerate(self.layers):
+            x = self.layer(x, [ids.shape for ids in groups], weights)
+            if trace is not None:
+                trace[f"layers.{i}"] = apart(x)
+        return apart(x)
+
+    def layer(self, x: Tensor, shapes: Sequence[tuple[int, int]], weights: dict[str, Tensor]) -> Tensor:
+        """One ``bert.Layer``: x (M, D), the tokens of groups of the shapes (B, T) one behind the other -> (M, D)."""
 
         def project(name: str, x: Tensor, with_gelu: bool = False) -> Tensor:
             return linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"], with_gelu)
@@ -178,13 +134,18 @@ class FastBert:
             weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
             return layer_norm(x, weight.shape, weight, bias, self.model.config.layer_norm_eps)
 
-        def heads(x: Tensor) -> Tensor:
-            return x.unflatten(-1, (self.model.config.num_attention_heads, -1)).transpose(1, 2)  # (B, H, T, K)
+        query, key, value = (project(f"attention.{name}", x) for name in ("query", "key", "value"))  # (M, D)
+        context = torch.zeros_like(x)  # (M, D)
+        start = 0
+        for texts, tokens in shapes:
 
-        query, key, value = (heads(project(f"attention.{name}", x)) for name in ("query", "key", "value"))
-        context = attention(query, key, value, mask).transpose(1, 2).flatten(-2)  # (B, T, D)
+            def heads(x: Tensor, rows: slice = slice(start, start + texts * tokens), shape=(texts, tokens)) -> Tensor:
+                return x[rows].view(*shape, self.model.config.num_attention_heads, -1).transpose(1, 2)  # (B, H, T, K)
+
+            heads(context).copy_(attention(heads(query), heads(key), heads(value)))
+            start += texts * tokens
         x = norm("attention_norm", x + project("attention.output", context))
-        up = project("feed_forward.up", x, with_gelu=True)  # (B, T, F)
+        up = project("feed_forward.up", x, with_gelu=True)  # (M, F)
         return norm("feed_forward_norm", x + project("feed_forward.down", up))
 
 
@@ -210,7 +171,7 @@ def same_as_master(model: Bert) -> bool:
 def _same_numbers(pieces: tuple[Callable, ...]) -> bool:
     """Do both encoders agree in float64, on a tiny one with random weights? Asked once for each set of ``pieces``."""
     config = BertConfig(13, 12, 2, 3, 20, max_position_embeddings=2 * LONG)
-    with torch.device("meta"):  # neither memory nor numbers of the caller's random generator
+    with torch.device("meta"), Unfilled():  # neither memory nor numbers of the caller's random generator
         model = Bert(config, pooler=False)
     generator = torch.Generator().manual_seed(0)
     random = {
@@ -219,16 +180,11 @@ def _same_numbers(pieces: tuple[Callable, ...]) -> bool:
     }
     model.load_state_dict(random, assign=True)
     model.eval()
-    fast = FastBert(model, torch.float64)
+    groups = [torch.randint(config.vocab_size, shape, generator=generator) for shape in ((3, 5), (2, LONG + 1))]
     with torch.no_grad():
-        for tokens in (5, LONG + 1):
-            ids = torch.randint(config.vocab_size, (3, tokens), generator=generator)  # (3, T)
-            mask = torch.arange(tokens) < torch.tensor([[tokens], [2], [tokens - 2]])  # (3, T)
-            for given, real in ((None, torch.ones_like(mask)), (mask, mask)):
-                try:
-                    expected = model(ids, given)
-                except Exception:  # a piece rewritten for the real sizes alone
-                    return False
-                if not (fast(ids, given) - expected)[real].abs().max() <= 1e-10:  # also for NaN
-                    return False
-    return True
+        try:
+            expected = [model(ids) for ids in groups]
+        except Exception:  # a piece rewritten for the real sizes alone
+            return False
+        found = FastBert(model, torch.float64)(groups)
+    return all((a - b).abs().max() <= 1e-10 for a, b in zip(found, expected, strict=True))  # False for NaN too

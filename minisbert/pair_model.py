@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.batching import budgeted_batches
 from minisbert.checkpoint import read_safetensors, write_safetensors
 from minisbert.console import InputError, Progress, one_line
 from minisbert.data import MAX_SCORE, pad_batch
 from minisbert.encoder import BATCH_TOKENS, SentenceEncoder, model_folder
 from minisbert.files import read_json, write_json
 from minisbert.heads import HEADS, ConcatHead, Head, JointHead
-from minisbert.inference import budgeted_batches, evaluating
+from minisbert.inference import evaluating
 from minisbert.layout import fill
 from minisbert.tokenizer import Encoded
 

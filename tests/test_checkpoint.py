@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from minisbert.bert import Bert, BertConfig
 from minisbert.checkpoint import load_bert, main, read_config, save_bert
 from minisbert.console import InputError
 from minisbert.dialects import BERT, DISTILBERT, ROBERTA
+from tests.conftest import ROOT
 from tests.parity import REFERENCE
 
 
@@ -249,3 +252,10 @@ def test_distilbert_has_no_token_types():
     ids = torch.ones(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="this model has no types"):
         bert(ids, token_types=torch.ones_like(ids))
+
+
+def test_loading_does_not_import_torchs_compiler(tiny):
+    """It takes a second, and comes in unasked where weights on the device "meta" are filled with random numbers."""
+    code = f"from minisbert.encoder import SentenceEncoder; SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
+    code += "; import sys; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

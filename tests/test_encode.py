@@ -12,7 +12,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from minisbert import device, encode, inference
+from minisbert import batching, device, encode
 from minisbert.console import InputError
 from minisbert.encode import main
 from minisbert.encoder import SentenceEncoder
@@ -102,7 +102,7 @@ def test_a_long_file_is_streamed_in_parts(tiny, lines, tmp_path, monkeypatch):
     sizes = []
 
     def in_parts(texts: Iterable[str]) -> Iterator[list[str]]:
-        for chunk in inference.chunks(texts, 20):
+        for chunk in batching.chunks(texts, 20):
             sizes.append(len(chunk))
             yield chunk
 

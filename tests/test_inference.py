@@ -1,20 +1,15 @@
 """The encoder in fused operations is the master's equal, and steps aside where it is not; batches of one length."""
 
-import itertools
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minisbert import bert as master
 from minisbert import inference
 from minisbert.bert import Bert, BertConfig
 from minisbert.console import InputError
 from minisbert.encoder import SentenceEncoder
-from minisbert.inference import FastBert, budgeted_batches, chunks, same_as_master
+from minisbert.inference import FastBert, same_as_master
 from minisbert.mistakes import MISTAKES
 from minisbert.planting import planted
 from tests.conftest import ROOT
@@ -25,11 +20,16 @@ FOLDERS = {"bert": ROOT / "weights" / "tiny", "distilbert": REFERENCE / "tiny-di
 FOLDERS["roberta"] = REFERENCE / "tiny-roberta"
 
 
-def ragged(config: BertConfig, tokens: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random ids (4, T) and a mask: one row full, one of two tokens."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(config.vocab_size, (4, tokens), generator=generator)
-    return ids, torch.arange(tokens) < torch.tensor([[tokens - 1], [tokens], [2], [3]])
+def groups_of(config: BertConfig, *shapes: tuple[int, int]) -> list[torch.Tensor]:
+    """Random ids of each shape (texts, tokens)."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(config.vocab_size, shape, generator=generator) for shape in shapes]
+
+
+def compared(bert: Bert, fast: FastBert, groups: list[torch.Tensor]) -> float:
+    """The largest difference from the master, which takes the groups one by one."""
+    with torch.inference_mode():
+        return max((a - bert(ids)).abs().max().item() for a, ids in zip(fast(groups), groups, strict=True))
 
 
 def random_bert(tokens: int, **settings: object) -> Bert:
@@ -45,53 +45,51 @@ def random_bert(tokens: int, **settings: object) -> Bert:
 
 
 @pytest.mark.parametrize("family", FOLDERS)
-@pytest.mark.parametrize("with_mask", [False, True])
-def test_hidden_states_of_every_family_in_float64(family, with_mask):
+def test_hidden_states_of_every_family_in_float64(family):
     bert = SentenceEncoder.load(FOLDERS[family]).double().bert
-    ids, mask = ragged(bert.config, 7)
-    theirs: dict[str, torch.Tensor] = {}
-    ours: dict[str, torch.Tensor] = {}
+    groups = groups_of(bert.config, (3, 7), (1, 5), (4, 2), (1, 1))
+    ours: dict[str, list[torch.Tensor]] = {}
     with torch.inference_mode():
-        expected = bert(ids, mask if with_mask else None, trace=theirs)
-        found = FastBert(bert, torch.float64)(ids, mask if with_mask else None, ours)
-    real = mask if with_mask else torch.ones_like(mask)
-    torch.testing.assert_close(found[real], expected[real], atol=1e-10, rtol=0)
-    layers = [f"layers.{i}" for i in range(bert.config.num_hidden_layers)]
-    assert list(ours) == layers
-    for name in layers:
-        torch.testing.assert_close(ours[name][real], theirs[name][real], atol=1e-10, rtol=0)
+        found = FastBert(bert, torch.float64)(groups, ours)
+        for i, ids in enumerate(groups):
+            theirs: dict[str, torch.Tensor] = {}
+            torch.testing.assert_close(found[i], bert(ids, trace=theirs), atol=1e-10, rtol=0)
+            assert list(ours) == [f"layers.{layer}" for layer in range(bert.config.num_hidden_layers)]
+            for name, states in ours.items():
+                torch.testing.assert_close(states[i], theirs[name], atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, inference.LONG, inference.LONG + 1, inference.LONG + 40])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
 def test_short_and_long_texts_go_their_ways_to_the_same_numbers(tokens, dtype, bound):
     bert = random_bert(tokens, layer_norm_eps=1e-3).to(dtype)
-    ids, mask = ragged(bert.config, tokens)
-    mask[:, 0] = True
-    with torch.inference_mode():
-        difference = FastBert(bert, dtype)(ids, mask)[mask] - bert(ids, mask)[mask]
-    assert difference.abs().max() <= bound
+    assert compared(bert, FastBert(bert, dtype), groups_of(bert.config, (3, tokens), (2, 1))) <= bound
+
+
+@pytest.mark.parametrize("texts", [1, 8, 9, 63, 64, 65, 130])
+def test_rows_that_fill_up_a_batch_leave_no_trace(texts):
+    """The number of tokens is rounded up: by nothing, by a few, by many."""
+    bert = random_bert(1)
+    assert compared(bert, FastBert(bert, torch.float64), groups_of(bert.config, (texts, 1))) <= 1e-10
 
 
 def test_what_training_changes_is_seen_at_once():
     """Nothing of the weights is kept: not after a step of an optimizer, not after a change behind autograd's back."""
     bert = random_bert(9).float()
-    ids, _ = ragged(bert.config, 9)
+    (ids,) = groups_of(bert.config, (3, 9))
     fast = FastBert(bert, torch.float32)
-    before = fast(ids).detach().clone()
+    before = fast([ids])[0].detach().clone()
     bert.layers[1].feed_forward.up.weight.data.add_(0.1)  # no version counter notices .data
-    with torch.inference_mode():
-        after = fast(ids)
-        torch.testing.assert_close(after, bert(ids), atol=2e-5, rtol=0)
-    assert (after - before).abs().max() > 1e-3
+    assert compared(bert, fast, [ids]) <= 2e-5
+    assert (fast([ids])[0] - before).abs().max() > 1e-3
 
 
 def test_bfloat16_is_near_and_leaves_the_weights_alone():
     bert = SentenceEncoder.load(FOLDERS["bert"]).bert
     weights = [parameter.clone() for parameter in bert.parameters()]
-    ids, mask = ragged(bert.config, 7)
+    (ids,) = groups_of(bert.config, (4, 7))
     with torch.inference_mode():
-        found, expected = FastBert(bert, torch.bfloat16)(ids, mask)[mask], bert(ids, mask)[mask]
+        found, expected = FastBert(bert, torch.bfloat16)([ids])[0], bert(ids)
     assert found.dtype == torch.float32
     assert 0 < (found - expected).abs().mean() < 0.02  # bfloat16 rounds to about 0.004 of a number near 1
     assert all(torch.equal(a, b) for a, b in zip(bert.parameters(), weights, strict=True))
@@ -101,7 +99,7 @@ def test_bfloat16_is_near_and_leaves_the_weights_alone():
 def test_ids_are_checked_as_the_master_checks_them(bad):
     bert = SentenceEncoder.load(FOLDERS["bert"]).bert
     with pytest.raises(ValueError, match=r"vocabulary|position table"):
-        FastBert(bert, torch.float32)(torch.tensor(bad))
+        FastBert(bert, torch.float32)([torch.tensor([[2, 3]]), torch.tensor(bad)])
 
 
 @pytest.mark.parametrize("onednn", [True, False])
@@ -119,10 +117,8 @@ def test_without_onednn_the_numbers_are_the_same(monkeypatch, onednn):
 @pytest.mark.weights
 def test_real_hidden_states(minilm):
     bert = SentenceEncoder.load(minilm).bert
-    ids, mask = ragged(bert.config, 128)
-    with torch.inference_mode():
-        difference = FastBert(bert, torch.float32)(ids, mask)[mask] - bert(ids, mask)[mask]
-    assert difference.abs().max() <= MINILM_HIDDEN
+    groups = groups_of(bert.config, (3, 128), (2, 40), (7, 12))
+    assert compared(bert, FastBert(bert, torch.float32), groups) <= MINILM_HIDDEN
 
 
 # --------------------------------------------------------------------- it steps aside where it must
@@ -215,72 +211,3 @@ def test_the_question_costs_the_caller_no_random_numbers():
     torch.manual_seed(3)
     assert same_as_master(SentenceEncoder.load(FOLDERS["bert"]).bert)
     assert torch.equal(torch.rand(4), expected)
-
-
-# ------------------------------------------------------------------------------------------ batches
-
-LENGTHS = st.lists(st.integers(2, 50), max_size=40)
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_every_row_stands_in_one_batch(lengths, batch_tokens):
-    batches = budgeted_batches(lengths, batch_tokens)
-    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
-    assert all(batches)
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_keep_their_budget(lengths, batch_tokens):
-    """With every row padded to the longest; only a single row that is larger by itself may exceed it."""
-    for rows in budgeted_batches(lengths, batch_tokens):
-        padded = len(rows) * max(lengths[row] for row in rows)
-        assert padded <= batch_tokens or len(rows) == 1
-
-
-@given(LENGTHS, st.integers(1, 300))
-def test_batches_come_longest_first_and_end_for_a_reason(lengths, batch_tokens):
-    """The largest comes first, so that memory runs out at once or never. A batch ends where it is full, or where
-    another length begins and it is an eighth full at least."""
-    batches = budgeted_batches(lengths, batch_tokens)
-    in_order = [lengths[row] for rows in batches for row in rows]
-    assert in_order == sorted(lengths, reverse=True)
-    for rows, following in itertools.pairwise(batches):
-        longest = lengths[rows[0]]
-        full = (len(rows) + 1) * longest > batch_tokens
-        another = lengths[following[0]] < longest and len(rows) * longest * 8 >= batch_tokens
-        assert full or another
-
-
-def test_batches_by_hand():
-    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0], [4]]
-    assert budgeted_batches([5, 3, 5, 4], 80) == [[0, 2], [3, 1]]  # 10 of 80 tokens are enough for a batch
-    assert budgeted_batches([5, 3, 5, 4], 81) == [[0, 2, 3], [1]]  # 10 of 81 are not, 15 are
-    assert budgeted_batches([], 8) == []
-
-
-@given(st.lists(st.text(max_size=20)), st.integers(1, 50))
-def test_chunks_hold_all_texts_in_order_and_not_many_characters(texts, characters):
-    found = list(chunks(iter(texts), characters))
-    assert [text for chunk in found for text in chunk] == texts
-    for chunk in found:
-        assert sum(len(text) + 1 for text in chunk[:-1]) < characters
-    for chunk in found[:-1]:
-        assert sum(len(text) + 1 for text in chunk) >= characters
-
-
-def test_chunks_are_made_one_at_a_time():
-    """Of a stream without end, the first chunk needs no more than its own texts."""
-
-    def endless():
-        for i in range(1000):
-            assert i < 3, "read on beyond the chunk"
-            yield "ten letter"
-
-    assert next(chunks(endless(), 33)) == ["ten letter"] * 3
-
-
-def test_tokens_are_kept_small_and_whole():
-    tokenizer = SentenceEncoder.load(Path(FOLDERS["bert"])).tokenizer
-    keys, truncated = inference.tokenize(tokenizer, [*TEXTS, "cat " * 15])
-    assert truncated == 1
-    assert [list(memoryview(key).cast("i")) for key in keys] == tokenizer.encode([*TEXTS, "cat " * 15]).ids

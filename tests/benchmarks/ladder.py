@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ from minisbert.console import run_command, say
 from minisbert.data import load_scored_pairs, pad_batch
 from minisbert.device import bfloat16_hardware, keep_freed_memory
 from minisbert.encoder import BATCH_TOKENS, SentenceEncoder
-from minisbert.inference import FastBert, budgeted_batches, evaluating, linear
+from minisbert.inference import FastBert, evaluating, linear
+from minisbert.losses import normalize
 
 BATCH, PADDED = 32, 128
 
@@ -44,8 +46,13 @@ def sorted_by_length(lengths: list[int]) -> list[list[int]]:
 
 
 def of_one_length(lengths: list[int]) -> list[list[int]]:
-    """As many rows of one length as make 2,048 tokens: nothing to pad, nothing to mask."""
-    return budgeted_batches(lengths, BATCH_TOKENS)
+    """Rows of one length alone, as many as make 4,096 tokens: nothing to pad, nothing to mask."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    batches: list[list[int]] = []
+    for length, group in groupby(order, key=lambda row: lengths[row]):
+        rows, most = list(group), max(1, BATCH_TOKENS // length)
+        batches += [rows[start : start + most] for start in range(0, len(rows), most)]
+    return batches
 
 
 # ------------------------------------------------------------------------------------ how it is padded
@@ -81,12 +88,8 @@ def linear_by_onednn(bert: Bert) -> Callable:
 
 def fused(bert: Bert) -> Callable:
     """Layer norm, GELU and attention in one operation each as well."""
-    return FastBert(bert, torch.float32)
-
-
-def in_bfloat16(bert: Bert) -> Callable:
-    """The same with 16 bits a number instead of 32."""
-    return FastBert(bert, torch.bfloat16)
+    fast = FastBert(bert, torch.float32)
+    return lambda ids, mask: fast([ids])[0]
 
 
 # ----------------------------------------------------------------------------------------- the ladder
@@ -94,10 +97,44 @@ def in_bfloat16(bert: Bert) -> Callable:
 
 @dataclass(frozen=True)
 class Step:
+    """Which texts share a batch, how it is padded, and how its hidden states are computed."""
+
     name: str
     batches: Callable[[list[int]], list[list[int]]]
     pad: Callable[[list[list[int]]], tuple[Tensor, Tensor | None]]
     compute: Callable[[Bert], Callable]
+
+    def vectors(self, encoder: SentenceEncoder, compute: Callable, ids: list[list[int]]) -> Tensor:
+        """(N, D) of length 1, mean over the real tokens, as ``SentenceEncoder.encode`` gives them."""
+        vectors = torch.empty(len(ids), encoder.width)
+        for rows in self.batches([len(row) for row in ids]):
+            tokens, mask = self.pad([ids[row] for row in rows])  # (B, T)
+            vectors[rows] = normalize(encoder.pool(compute(tokens, mask), mask))  # (B, D)
+        return vectors
+
+
+class Packed(Step):
+    """Texts of several lengths in one batch, side by side: nothing to pad either, and every batch is full."""
+
+    def vectors(self, encoder: SentenceEncoder, compute: Callable, ids: list[list[int]]) -> Tensor:
+        vectors = torch.empty(len(ids), encoder.width)
+        for rows in self.batches([len(row) for row in ids]):
+            groups = [list(group) for _, group in groupby(rows, key=lambda row: len(ids[row]))]
+            hidden = compute([torch.tensor([ids[row] for row in group]) for group in groups])  # (B, T, D) each
+            for group, states in zip(groups, hidden, strict=True):
+                vectors[group] = normalize(encoder.pool(states))
+        return vectors
+
+
+def in_budget(lengths: list[int]) -> list[list[int]]:
+    """4,096 tokens, of whatever lengths come next."""
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    batches: list[list[int]] = []
+    for row in order:
+        if not batches or sum(lengths[other] for other in batches[-1]) + lengths[row] > BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(row)
+    return batches
 
 
 STEPS = [
@@ -107,19 +144,9 @@ STEPS = [
     Step("batches of one length, no mask", of_one_length, to_the_longest, as_written),
     Step("linear layers by oneDNN", of_one_length, to_the_longest, linear_by_onednn),
     Step("layer norm, GELU, attention fused", of_one_length, to_the_longest, fused),
-    Step("bfloat16", of_one_length, to_the_longest, in_bfloat16),
+    Packed("several lengths side by side", in_budget, to_the_longest, partial(FastBert, dtype=torch.float32)),
+    Packed("bfloat16", in_budget, to_the_longest, partial(FastBert, dtype=torch.bfloat16)),
 ]
-
-
-def vectors_of(step: Step, encoder: SentenceEncoder, bert: Callable, ids: list[list[int]]) -> Tensor:
-    """What ``SentenceEncoder.encode`` does, as this step does it: (N, D)."""
-    vectors = torch.empty(len(ids), encoder.width)
-    with evaluating(encoder):
-        for rows in step.batches([len(row) for row in ids]):
-            tokens, mask = step.pad([ids[row] for row in rows])  # (B, T)
-            pooled = encoder.pool(bert(tokens, mask), mask)  # (B, D)
-            vectors[rows] = nn.functional.normalize(pooled)
-    return vectors
 
 
 def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list[dict]:
@@ -131,13 +158,13 @@ def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list
     seconds: list[list[float]] = [[] for _ in steps]
     differences = [0.0] * len(steps)
     computed = [step.compute(encoder.bert) for step in steps]
-    for step, bert in zip(steps, computed, strict=True):
-        vectors_of(step, encoder, bert, ids[:BATCH])  # the first time is another one
+    for step, compute in zip(steps, computed, strict=True):
+        step.vectors(encoder, compute, ids[:BATCH])  # the first time takes longer
     first: Tensor | None = None
     for _ in range(rounds):
         for i, step in enumerate(steps):
             started = time.perf_counter()
-            vectors = vectors_of(step, encoder, computed[i], ids)
+            vectors = step.vectors(encoder, computed[i], ids)
             seconds[i].append(time.perf_counter() - started)
             first = vectors if first is None else first
             differences[i] = (vectors - first).abs().max().item()
@@ -174,7 +201,8 @@ def main(arguments: list[str] | None = None) -> None:
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     encoder = SentenceEncoder.load(options.model)
     ids = encoder.tokenizer.encode(texts[: options.limit]).ids
-    rows = measure(encoder, ids, options.rounds)
+    with evaluating(encoder):
+        rows = measure(encoder, ids, options.rounds)
     if options.json:
         print(json.dumps({"sentences": len(ids), "threads": torch.get_num_threads(), "steps": rows}))
         return
