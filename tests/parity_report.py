@@ -117,9 +117,8 @@ def catch(mistake: Mistake) -> Catch:
     with planted(mistake):
         for name, check in checks.CHECKS.items():
             seen = []
-            with contextlib.suppress(
-                RuntimeError, ValueError, AssertionError, KeyError
-            ):  # a crash tells no numbers: go on
+            # a crash tells no numbers: go on
+            with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
                 seen.extend(check())
             wrong = [comparison for comparison in seen if not comparison.largest <= comparison.tolerance]
             if wrong:
