@@ -149,12 +149,12 @@ assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Sa
 
 # %%
 print(f"{len(MISTAKES)} known mistakes; for example:")
-for name in ("tanh GELU", "no attention mask", "no 1/sqrt(K)", "ReLU"):
+for name in ("tanh GELU", "[CLS] and [SEP] left out", "no 1/sqrt(K)", "ReLU"):
     with planted(MISTAKES[name]):
         wrong = encoder.encode(sentences)
     moved = largest_difference(encoder.similarity(wrong, wrong), matrix)
     first_row = encoder.similarity(wrong[:1], wrong)[0]
-    print(f"{name:18} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}")
+    print(f"{name:24} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}")
 
 # %% [markdown]
 # The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that
@@ -163,7 +163,7 @@ for name in ("tanh GELU", "no attention mask", "no 1/sqrt(K)", "ReLU"):
 # with a reference. Lesson 07 shows how the mistake is found.
 
 # %%
-for name, most in (("tanh GELU", 0.001), ("no attention mask", 0.03), ("no 1/sqrt(K)", 0.1)):
+for name, most in (("tanh GELU", 0.001), ("[CLS] and [SEP] left out", 0.03), ("no 1/sqrt(K)", 0.1)):
     with planted(MISTAKES[name]):
         wrong = encoder.encode(sentences)
     wrong_matrix = encoder.similarity(wrong, wrong)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 13: making it fast
 #
-# Steps through `minisbert/batching.py`, `minisbert/inference.py`, `minisbert/device.py`. About 45 minutes.
-# You will climb a ladder of six steps to the same vectors, and count what was computed for nothing.
+# Steps through `minisbert/data.py`, `minisbert/batching.py`, `minisbert/inference.py`, `minisbert/device.py`. About 45
+# minutes. You will climb a ladder of six steps to the same vectors, and count what was computed for nothing.
 
 # %%
 import statistics

@@ -278,8 +278,7 @@ assert itself < np.mean(right == np.arange(N)), "by dot product a longer neighbo
 # 2. `python -m minisbert.pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
 # 3. Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still found?
 # 4. An approximate index looks at a part of the corpus only. How would you measure what it misses, with `top_k`?
-# 5. Write `k_best` yourself, ties included, and let `tests/test_search.py` judge it. (No piece of this lesson is
-#    graded: there is no `python -m lessons.check start 14`.)
+# 5. Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 14`, `run 14`, `hint 14`.
 #
 # ## Sources
 #

@@ -1,9 +1,10 @@
-"""Hand examples and traps of lessons 1 to 3 and 13: vectors, text, names, batches."""
+"""Hand examples and traps of lessons 1 to 3, 13 and 14: vectors, text, names, batches, search."""
 
+import numpy as np
 import torch
 
 from lessons.cases import case, example, t, trap
-from minisbert import data, losses, wordpiece
+from minisbert import data, losses, search, wordpiece
 from minisbert.dialects import Dialect
 
 # ------------------------------------------------------------------------------------------ vectors
@@ -147,3 +148,28 @@ def _():
         return sorted(map(sorted, first)) != sorted(map(sorted, second))
 
     yield case("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)
+
+
+# ------------------------------------------------------------------------------------------- search
+
+
+def best(scores: list, indices: list) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(scores, dtype=np.float32), np.array(indices, dtype=np.int64)
+
+
+@example("search.top_k")
+def _():
+    corpus = t([0.0, 5.0], [1.0, 0.0], [2.0, 2.0])
+    yield case("one query, the best two", best([[1.0, 0.70711]], [[1, 2]]), search.top_k, t([3.0, 0.0]), corpus, 2)
+
+
+@trap("search.top_k")
+def _():
+    corpus = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [-1.0, 0.0]])
+    query = np.array([[1.0, 0.0]])
+    yield case("ties: the lower index first", best([[1, 1, 1]], [[1, 2, 3]]), search.top_k, query, corpus, 3)
+    yield case("all of the corpus", best([[1, 1, 1, 0, -1]], [[1, 2, 3, 0, 4]]), search.top_k, query, corpus, 5)
+    yield case("a zero query: 0 with everything", best([[0, 0]], [[0, 1]]), search.top_k, 0 * query, corpus, 2)
+    many = np.tile([0.0, 1.0], (3000, 1))
+    many[[2999, 17]] = [2.0, 0.0]
+    yield case("a corpus of 3,000", best([[1, 1, 0]], [[17, 2999, 0]]), search.top_k, query, many, 3)

@@ -124,7 +124,9 @@ def lesson_stubs(lesson: int) -> str:
             blocks[piece.path[0]] = [stub(piece)]
     title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
     title += 'Where the package raises ValueError for bad arguments, yours need not.\n"""\n\n'
-    parts = [imports(pieces), *("\n\n".join(block) for block in blocks.values())]
+    named = "\n".join(dict.fromkeys(ast.unparse(node) for piece in pieces for node in aliases(piece)))
+    parts = ["\n\n".join(filter(None, [imports(pieces), named]))]
+    parts += ["\n\n".join(block) for block in blocks.values()]
     return title + "\n\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -148,12 +150,20 @@ def heading_of_class(piece: Piece) -> str:
     return "\n".join([*lines, *(f"    #   {line}" for line in carried)])
 
 
+def aliases(piece: Piece) -> list[ast.Assign]:
+    """The module's own names that stand in a signature: ``Vectors = np.ndarray | Tensor``."""
+    source = source_of(piece.source)
+    function = source.find(piece.path)
+    wanted = names_in(function.args)
+    return [node for node in source.tree.body if isinstance(node, ast.Assign) and names_in(node.targets[0]) & wanted]
+
+
 def imports(pieces: list[Piece]) -> str:
     """What the masters import and use, the package's helpers last, an empty line between the two."""
     plain, named = set(), set()
     for piece in pieces:
         source = source_of(piece.source)
-        used = names_in(source.find(piece.path))
+        used = names_in(source.find(piece.path)).union(*map(names_in, aliases(piece)))
         for node in source.tree.body:
             if isinstance(node, ast.Import):
                 plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}

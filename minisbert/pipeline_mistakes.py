@@ -1,4 +1,4 @@
-"""Mistakes people make around the model: in text to ids, names, batches, the schedule and the optimizer.
+"""Mistakes people make around the model: in text to ids, names, batches, training, search.
 
 See ``mistakes.py`` for who reads the table.
 """
@@ -6,10 +6,11 @@ See ``mistakes.py`` for who reads the table.
 import unicodedata
 from collections.abc import Container, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert import data, dialects, optimizer, train, wordpiece
+from minisbert import data, dialects, optimizer, search, train, wordpiece
 from minisbert.planting import mistake
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
@@ -202,3 +203,35 @@ def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9
 @mistake(optimizer, "adamw_step", "step counted from 0", "the correction is one step behind")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter, gradient, mean, square, max(step - 1, 1), lr, weight_decay, betas, eps)
+
+
+# -------------------------------------------------------------------------------------------- search
+
+
+def _ranked(scores: Tensor, k: int, last_first: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The k highest of each row, (Q, k); of equal ones the first, or the last."""
+    scores = scores.float().flip(1) if last_first else scores.float()
+    values, columns = scores.sort(dim=1, descending=True, stable=True)
+    columns = scores.shape[1] - 1 - columns if last_first else columns
+    return values[:, :k].numpy(), columns[:, :k].numpy()
+
+
+def _unit(x: np.ndarray | Tensor) -> Tensor:
+    x = torch.as_tensor(x).double()
+    return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
+
+
+@mistake(search, "top_k", "search by dot product", "long vectors of the corpus win, whatever they mean")
+def _(queries, corpus, k, progress=False):
+    return _ranked(_unit(queries) @ torch.as_tensor(corpus).double().T, k)
+
+
+@mistake(search, "top_k", "of ties the last first", "equal scores come in the reverse order of the corpus")
+def _(queries, corpus, k, progress=False):
+    return _ranked(_unit(queries) @ _unit(corpus).T, k, last_first=True)
+
+
+@mistake(search, "top_k", "worst first", "the k lowest scores are returned")
+def _(queries, corpus, k, progress=False):
+    scores, indices = _ranked(-(_unit(queries) @ _unit(corpus).T), k)
+    return -scores, indices

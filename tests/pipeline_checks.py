@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from minisbert import data, optimizer, train, wordpiece
+from minisbert import data, optimizer, search, train, wordpiece
 from minisbert.checkpoint import read_safetensors
 from minisbert.dialects import DIALECTS
 from minisbert.files import read_json
@@ -150,3 +150,20 @@ def adamw_steps() -> Iterator[Comparison]:
         yield compare(f"parameter after step {step}", ours, theirs.detach(), PIECE)
         yield compare(f"mean after step {step}", mean, state["exp_avg"], PIECE)
         yield compare(f"square after step {step}", square, state["exp_avg_sq"], PIECE)
+
+
+# ------------------------------------------------------------------------------------------- search
+
+
+@check
+def top_k() -> Iterator[Comparison]:
+    """All cosines by torch, sorted by Python; some vectors of the corpus are others, longer."""
+    queries, corpus = normal(4, 5).detach(), normal(9, 5, seed=1).detach()
+    corpus[[8, 5]] = corpus[[1, 3]] * torch.tensor([[2.0], [4.0]]).double()
+    cosines = nn.functional.cosine_similarity(queries[:, None], corpus[None], dim=-1).float().tolist()
+    expected = [sorted(range(9), key=lambda j, row=row: (-row[j], j))[:6] for row in cosines]
+    scores, indices = map(torch.from_numpy, search.top_k(queries, corpus, 6))
+    theirs = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
+    # rounded to float32 on both sides: one unit in the last place is 6e-8
+    yield compare("scores of the best 6", scores, theirs, 1e-7)
+    yield compare("indices of the best 6", indices.double(), torch.tensor(expected).double(), PIECE)
