@@ -23,6 +23,7 @@ from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
 
 LONG = 80  # tokens from which torch's attention in tiles is faster in float32: the scores no longer fit the cache
+SCORES = 2**21  # so many at a time: they are read three times, and more of them would leave the cache
 ROWS = 64  # tokens: their number in a batch is rounded up to a multiple of it
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -79,6 +80,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     long = query.shape[-2] > LONG and query.dtype != torch.bfloat16
     if long or query.device.type != "cpu":
         return scaled_dot_product_attention(query, key, value)
+    texts, heads, tokens, _ = query.shape
+    most = max(1, SCORES // (heads * tokens**2))
+    if texts > most:
+        return torch.cat([attention(*part) for part in zip(*(x.split(most) for x in (query, key, value)), strict=True)])
     scores = key @ query.mT  # (B, H, S, T), the transpose of the master's
     scores *= query.shape[-1] ** -0.5
     # subtle: down the columns, where a CPU takes many of them at a time; a row of 14 numbers it would take one by one
