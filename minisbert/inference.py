@@ -22,8 +22,7 @@ from minisbert.bert import Bert, BertConfig
 from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
 
-LONG = 80  # tokens from which torch's attention in tiles is faster in float32: the scores no longer fit the cache
-SCORES = 2**21  # so many at a time: they are read three times, and more of them would leave the cache
+LONG = 80  # tokens from which torch's attention in tiles is faster: the scores no longer fit the cache
 ROWS = 64  # tokens: their number in a batch is rounded up to a multiple of it
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -76,14 +75,18 @@ def prepared(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """``bert.attention`` without a mask, and without its probabilities: all (B, H, T, K) -> (B, H, T, K)."""
-    long = query.shape[-2] > LONG and query.dtype != torch.bfloat16
-    if long or query.device.type != "cpu":
+    """``bert.attention`` without a mask, and without its probabilities: all (B, H, T, K) -> (B, H, T, K).
+
+    On a CPU the result of bfloat16 is float32.
+    """
+    if query.device.type != "cpu":
         return scaled_dot_product_attention(query, key, value)
-    texts, heads, tokens, _ = query.shape
-    most = max(1, SCORES // (heads * tokens**2))
-    if texts > most:
-        return torch.cat([attention(*part) for part in zip(*(x.split(most) for x in (query, key, value)), strict=True)])
+    if query.dtype == torch.bfloat16:
+        # subtle: in bfloat16 oneDNN would write a program for every shape that it meets, and keep it: half a megabyte
+        # each, without end in a long stream. In float32 this goes another way, as fast
+        query, key, value = query.float(), key.float(), value.float()
+    if query.shape[-2] > LONG:
+        return scaled_dot_product_attention(query, key, value)
     scores = key @ query.mT  # (B, H, S, T), the transpose of the master's
     scores *= query.shape[-1] ** -0.5
     # subtle: down the columns, where a CPU takes many of them at a time; a row of 14 numbers it would take one by one

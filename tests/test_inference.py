@@ -73,15 +73,6 @@ def test_rows_that_fill_up_a_batch_leave_no_trace(texts):
     assert compared(bert, FastBert(bert, torch.float64), groups_of(bert.config, (texts, 1))) <= 1e-10
 
 
-@pytest.mark.parametrize("scores", [1, 2 * 3 * 7 * 7, 5 * 3 * 7 * 7 - 1])
-def test_attention_in_pieces_is_attention(monkeypatch, scores):
-    """One text at a time, two of the five, all but one: with 3 heads and 7 tokens."""
-    bert = random_bert(7)
-    groups = groups_of(bert.config, (5, 7), (2, 3))
-    monkeypatch.setattr(inference, "SCORES", scores)
-    assert compared(bert, FastBert(bert, torch.float64), groups) <= 1e-10
-
-
 def test_what_training_changes_is_seen_at_once():
     """Nothing of the weights is kept: not after a step of an optimizer, not after a change behind autograd's back."""
     bert = random_bert(9).float()
