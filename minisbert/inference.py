@@ -83,7 +83,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return scaled_dot_product_attention(query, key, value)
     if query.dtype == torch.bfloat16:
         # subtle: in bfloat16 oneDNN would write a program for every shape that it meets, and keep it: half a megabyte
-        # each, without end in a long stream. In float32 this goes another way, as fast
+        # each, without end in a long stream. Products in float32 go another way, for sentences as fast
         query, key, value = query.float(), key.float(), value.float()
     if query.shape[-2] > LONG:
         return scaled_dot_product_attention(query, key, value)
@@ -100,7 +100,8 @@ class FastBert:
     """Hidden states as ``Bert`` gives them, without gradients and dropout, computed in ``dtype``.
 
     In the weights' own dtype nothing is copied, so what training changes is seen at once. In bfloat16 the layers'
-    weights are rounded here, and only what they compute is in it: embeddings and result are as in the weights.
+    weights are rounded here, and only what they compute is in it: embeddings and result are as in the weights, and on
+    a CPU attention is in float32.
     """
 
     def __init__(self, model: Bert, dtype: torch.dtype):

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     reached = int((scores >= options.min_score).sum())
     if reached < len(scores):
         say(f"{reached} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")
-    found = list(zip(scores.tolist()[:reached], pairs.tolist(), strict=False))
+    found = list(zip(scores.tolist()[:reached], pairs.tolist()[:reached], strict=True))
     if options.json:
         rows = [{"score": score, "indices": [i, j], "texts": [texts[i], texts[j]]} for score, (i, j) in found]
         print(json.dumps({"model": options.model, "sentences": len(texts), "pairs": rows}, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""The encoder in fused operations is the master's equal, and steps aside where it is not; batches of one length."""
+"""The encoder in fused operations is the master's equal, and steps aside where it is not."""
 
 import numpy as np
 import pytest
@@ -93,6 +93,17 @@ def test_bfloat16_is_near_and_leaves_the_weights_alone():
     assert found.dtype == torch.float32
     assert 0 < (found - expected).abs().mean() < 0.02  # bfloat16 rounds to about 0.004 of a number near 1
     assert all(torch.equal(a, b) for a, b in zip(bert.parameters(), weights, strict=True))
+
+
+@pytest.mark.parametrize("tokens", [5, inference.LONG + 1])
+def test_attention_of_bfloat16_multiplies_in_float32(tokens):
+    """No product of attention is left in bfloat16: oneDNN would keep a program for every shape of it."""
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 3, tokens, 8).bfloat16()
+    found = inference.attention(query, key, value)
+    assert found.dtype == torch.float32
+    scores = query.double() @ key.double().mT / 8**0.5
+    torch.testing.assert_close(found.double(), scores.softmax(-1) @ value.double(), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("bad", [[[-1, 2]], [[2, 10_000]], [list(range(2, 40))]])
