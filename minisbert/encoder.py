@@ -28,7 +28,7 @@ from minisbert.losses import normalize as unit
 from minisbert.pooling import Dense, Pooling
 from minisbert.tokenizer import Tokenizer, check_texts, checked
 
-BATCH_TOKENS = 4096  # of a batch; on two cores 1,000 and more are fast in float32, 4,000 in bfloat16
+BATCH_TOKENS = 2048  # of a batch; on two cores no size is faster, and more takes more memory
 
 
 class SentenceEncoder(nn.Module):

@@ -22,7 +22,8 @@ from minisbert.bert import Bert, BertConfig
 from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
 
-LONG = 80  # tokens from which torch's attention in tiles is faster: the scores no longer fit the cache
+LONG = 64  # tokens: beyond it attention goes another way, as the scores no longer fit the cache
+TILE, TOGETHER = 32, 4  # in bfloat16 a long text's tokens are rounded up to a multiple, so many such texts go at once
 ROWS = 64  # tokens: their number in a batch is rounded up to a multiple of it
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -77,20 +78,29 @@ def prepared(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """``bert.attention`` without a mask, and without its probabilities: all (B, H, T, K) -> (B, H, T, K).
 
-    On a CPU the result of bfloat16 is float32.
+    On a CPU the result of bfloat16 is float32 for texts that are not long.
     """
-    if query.device.type != "cpu":
+    tokens = query.shape[-2]
+    if query.device.type != "cpu" or (query.dtype != torch.bfloat16 and tokens > LONG):
         return scaled_dot_product_attention(query, key, value)
-    if query.dtype == torch.bfloat16:
-        # subtle: in bfloat16 oneDNN would write a program for every shape that it meets, and keep it: half a megabyte
-        # each, without end in a long stream. Products in float32 go another way, for sentences as fast
-        query, key, value = query.float(), key.float(), value.float()
-    if query.shape[-2] > LONG:
-        return scaled_dot_product_attention(query, key, value)
-    scores = key @ query.mT  # (B, H, S, T), the transpose of the master's
-    scores *= query.shape[-1] ** -0.5
+    if query.dtype != torch.bfloat16:
+        return by_columns(query, key, value)
+    # subtle: for products in bfloat16 oneDNN writes a program for every shape that it meets and keeps it, more than
+    # half a megabyte. Sentences do as well in float32, which goes another way. For long texts, where bfloat16 is twice
+    # as fast, the shapes are made few: so many texts at once, of a length that is rounded up
+    if tokens <= LONG:
+        return by_columns(*(x.to(torch.float32, memory_format=torch.contiguous_format) for x in (query, key, value)))
+    padded = (pad(x, (0, 0, 0, -tokens % TILE)).split(TOGETHER) for x in (query, key, value))
+    return torch.cat([by_columns(*parts, tokens) for parts in zip(*padded, strict=True)])[..., :tokens, :]
+
+
+def by_columns(query: Tensor, key: Tensor, value: Tensor, tokens: int | None = None) -> Tensor:
+    """Attention of which the texts' first ``tokens`` are real, all of them by default: (B, H, T, K) as above."""
+    scores = key @ (query * query.shape[-1] ** -0.5).mT  # (B, H, S, T), the transpose of the master's
+    if tokens is not None:
+        scores[..., tokens:, :] = -torch.inf
     # subtle: down the columns, where a CPU takes many of them at a time; a row of 14 numbers it would take one by one
-    return scores.softmax(dim=-2).mT @ value  # (B, H, T, K)
+    return scores.softmax(dim=-2).mT @ value
 
 
 # ------------------------------------------------------------------------------ the encoder of them
@@ -144,7 +154,7 @@ class FastBert:
             return layer_norm(x, weight.shape, weight, bias, self.model.config.layer_norm_eps)
 
         query, key, value = (project(f"attention.{name}", x) for name in ("query", "key", "value"))  # (M, D)
-        context = torch.zeros_like(x)  # (M, D)
+        context = torch.empty_like(x)  # (M, D); the pads' rows stay as they are: nobody reads them
         start = 0
         for texts, tokens in shapes:
 
