@@ -20,9 +20,10 @@ from minisbert.files import read_json, write_json
 from minisbert.heads import HEADS, ConcatHead, Head, JointHead
 from minisbert.inference import evaluating
 from minisbert.layout import fill
-from minisbert.tokenizer import Encoded
+from minisbert.tokenizer import Encoded, check_texts
 
 TASKS = ("regression", "binary", "classes")
+BLOCK = 4096  # pairs that a head gets at once
 
 
 class PairModel(nn.Module):
@@ -74,8 +75,7 @@ class PairModel(nn.Module):
         if self.joint:
             return tokenizer.encode_pairs(firsts, seconds)
         a, b = tokenizer.encode(firsts), tokenizer.encode(seconds)
-        if len(a) != len(b):
-            raise InputError(f"{len(a)} first and {len(b)} second sentences do not make pairs")
+        check_pairs(len(a), len(b))
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
@@ -108,17 +108,35 @@ class PairModel(nn.Module):
         A regression is a straight line at its ends and may go a little beyond 0 and 5: it is not clamped, because
         equal scores have no rank. Raises ``InputError`` for what does not make pairs of valid strings.
         """
+        compute = self._of_vectors if isinstance(self.head, ConcatHead) else self._of_batches
+        with evaluating(self):
+            return self.readable(compute(firsts, seconds, batch_tokens, progress)).numpy()
+
+    def _of_vectors(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+        """``forward``'s outputs, on the CPU, for a head that reads two vectors: a sentence is encoded only once."""
+        check_texts(firsts)
+        check_texts(seconds)
+        check_pairs(len(firsts), len(seconds))
+        texts = [*firsts, *seconds]
+        vectors = self.encoder.encode(texts, batch_tokens, progress, normalize=False, convert="tensor")  # (2N, D)
+        self.truncated = self.encoder.truncated
+        blocks = zip(*(side.to(self.encoder.device).split(BLOCK) for side in vectors.chunk(2)), strict=True)
+        outputs = torch.cat([self.head(u, v) for u, v in blocks]).cpu()
+        return outputs if self.task == "classes" else outputs.squeeze(-1)
+
+    def _of_batches(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+        """``forward``'s outputs, on the CPU, for a head that reads every token, in batches of like length."""
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
         shape = (len(lengths), len(self.labels)) if self.task == "classes" else (len(lengths),)
         outputs = torch.empty(shape, dtype=self.head.mlp[-1].weight.dtype)
-        with evaluating(self), Progress(len(lengths), progress) as line:
+        with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
             for rows in budgeted_batches(lengths, batch_tokens):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
                 line.done(sum(lengths[row] for row in rows))
-        return self.readable(outputs).numpy()
+        return outputs
 
     def readable(self, outputs: Tensor) -> Tensor:
         """What ``forward`` gives on the scale that people read: 0 to 5, or probabilities."""
@@ -161,3 +179,8 @@ class PairModel(nn.Module):
             return cls(encoder, head, about.get("task"), about.get("labels", ())).to(device).eval()
         except (TypeError, ValueError) as error:
             raise InputError(f"{path}: {error}") from error
+
+
+def check_pairs(firsts: int, seconds: int) -> None:
+    if firsts != seconds:
+        raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")
