@@ -23,7 +23,7 @@ from minisbert.checkpoint import Unfilled
 from minisbert.console import InputError
 
 LONG = 64  # tokens: beyond it attention goes another way, as the scores no longer fit the cache
-TILE, TOGETHER = 32, 4  # in bfloat16 a long text's tokens are rounded up to a multiple, so many such texts go at once
+TILE, TOGETHER = 32, 4  # tokens, texts: see ``in_few_shapes``
 ROWS = 64  # tokens: their number in a batch is rounded up to a multiple of it
 ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -80,22 +80,31 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     On a CPU the result of bfloat16 is float32 for texts that are not long.
     """
+    cpu, long = query.device.type == "cpu", query.shape[-2] > LONG
+    if cpu and query.dtype == torch.bfloat16:
+        return in_few_shapes(query, key, value) if long else in_float32(query, key, value)
+    return by_columns(query, key, value) if cpu and not long else scaled_dot_product_attention(query, key, value)
+
+
+# subtle: for products in bfloat16 oneDNN writes a program for every shape that it meets and keeps it, more than half a
+# megabyte each, without end in a long stream. Sentences do as well in float32, which goes another way. For long texts
+# bfloat16 is twice as fast, so there the shapes are made few.
+
+
+def in_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """bfloat16 (B, H, T, K) each -> float32 (B, H, T, K)."""
+    return by_columns(*(x.to(torch.float32, memory_format=torch.contiguous_format) for x in (query, key, value)))
+
+
+def in_few_shapes(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(B, H, T, K) each -> (B, H, T, K), ``TOGETHER`` texts at once, T rounded up to a multiple of ``TILE``."""
     tokens = query.shape[-2]
-    if query.device.type != "cpu" or (query.dtype != torch.bfloat16 and tokens > LONG):
-        return scaled_dot_product_attention(query, key, value)
-    if query.dtype != torch.bfloat16:
-        return by_columns(query, key, value)
-    # subtle: for products in bfloat16 oneDNN writes a program for every shape that it meets and keeps it, more than
-    # half a megabyte. Sentences do as well in float32, which goes another way. For long texts, where bfloat16 is twice
-    # as fast, the shapes are made few: so many texts at once, of a length that is rounded up
-    if tokens <= LONG:
-        return by_columns(*(x.to(torch.float32, memory_format=torch.contiguous_format) for x in (query, key, value)))
     padded = (pad(x, (0, 0, 0, -tokens % TILE)).split(TOGETHER) for x in (query, key, value))
     return torch.cat([by_columns(*parts, tokens) for parts in zip(*padded, strict=True)])[..., :tokens, :]
 
 
 def by_columns(query: Tensor, key: Tensor, value: Tensor, tokens: int | None = None) -> Tensor:
-    """Attention of which the texts' first ``tokens`` are real, all of them by default: (B, H, T, K) as above."""
+    """(B, H, T, K) each -> (B, H, T, K). Of every text the first ``tokens`` are real, by default all."""
     scores = key @ (query * query.shape[-1] ** -0.5).mT  # (B, H, S, T), the transpose of the master's
     if tokens is not None:
         scores[..., tokens:, :] = -torch.inf
