@@ -78,7 +78,7 @@ def prepared(weight: Tensor, dtype: torch.dtype) -> Tensor:
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """``bert.attention`` without a mask, and without its probabilities: all (B, H, T, K) -> (B, H, T, K).
 
-    On a CPU the result of bfloat16 is float32 for texts that are not long.
+    On a CPU the result of bfloat16 is float32 for texts of at most ``LONG`` tokens.
     """
     cpu, long = query.device.type == "cpu", query.shape[-2] > LONG
     if cpu and query.dtype == torch.bfloat16:
@@ -120,7 +120,7 @@ class FastBert:
 
     In the weights' own dtype nothing is copied, so what training changes is seen at once. In bfloat16 the layers'
     weights are rounded here, and only what they compute is in it: embeddings and result are as in the weights, and on
-    a CPU attention is in float32.
+    a CPU attention is in float32 for texts of at most ``LONG`` tokens.
     """
 
     def __init__(self, model: Bert, dtype: torch.dtype):

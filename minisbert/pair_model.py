@@ -113,7 +113,7 @@ class PairModel(nn.Module):
             return self.readable(compute(firsts, seconds, batch_tokens, progress)).numpy()
 
     def _of_vectors(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
-        """``forward``'s outputs, on the CPU, for a head that reads two vectors: a sentence is encoded only once."""
+        """``forward``'s outputs, on the CPU, for a head that reads two vectors: each distinct sentence once."""
         check_texts(firsts)
         check_texts(seconds)
         check_pairs(len(firsts), len(seconds))
@@ -125,7 +125,7 @@ class PairModel(nn.Module):
         return outputs if self.task == "classes" else outputs.squeeze(-1)
 
     def _of_batches(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
-        """``forward``'s outputs, on the CPU, for a head that reads every token, in batches of like length."""
+        """``forward``'s outputs, on the CPU, for the other heads: in batches of like length."""
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
@@ -182,5 +182,6 @@ class PairModel(nn.Module):
 
 
 def check_pairs(firsts: int, seconds: int) -> None:
+    """Raise ``InputError`` unless there are as many first as second sentences."""
     if firsts != seconds:
         raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")

@@ -106,8 +106,9 @@ def test_attention_of_bfloat16(texts, tokens):
     scores = query.double() @ key.double().mT / 8**0.5
     expected = scores.softmax(-1) @ value.double()
     error = (found.double() - expected).abs()
-    assert error.max() <= (2e-5 if found.dtype == torch.float32 else 0.03)
-    assert error.mean() <= 0.01 * expected.abs().mean()
+    # bfloat16 rounds by up to 1/256: scores of about 4 and the values' weights and sums, at values of up to about 4
+    assert error.max() <= (1e-5 if found.dtype == torch.float32 else 0.03)
+    assert error.mean() <= 0.01 * expected.abs().mean()  # pads that took part would make it a fifth
 
 
 def test_attention_of_bfloat16_meets_few_shapes(monkeypatch):

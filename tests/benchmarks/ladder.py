@@ -46,7 +46,7 @@ def sorted_by_length(lengths: list[int]) -> list[list[int]]:
 
 
 def of_one_length(lengths: list[int]) -> list[list[int]]:
-    """Rows of one length alone, as many as make 2,048 tokens: nothing to pad, nothing to mask."""
+    """Rows of one length alone, as many as make ``BATCH_TOKENS``: nothing to pad, nothing to mask."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batches: list[list[int]] = []
     for length, group in groupby(order, key=lambda row: lengths[row]):
@@ -127,7 +127,7 @@ class Packed(Step):
 
 
 def in_budget(lengths: list[int]) -> list[list[int]]:
-    """2,048 tokens, of whatever lengths come next."""
+    """``BATCH_TOKENS`` tokens, of whatever lengths come next."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batches: list[list[int]] = []
     for row in order:
