@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/encoder.py`, from the outside. About 25 minutes. You will have sentence vectors and a
-# similarity matrix in the first minute; the rest asks what these numbers are.
+# Steps through `minisbert/models/sentence_encoder.py`, from the outside. About 25 minutes. You will have sentence
+# vectors and a similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python
 # lessons/01_first_embedding.py`. Every claim in the text has an `assert` beside it. If one fails, either the code or
@@ -12,8 +12,8 @@
 import numpy as np
 from course import figure, heatmap, largest_difference
 
-from minisbert.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 # %% [markdown]
 # ## The question
@@ -40,7 +40,7 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 # ## The formula
 #
 # Two symbols for now: `N` is the number of sentences, `D` the number of columns of a vector, its *width*. Here N = 4
-# and D = 384. (The course has one legend of dimensions. It stands at the top of `minisbert/bert.py`.)
+# and D = 384. (The course has one legend of dimensions. It stands at the top of `minisbert/core/bert.py`.)
 #
 # The similarity of two vectors u and v, each (D,), is the cosine of the angle between them:
 #
@@ -144,8 +144,8 @@ assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Sa
 # ## Break it
 #
 # The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
-# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes.py`. `planted` puts one
-# of them into the running package and takes it out again at the end of the block.
+# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes/scores.py`. `planted`
+# puts one of them into the running package and takes it out again at the end of the block.
 
 # %%
 print(f"{len(MISTAKES)} known mistakes; for example:")

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/tokenizer.py` and `minisbert/wordpiece.py`. About 40 minutes. You will write WordPiece out by
-# hand and prove that it gives the same ids as the library on every sentence of the STS Benchmark.
+# Steps through `minisbert/core/tokenizer.py` and `minisbert/core/wordpiece.py`. About 40 minutes. You will write
+# WordPiece out by hand and prove that it gives the same ids as the library on every sentence of the STS Benchmark.
 
 # %%
 import unicodedata
@@ -12,12 +12,12 @@ import torch
 from course import figure, largest_difference
 from tokenizers import Tokenizer as Library
 
-from minisbert.assets import ensure
-from minisbert.data import load_scored_pairs, pad_batch
-from minisbert.encoder import SentenceEncoder
+from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.core.tokenizer import Tokenizer, longest_first
+from minisbert.core.wordpiece import token_ids
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.tokenizer import Tokenizer, longest_first
-from minisbert.wordpiece import token_ids
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
 # %% [markdown]
 # ## The question
@@ -125,7 +125,7 @@ assert not different, f"WordPiece by hand differs on {different[:3]}"
 # %% [markdown]
 # Two things are still missing in ours that this data does not show: a word of more than 100 letters is [UNK] as a
 # whole, and every Chinese character is a word of its own. Equal on 17,256 sentences is strong evidence, and it is not
-# proof. `minisbert/wordpiece.py` has these rules as well; read it beside ours.
+# proof. `minisbert/core/wordpiece.py` has these rules as well; read it beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/checkpoint.py` and `minisbert/dialects.py`. About 35 minutes. You will read a safetensors
-# file with nothing but `open` and `json`, account for each of its 22,713,216 parameters, and see which errors a strict
-# loader finds and which one it cannot find.
+# Steps through `minisbert/models/checkpoint.py` and `minisbert/models/families.py`. About 35 minutes. You will read a
+# safetensors file with nothing but `open` and `json`, account for each of its 22,713,216 parameters, and see which
+# errors a strict loader finds and which one it cannot find.
 
 # %%
 import json
@@ -17,11 +17,11 @@ import torch
 from course import TINY, figure, largest_difference
 from safetensors.torch import load_file, save_file
 
-from minisbert.assets import ensure
-from minisbert.checkpoint import load_bert
-from minisbert.console import InputError
-from minisbert.dialects import BERT
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.checkpoint import load_bert
+from minisbert.models.families import BERT
+from minisbert.system.assets import ensure
+from minisbert.system.console import InputError
 
 # %% [markdown]
 # ## The question

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 04: embeddings and LayerNorm
 #
-# Steps through `minisbert/bert.py`: `Embeddings`, `layer_norm`. About 40 minutes. You will add up the first hidden
+# Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 40 minutes. You will add up the first hidden
 # states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
 
 # %%
@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from course import figure, heatmap, largest_difference
 
-from minisbert import bert
-from minisbert.encoder import SentenceEncoder
+from minisbert.core import bert
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 embeddings = encoder.bert.embeddings

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 05: attention
 #
-# Steps through `minisbert/bert.py`: `attention`, `Attention`. About 60 minutes, the longest lesson. You will write one
-# attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
+# Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 60 minutes, the longest lesson. You will write
+# one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
 
 # %%
 import math
@@ -10,9 +10,9 @@ import math
 import torch
 from course import figure, heatmap, largest_difference
 
-from minisbert import bert
-from minisbert.encoder import SentenceEncoder
+from minisbert.core import bert
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

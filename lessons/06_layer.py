@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 06: feed-forward and the layer
 #
-# Steps through `minisbert/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
+# Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
 # together from its parts, and find out what the residual sums are good for.
 
 # %%
@@ -11,9 +11,9 @@ import torch
 from course import figure, largest_difference
 from torch.nn.functional import gelu as ready_made_gelu
 
-from minisbert import bert
-from minisbert.encoder import SentenceEncoder
+from minisbert.core import bert
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

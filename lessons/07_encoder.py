@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/bert.py`: `Bert`; and `minisbert/trace.py`, `minisbert/divergence.py`. About 45 minutes. You
-# will compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/mistakes/tracing.py`,
+# `minisbert/mistakes/divergence.py`. About 45 minutes. You will compare every layer with what transformers computes,
+# and then hunt a bug that somebody has planted.
 
 # %%
 import importlib.util
@@ -12,11 +13,11 @@ import torch
 from course import GOLDEN, figure, largest_difference
 from safetensors.torch import load_file
 
-from minisbert.assets import ensure
-from minisbert.divergence import compare, explain, first_divergence, suspects
-from minisbert.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.trace import HIDDEN, VECTOR, huggingface, inputs_of, our_states, print_rows
+from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects
+from minisbert.mistakes.tracing import HIDDEN, VECTOR, huggingface, inputs_of, our_states, print_rows
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
 folder = ensure("all-MiniLM-L6-v2")
 encoder = SentenceEncoder.load(folder)

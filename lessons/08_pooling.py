@@ -1,18 +1,18 @@
 # %% [markdown]
 # # Lesson 08: pooling and the mask
 #
-# Steps through `minisbert/pooling.py`. About 30 minutes. You will make one vector of many, and meet three mistakes
+# Steps through `minisbert/core/pooling.py`. About 30 minutes. You will make one vector of many, and meet three mistakes
 # that no cosine will ever show.
 
 # %%
 import torch
 from course import figure, largest_difference
 
-from minisbert import pooling
-from minisbert.data import pad_batch
-from minisbert.encoder import SentenceEncoder
-from minisbert.losses import cosine
+from minisbert.core import pooling
+from minisbert.core.data import pad_batch
+from minisbert.core.losses import cosine
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/metrics.py` and `minisbert/evaluate.py`. About 40 minutes. You will measure how well MiniLM
-# agrees with people, reach the published 82.03, and see by how much a careless metric lies.
+# Steps through `minisbert/core/metrics.py` and `minisbert/objectives/evaluation.py`. About 40 minutes. You will measure
+# how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
 
 # %%
 import numpy as np
 import torch
 from course import figure, largest_difference
 
-from minisbert import metrics
-from minisbert.batching import budgeted_batches
-from minisbert.data import load_scored_pairs, pad_batch
-from minisbert.encoder import SentenceEncoder
-from minisbert.evaluate import similarities
+from minisbert.core import metrics
+from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.core.pooling import cls_pool, first_last_pool, max_pool, mean_pool
+from minisbert.fast.batching import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.pooling import cls_pool, first_last_pool, max_pool, mean_pool
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.evaluation import similarities
 
 # %% [markdown]
 # ## The question

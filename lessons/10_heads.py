@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 10: three heads that score a pair
 #
-# Steps through `minisbert/heads.py` and `minisbert/pair_model.py`. About 45 minutes. You will set three ways of
-# reading two sentences side by side, train small heads in seconds, and see what three bugs from published notebooks
-# cost.
+# Steps through `minisbert/core/heads.py` and `minisbert/models/pair_model.py`. About 45 minutes. You will set three
+# ways of reading two sentences side by side, train small heads in seconds, and see what three bugs from published
+# notebooks cost.
 
 # %%
 from contextlib import nullcontext
@@ -11,15 +11,15 @@ from contextlib import nullcontext
 import torch
 from course import figure, largest_difference
 
-from minisbert import heads
-from minisbert.batching import budgeted_batches
-from minisbert.data import load_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.losses import mse_loss
-from minisbert.metrics import pearson
+from minisbert.core import heads
+from minisbert.core.data import load_scored_pairs
+from minisbert.core.losses import mse_loss
+from minisbert.core.metrics import pearson
+from minisbert.core.pooling import cls_pool
+from minisbert.fast.batching import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.pair_model import PairModel
-from minisbert.pooling import cls_pool
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

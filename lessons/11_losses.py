@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/losses.py`, and the geometry in `minisbert/metrics.py`. About 50 minutes. You will compare
-# three losses by the pushes that they give, spread vectors over a circle, and measure alignment and uniformity of
-# MiniLM.
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/core/metrics.py`. About 50 minutes. You will
+# compare three losses by the pushes that they give, spread vectors over a circle, and measure alignment and uniformity
+# of MiniLM.
 
 # %%
 import math
@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from course import TINY, figure, largest_difference
 
-from minisbert import losses, metrics
-from minisbert.data import load_scored_pairs, pad_batch
-from minisbert.encoder import SentenceEncoder
+from minisbert.core import losses, metrics
+from minisbert.core.data import load_scored_pairs, pad_batch
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 12: the training loop, and what a seed is
 #
-# Steps through `minisbert/train.py`, `minisbert/optimizer.py`, `minisbert/state.py`. About 60 minutes. You will match
-# ten losses of the reference, take AdamW apart, stop a run and go on to the same bits, and train eighty small heads to
-# see what one number is worth.
+# Steps through `minisbert/run/training.py`, `minisbert/core/loop.py`, `minisbert/run/state.py`. About 60 minutes. You
+# will match ten losses of the reference, take AdamW apart, stop a run and go on to the same bits, and train eighty
+# small heads to see what one number is worth.
 
 # %%
 import tempfile
@@ -14,14 +14,13 @@ import torch
 from course import GOLDEN, TINY, figure, largest_difference
 from safetensors.torch import load_file
 
-from minisbert import losses, metrics, train
-from minisbert import optimizer as optimizer_file
-from minisbert.data import length_grouped_batches, load_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import siamese
+from minisbert.core import loop, losses, metrics
+from minisbert.core.data import length_grouped_batches, load_scored_pairs
+from minisbert.core.heads import siamese
+from minisbert.core.loop import AdamW, adamw_step
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.optimizer import AdamW, adamw_step
-from minisbert.state import RunState, load_state, random_state, save_state, set_random_state
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run.state import RunState, load_state, random_state, save_state, set_random_state
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core, and wait for it where it is busy
@@ -67,7 +66,7 @@ assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0
 # %%
 generator = torch.Generator().manual_seed(0)
 theirs = torch.nn.Parameter(p.clone())
-optimizer = train.adamw([theirs], lr=0.1, weight_decay=0.01)
+optimizer = loop.adamw([theirs], lr=0.1, weight_decay=0.01)
 ours, m, v = p, torch.zeros_like(p), torch.zeros_like(p)
 for step in range(1, 6):
     theirs.grad = torch.randn(3, generator=generator, dtype=torch.float64)
@@ -80,8 +79,8 @@ assert largest_difference(ours, theirs) < 1e-12, "torch's optimizer, written out
 # The schedule and the clipping:
 
 # %%
-print([round(train.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
-assert [train.linear_schedule(step, 2, 6) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0], "up, then down"
+print([round(loop.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
+assert [loop.linear_schedule(step, 2, 6) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0], "up, then down"
 theirs.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
 norm = torch.nn.utils.clip_grad_norm_([theirs], 1.0)
 print(norm.item(), theirs.grad)
@@ -107,7 +106,7 @@ def ten_steps(make):
     found = []
     for step in range(10):
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * train.linear_schedule(step, warmup=3, total=12)
+            group["lr"] = 1e-2 * loop.linear_schedule(step, warmup=3, total=12)
         u, v = (encoder(golden[f"{side}.ids"], golden[f"{side}.mask"]) for side in ("first", "second"))  # (B, D)
         loss = losses.cosine_mse_loss(u, v, golden["targets"])
         optimizer.zero_grad()
@@ -117,7 +116,7 @@ def ten_steps(make):
     return found
 
 
-trace = ten_steps(train.adamw)
+trace = ten_steps(loop.adamw)
 for step, (ours, theirs) in enumerate(zip(trace, golden["losses"].tolist(), strict=True)):
     print(f"step {step}  loss {ours:.12f}  reference {theirs:.12f}")
 assert largest_difference(trace, golden["losses"]) < 1e-9, "ten losses, to nine digits"
@@ -141,7 +140,7 @@ def begin(seed):
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()  # as in train.py: where a number lies can decide its last bit
     trained = [parameter for name, parameter in model.named_parameters() if "pooler" not in name]
-    return model, train.adamw(trained, lr=1e-3, weight_decay=0.01)
+    return model, loop.adamw(trained, lr=1e-3, weight_decay=0.01)
 
 
 def advance(model, optimizer, steps):
@@ -212,12 +211,12 @@ def run(first_weights, order, schedule="linear"):
     """Train a head from these two seeds; Spearman x 100 on dev."""
     torch.manual_seed(first_weights)
     head = siamese(encoder.width)
-    optimizer = train.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
+    optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
     generator = torch.Generator().manual_seed(order)
     batches = [rows for _ in range(5) for rows in length_grouped_batches([1] * N, 32, generator)]  # five epochs
     for step, rows in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = 5e-3 * train.SCHEDULES[schedule](step, round(0.1 * len(batches)), len(batches))
+            group["lr"] = 5e-3 * loop.SCHEDULES[schedule](step, round(0.1 * len(batches)), len(batches))
         loss = losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
         optimizer.zero_grad()
         loss.backward()
@@ -273,15 +272,15 @@ assert paired < 0.7 * unpaired, "and they tell more when both sides use the same
 # %%
 wrong = {}
 for name, mistake in MISTAKES.items():
-    if mistake.target in ("train.linear_schedule", "train.adamw"):
+    if mistake.target in ("loop.linear_schedule", "loop.adamw"):
         with planted(mistake):
-            wrong[name] = ten_steps(train.adamw)
+            wrong[name] = ten_steps(loop.adamw)
 
 
 def draw(plt):
     drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2))
     shades = ("#1f4e79", "#3b7ab8", "#8bb8de")
-    for (name, schedule), shade in zip(train.SCHEDULES.items(), shades, strict=True):
+    for (name, schedule), shade in zip(loop.SCHEDULES.items(), shades, strict=True):
         left.plot([schedule(step, 20, 200) for step in range(201)], color=shade, label=name)
     left.set(xlabel="step", ylabel="share of the peak rate", title="Three schedules")
     left.legend(frameon=False)
@@ -371,7 +370,7 @@ def three_steps():
     x, m, v = torch.ones(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
     found = []
     for step in (1, 2, 3):
-        x, m, v = optimizer_file.adamw_step(x, torch.tensor([4.0], dtype=torch.float64), m, v, step, lr=0.1)
+        x, m, v = loop.adamw_step(x, torch.tensor([4.0], dtype=torch.float64), m, v, step, lr=0.1)
         found.append(round(x.item(), 6))
     return found
 

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lesson 13: making it fast
 #
-# Steps through `minisbert/data.py`, `minisbert/batching.py`, `minisbert/inference.py`, `minisbert/device.py`. About 45
-# minutes. You will climb a ladder of six steps to the same vectors, and count what was computed for nothing.
+# Steps through `minisbert/core/data.py`, `minisbert/fast/batching.py`, `minisbert/fast/fused.py`,
+# `minisbert/system/devices.py`. About 45 minutes. You will climb a ladder of six steps to the same vectors, and count
+# what was computed for nothing.
 
 # %%
 import statistics
@@ -11,14 +12,15 @@ import time
 import torch
 from course import figure, largest_difference
 
-from minisbert import bert, data, inference, metrics, pooling
-from minisbert.batching import budgeted_batches, packed_batches, to_ids, tokenize
-from minisbert.data import length_grouped_batches, load_scored_pairs, pad_batch
-from minisbert.device import choose_precision
-from minisbert.encoder import SentenceEncoder
-from minisbert.inference import FastBert, evaluating, same_as_master
-from minisbert.losses import normalize
+from minisbert.core import bert, data, metrics, pooling
+from minisbert.core.data import length_grouped_batches, load_scored_pairs, pad_batch
+from minisbert.core.losses import normalize
+from minisbert.fast import fused as inference
+from minisbert.fast.batching import budgeted_batches, packed_batches, to_ids, tokenize
+from minisbert.fast.fused import FastBert, evaluating, same_as_master
 from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.devices import choose_precision
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")[::20]
@@ -391,7 +393,7 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are ne
 # 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
 # 2. Encode ten copies of the file. Which steps become faster for a sentence, and why?
 # 3. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
-# 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/index.py` has an answer.)
+# 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/run/index.py` has an answer.)
 # 5. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.
 #
 # ## Sources

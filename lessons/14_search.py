@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 14: search, and the sixty-five hours
 #
-# Steps through `minisbert/search.py`. About 40 minutes. You will count what it costs to find the closest pair of
+# Steps through `minisbert/fast/search.py`. About 40 minutes. You will count what it costs to find the closest pair of
 # 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
 
 # %%
@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
-from minisbert import search
-from minisbert.data import load_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import JointHead
-from minisbert.pair_model import PairModel
-from minisbert.planting import Mistake, planted
+from minisbert.core.data import load_scored_pairs
+from minisbert.core.heads import JointHead
+from minisbert.fast import search
+from minisbert.mistakes.planting import Mistake, planted
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/planting.py`, `minisbert/divergence.py`, and `lessons/graft.py`. About 50 minutes. You will
-# put hand-written pieces into the running package, let three instruments judge them, lose a bug among them and find it
-# again.
+# Steps through `minisbert/mistakes/planting.py`, `minisbert/mistakes/divergence.py`, and `lessons/graft.py`. About 50
+# minutes. You will put hand-written pieces into the running package, let three instruments judge them, lose a bug among
+# them and find it again.
 
 # %%
 import math
@@ -19,13 +19,13 @@ from course import ROOT, figure, heatmap, largest_difference
 from lessons.graft import counted, grafted
 from lessons.pieces import PIECES
 from lessons.result import Progress
-from minisbert import bert, losses, metrics
-from minisbert.data import load_scored_pairs, pad_batch
-from minisbert.divergence import compare, explain, first_divergence, suspects
-from minisbert.encoder import SentenceEncoder
-from minisbert.inference import same_as_master
+from minisbert.core import bert, losses, metrics
+from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.fast.fused import same_as_master
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.trace import HIDDEN, VECTOR, inputs_of, our_states, print_rows
+from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects
+from minisbert.mistakes.tracing import HIDDEN, VECTOR, inputs_of, our_states, print_rows
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.checks import CHECKS
 from tests.parity import golden
 
@@ -97,8 +97,9 @@ def linear_schedule(step, warmup, total):
 
 
 # %% [markdown]
-# `replaced` of `minisbert/planting.py` puts a function wherever the package holds the original: in its own module, in
-# modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. On three numbers:
+# `replaced` of `minisbert/mistakes/planting.py` puts a function wherever the package holds the original: in its own
+# module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. On three
+# numbers:
 
 # %%
 calls = Counter()
@@ -108,7 +109,7 @@ written = {
     "bert.layer_norm": layer_norm,
     "pooling.mean_pool": mean_pool,
     "metrics.ranks": ranks,
-    "train.linear_schedule": linear_schedule,
+    "loop.linear_schedule": linear_schedule,
 }
 pieces = {master: counted(function, master, calls) for master, function in written.items()}
 x = torch.tensor([-1.0, 0.0, 2.0])
@@ -355,7 +356,7 @@ encoder, loading = files_of(lambda: SentenceEncoder.load("all-MiniLM-L6-v2"))
 profiled, computing = files_of(score)
 taught = {}
 for path in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py")):
-    for name in re.findall(r"`minisbert/(\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
+    for name in re.findall(r"`minisbert/\w+/(\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
         taught.setdefault(name, []).append(path.stem[:2])
 print(f"{'file':16}{'load':>6}{'compute':>9}   {'lessons':14}{'pieces':>7}{'yours':>7}")
 for name in computing | loading:
@@ -366,7 +367,7 @@ way = ["tokenizer.py", "data.py", "bert.py", "pooling.py", "losses.py", "metrics
 assert abs(profiled - right_score) < 1e-9, "listening changes nothing"
 assert sorted(way, key=list(computing).index) == way, "the files of the way, in the order of the way"
 assert set(way) <= set(taught), "and a lesson for each of them"
-assert {"checkpoint.py", "dialects.py"} <= set(loading) & set(taught), "and for the way of the weights"
+assert {"checkpoint.py", "families.py"} <= set(loading) & set(taught), "and for the way of the weights"
 
 # %% [markdown]
 # Marked *house* is what any program needs: files, messages, where things stand. The rest you have read, line by line,

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional
 
 from lessons.cases import case, d, example, t, trap, with_weights
-from minisbert import bert
-from minisbert.bert import BertConfig
+from minisbert.core import bert
+from minisbert.core.bert import BertConfig
 from tests.checks import normal
 from tests.formula_checks import CONFIG, randomised, torch_attention, torch_feed_forward, torch_layer
 

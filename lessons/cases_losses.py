@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lessons.cases import case, d, example, t, trap
-from minisbert import losses, metrics, optimizer, train
+from minisbert.core import loop, losses, metrics
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
@@ -185,32 +185,32 @@ def _():
     yield case("opposite, target 1", s(4.0), losses.cosine_mse_loss, u, -u, d(1.0))
 
 
-@example("train.linear_schedule")
+@example("loop.linear_schedule")
 def _():
     for step, share in enumerate((0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0)):
-        yield case(f"step {step} of 6, warm-up 2", share, train.linear_schedule, step, 2, 6)
+        yield case(f"step {step} of 6, warm-up 2", share, loop.linear_schedule, step, 2, 6)
 
 
-@trap("train.linear_schedule")
+@trap("loop.linear_schedule")
 def _():
-    yield case("no warm-up, first step", 1.0, train.linear_schedule, 0, 0, 4)
-    yield case("beyond the end", 0.0, train.linear_schedule, 9, 2, 6)
-    yield case("nothing but warm-up, last step", 0.75, train.linear_schedule, 3, 4, 4)
-    yield case("nothing but warm-up, the end", 0.0, train.linear_schedule, 4, 4, 4)
+    yield case("no warm-up, first step", 1.0, loop.linear_schedule, 0, 0, 4)
+    yield case("beyond the end", 0.0, loop.linear_schedule, 9, 2, 6)
+    yield case("nothing but warm-up, last step", 0.75, loop.linear_schedule, 3, 4, 4)
+    yield case("nothing but warm-up, the end", 0.0, loop.linear_schedule, 4, 4, 4)
 
 
-@example("optimizer.adamw_step")
+@example("loop.adamw_step")
 def _():
     one, four, zero = t(1.0), t(4.0), t(0.0)
     expected = t(0.9), t(0.4), t(0.016)
-    yield case("parameter 1, gradient 4, lr 0.1", expected, optimizer.adamw_step, one, four, zero, zero, 1, 0.1, 0.0)
+    yield case("parameter 1, gradient 4, lr 0.1", expected, loop.adamw_step, one, four, zero, zero, 1, 0.1, 0.0)
     expected = t(0.95), zero, zero
-    yield case("gradient 0, lr 0.1, decay 0.5", expected, optimizer.adamw_step, one, zero, zero, zero, 1, 0.1, 0.5)
+    yield case("gradient 0, lr 0.1, decay 0.5", expected, loop.adamw_step, one, zero, zero, zero, 1, 0.1, 0.5)
 
 
-@trap("optimizer.adamw_step")
+@trap("loop.adamw_step")
 def _():
-    zero, step = d([0.0]), optimizer.adamw_step
+    zero, step = d([0.0]), loop.adamw_step
     # mean and corrected root are 1e-12, far below eps: 0.1 * 1e-12 / (1e-12 + 1e-8)
     small = (d([-1e-13 / 1.0001e-8]), d([1e-13]), d([1e-27]))
     yield case("a tiny gradient: eps outside the root", small, step, zero, d([1e-12]), zero, zero, 1, 0.1, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lessons.cases import case, d, example, t, trap, with_weights
-from minisbert import heads, losses, metrics, pooling
+from minisbert.core import heads, losses, metrics, pooling
 from tests.checks import normal
 from tests.formula_checks import randomised, torch_attention
 

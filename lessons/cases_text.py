@@ -4,8 +4,9 @@ import numpy as np
 import torch
 
 from lessons.cases import case, example, t, trap
-from minisbert import data, losses, search, wordpiece
-from minisbert.dialects import Dialect
+from minisbert.core import data, losses, wordpiece
+from minisbert.fast import search
+from minisbert.models.families import Dialect
 
 # ------------------------------------------------------------------------------------------ vectors
 
@@ -97,13 +98,13 @@ ONE_LAYER = {
 POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"}
 
 
-@example("dialects.Dialect.names")
+@example("families.Dialect.names")
 def _():
     yield case("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
     yield case("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
 
 
-@trap("dialects.Dialect.names")
+@trap("families.Dialect.names")
 def _():
     second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in ONE_LAYER.items()}
     yield case("two layers", ONE_LAYER | second, SMALL.names, 2, False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from lessons import sandbox
 from lessons.pieces import PIECES, ROOT, mine, pieces_of
-from minisbert.console import InputError, LiveLine, run_command
+from minisbert.system.console import InputError, LiveLine, run_command
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot
@@ -45,16 +45,16 @@ def graft(pairs: int | None) -> bool:
 @contextmanager
 def grafted(functions: dict[str, Callable]) -> Iterator[None]:
     """While this lasts the package computes with these functions, by master's name."""
-    from minisbert import optimizer, train
-    from minisbert.planting import replaced
+    from minisbert.core import loop
+    from minisbert.mistakes.planting import replaced
 
     originals = {master: PIECES[master].original for master in functions}  # before any is out of its place
     with ExitStack() as stack:
         for master, original in originals.items():
             piece = PIECES[master]
             stack.enter_context(replaced(original, functions[master], piece.owner, piece.path[-1]))
-        if "optimizer.adamw_step" in functions:  # torch's optimizer would not call it
-            stack.enter_context(replaced(train.adamw, optimizer.AdamW, train, "adamw"))
+        if "loop.adamw_step" in functions:  # torch's optimizer would not call it
+            stack.enter_context(replaced(loop.adamw, loop.AdamW, loop, "adamw"))
         yield
 
 
@@ -125,11 +125,11 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
     """Spearman on the first ``count`` test pairs; with the learner's own tokenizer the ids are compared as well."""
     import torch
 
-    from minisbert import losses, metrics, wordpiece
-    from minisbert.batching import budgeted_batches
-    from minisbert.console import Progress
-    from minisbert.data import load_scored_pairs, pad_batch
-    from minisbert.inference import evaluating
+    from minisbert.core import losses, metrics, wordpiece
+    from minisbert.core.data import load_scored_pairs, pad_batch
+    from minisbert.fast.batching import budgeted_batches
+    from minisbert.fast.fused import evaluating
+    from minisbert.system.console import Progress
 
     pairs = load_scored_pairs("stsb", "test")[:count]
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -164,7 +164,7 @@ def tell(name: str, largest: float, tolerance: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> None:
-    from minisbert.encoder import SentenceEncoder
+    from minisbert.models.sentence_encoder import SentenceEncoder
 
     count, masters = int(arguments[0]) or None, arguments[1:]
     calls: Counter[str] = Counter()

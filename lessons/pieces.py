@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minisbert.console import InputError
+from minisbert.system.console import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 # the learner's files, which git ignores; a teacher points it at a student's folder
@@ -45,13 +45,14 @@ class Piece:
 
     @property
     def source(self) -> Path:
-        """The package's file that holds the master copy."""
-        return ROOT / "minisbert" / f"{self.module}.py"
+        """The package's file that holds the master copy: a chapter of the book, or a file of another room."""
+        chapter = ROOT / "minisbert" / "core" / f"{self.module}.py"
+        return chapter if chapter.is_file() else next((ROOT / "minisbert").glob(f"*/{self.module}.py"))
 
     @cached_property
     def owner(self) -> Any:
         """The module or class that holds it."""
-        module = importlib.import_module(f"minisbert.{self.module}")
+        module = importlib.import_module(f"minisbert.{self.source.parent.name}.{self.module}")
         return getattr(module, self.path[0]) if len(self.path) == 2 else module
 
     @cached_property

@@ -7,7 +7,7 @@ from typing import Any
 
 from lessons.pieces import MINE, PIECES, Piece, lesson_file, mine
 from minisbert import __version__
-from minisbert.files import atomic_file, read_json, write_json
+from minisbert.system.files import atomic_file, read_json, write_json
 
 RUNGS = {
     "runs": "runs, right shape and dtype",

@@ -23,6 +23,7 @@ class Source:
     def __init__(self, path: Path):
         text = path.read_text(encoding="utf-8")
         self.module = path.stem
+        self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
         self.beside: dict[int, str] = {}  # line number -> the comment behind its code
@@ -40,11 +41,13 @@ class Source:
         return node
 
     def home(self, name: str) -> str | None:
-        """The module of the package that defines a function which this file uses under that name."""
+        """The module that defines a function which this file uses under that name: ``core.losses``."""
         for node in self.tree.body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
-                return self.module
+                return self.dotted
             if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names] and name.islower():
+                if node.level:  # a chapter imports another one
+                    return f"{self.dotted.split('.')[0]}.{node.module}"
                 return node.module.removeprefix("minisbert.") if node.module.startswith("minisbert.") else None
         return None
 
@@ -167,7 +170,7 @@ def imports(pieces: list[Piece]) -> str:
         for node in source.tree.body:
             if isinstance(node, ast.Import):
                 plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}
-            elif isinstance(node, ast.ImportFrom) and not node.module.startswith("minisbert"):
+            elif isinstance(node, ast.ImportFrom) and not node.level and not node.module.startswith("minisbert"):
                 named |= {(node.module, alias.name) for alias in node.names if alias.name in used}
     if ("torch", "Tensor") in named:
         plain.add("torch")
@@ -190,4 +193,4 @@ def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
             home = source.home(name)
             if home and not name.startswith("_") and name not in piece.refused:
                 found.add((home, name))
-    return {(home, name) for home, name in found if PIECES.get(f"{home}.{name}") not in pieces}
+    return {(home, name) for home, name in found if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces}

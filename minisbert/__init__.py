@@ -2,7 +2,7 @@
 
 Reading order = import order = the README's table of files; start with ``bert.py``.
 
-    from minisbert.encoder import SentenceEncoder
+    from minisbert.models.sentence_encoder import SentenceEncoder
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
 """

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from minisbert import bert, losses, metrics, train
-from minisbert.dialects import BERT, DIALECTS
-from minisbert.encoder import SentenceEncoder
-from minisbert.pooling import Pooling
+from minisbert.core import bert, loop, losses, metrics
+from minisbert.core.pooling import Pooling
+from minisbert.models.families import BERT, DIALECTS
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
@@ -188,11 +188,11 @@ def training_trace() -> Iterator[Comparison]:
     """Ten steps of fine-tuning: loss and learning rate of each, and every parameter afterwards."""
     encoder, reference = tiny(), golden("trace")
     parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
-    optimizer = train.adamw(parameters, lr=1e-2, weight_decay=0.01)
+    optimizer = loop.adamw(parameters, lr=1e-2, weight_decay=0.01)
     found, rates = [], []
     for step in range(10):
         for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * train.linear_schedule(step, warmup=3, total=12)
+            group["lr"] = 1e-2 * loop.linear_schedule(step, warmup=3, total=12)
         u, v = (encoder(reference[f"{side}.ids"], reference[f"{side}.mask"]) for side in ("first", "second"))
         loss = losses.cosine_mse_loss(u, v, reference["targets"])
         optimizer.zero_grad()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from minisbert import bert, losses, metrics, pooling
-from minisbert.bert import BertConfig
+from minisbert.core import bert, losses, metrics, pooling
+from minisbert.core.bert import BertConfig
 from tests.checks import check, normal, with_gradients
 from tests.parity import PIECE, Comparison, compare
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from minisbert import heads
-from minisbert.bert import Bert
-from minisbert.encoder import SentenceEncoder
-from minisbert.pair_model import PairModel
+from minisbert.core import heads
+from minisbert.core.bert import Bert
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.checks import check
 from tests.parity import GRADIENT, PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH

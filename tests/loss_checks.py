@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from minisbert import losses
+from minisbert.core import losses
 from tests.checks import check
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 

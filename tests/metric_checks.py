@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from minisbert import metrics
+from minisbert.core import metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from minisbert.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.planting import Mistake
+from minisbert.mistakes.planting import Mistake
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden

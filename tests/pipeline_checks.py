@@ -10,10 +10,11 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from minisbert import data, optimizer, search, train, wordpiece
-from minisbert.checkpoint import read_safetensors
-from minisbert.dialects import DIALECTS
-from minisbert.files import read_json
+from minisbert.core import data, loop, wordpiece
+from minisbert.fast import search
+from minisbert.models.checkpoint import read_safetensors
+from minisbert.models.families import DIALECTS
+from minisbert.system.files import read_json
 from tests.checks import check, normal
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
 from tests.reference.texts import SENTENCES, TEXTS
@@ -123,7 +124,7 @@ def grouped_batches() -> Iterator[Comparison]:
 @check
 def linear_rates() -> Iterator[Comparison]:
     """Shares of the rate, by torch's own schedulers: up in 4 steps, down in 6."""
-    ours = torch.tensor([float(train.linear_schedule(step, 4, 10)) for step in range(12)], dtype=torch.float64)
+    ours = torch.tensor([float(loop.linear_schedule(step, 4, 10)) for step in range(12)], dtype=torch.float64)
     weight = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     down = torch.optim.lr_scheduler.PolynomialLR(weight, total_iters=6)
     falling = []
@@ -145,7 +146,7 @@ def adamw_steps() -> Iterator[Comparison]:
         gradient = normal(3, 4, seed=step).detach()
         theirs.grad = gradient.clone()
         library.step()
-        ours, mean, square = optimizer.adamw_step(ours, gradient, mean, square, step, 0.05, 0.3)
+        ours, mean, square = loop.adamw_step(ours, gradient, mean, square, step, 0.05, 0.3)
         state = library.state[theirs]
         yield compare(f"parameter after step {step}", ours, theirs.detach(), PIECE)
         yield compare(f"mean after step {step}", mean, state["exp_avg"], PIECE)

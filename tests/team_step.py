@@ -12,14 +12,14 @@ from pathlib import Path
 
 import torch
 
-from minisbert import tasks
-from minisbert.checkpoint import write_safetensors
-from minisbert.console import run_command
-from minisbert.encoder import SentenceEncoder
-from minisbert.objectives import make_task
-from minisbert.options import parse
-from minisbert.team import Team, team
-from minisbert.train import main
+from minisbert.models.checkpoint import write_safetensors
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives import objective as tasks
+from minisbert.objectives.registry import make_task
+from minisbert.run.distributed import Team, team
+from minisbert.run.options import parse
+from minisbert.run.training import main
+from minisbert.system.console import run_command
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
 

@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from minisbert import assets, sources
-from minisbert.assets import ensure, fetch, home
-from minisbert.console import InputError
+from minisbert.system import assets, sources
+from minisbert.system.assets import ensure, fetch, home
+from minisbert.system.console import InputError
 from tests.servers import Site, cut, send, serve
 from tests.test_sources import CONTENT, GOOD, PACKERS, STRAY, FullDisk, wheel
 
@@ -115,8 +115,8 @@ def clean_environment(monkeypatch) -> None:
 def installed(tmp_path, monkeypatch) -> Path:
     """The package stands where pip would put it, so not in a checkout; its parent folder."""
     folder = tmp_path / "site-packages"
-    (folder / "minisbert").mkdir(parents=True)
-    monkeypatch.setattr(assets, "__file__", str(folder / "minisbert" / "assets.py"))
+    (folder / "minisbert" / "system").mkdir(parents=True)
+    monkeypatch.setattr(assets, "__file__", str(folder / "minisbert" / "system" / "assets.py"))
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
     monkeypatch.setattr(sys, "platform", "linux")
     return folder

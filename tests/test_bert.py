@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from minisbert.bert import Bert, BertConfig, attention, gelu, layer_norm
+from minisbert.core.bert import Bert, BertConfig, attention, gelu, layer_norm
 
 # batch 4, tokens 9, heads 3, head width 5, width 15, feed-forward 22, layers 2, vocabulary 37
 CONFIG = BertConfig(

@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.bert import Bert, BertConfig
-from minisbert.checkpoint import load_bert, main, read_config, save_bert
-from minisbert.console import InputError
-from minisbert.dialects import BERT, DISTILBERT, ROBERTA
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.models.checkpoint import load_bert, main, read_config, save_bert
+from minisbert.models.families import BERT, DISTILBERT, ROBERTA
+from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import REFERENCE
 
@@ -256,6 +256,7 @@ def test_distilbert_has_no_token_types():
 
 def test_loading_does_not_import_torchs_compiler(tiny):
     """It takes a second, and comes in unasked where weights on the device "meta" are filled with random numbers."""
-    code = f"from minisbert.encoder import SentenceEncoder; SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
+    code = "from minisbert.models.sentence_encoder import SentenceEncoder; "
+    code += f"SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
     code += "; import sys; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from minisbert import console
-from minisbert.console import InputError, LiveLine, duration, one_line, run_command, say
+from minisbert.system import console
+from minisbert.system.console import InputError, LiveLine, duration, one_line, run_command, say
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -80,7 +80,7 @@ def test_exit_codes_of_the_parser_pass_through():
 
 # --------------------------------------------------------------------- output that cannot be written
 
-PRINT = "from minisbert.console import run_command; run_command(lambda: print('x' * {}))"
+PRINT = "from minisbert.system.console import run_command; run_command(lambda: print('x' * {}))"
 SMALL, LARGE = 10, 1_000_000  # less and more than Python and the pipe hold back
 
 
@@ -111,7 +111,8 @@ def test_a_full_disk_under_stdout_is_one_line(length):
 
 
 def test_results_printed_before_an_error_still_arrive():
-    code = "from minisbert.console import *\ndef main():\n print('first')\n raise InputError('then')\nrun_command(main)"
+    code = "from minisbert.system.console import *\ndef main():\n print('first')\n raise InputError('then')\n"
+    code += "run_command(main)"
     process = python(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate(timeout=60) == ("first\n", "error: then\n")
     assert process.returncode == 2

@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minisbert.corpora
-from minisbert.console import InputError
-from minisbert.corpora import (
+from minisbert.objectives.corpora import (
     NLI_LABELS,
     LabelledPair,
     Triplet,
@@ -25,6 +23,7 @@ from minisbert.corpora import (
     read_triplets,
     split_rows,
 )
+from minisbert.system.console import InputError
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = range(3)
 
@@ -131,7 +130,7 @@ def test_a_split_of_the_published_archive(archive, monkeypatch, split, skipped):
     expected = ([LabelledPair(split, "b", ENTAILMENT)], skipped)
     assert read_nli(archive, split) == expected
     assert load_nli(str(archive), split) == expected
-    monkeypatch.setattr(minisbert.corpora, "ensure", lambda name: archive.parent if name == "snli" else None)
+    monkeypatch.setattr("minisbert.objectives.corpora.ensure", lambda name: archive.parent if name == "snli" else None)
     assert load_nli("snli", split) == expected
 
 

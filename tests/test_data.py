@@ -9,9 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import minisbert.data
-from minisbert.console import InputError
-from minisbert.data import (
+from minisbert.core.data import (
     ScoredPair,
     length_grouped_batches,
     load_scored_pairs,
@@ -20,6 +18,7 @@ from minisbert.data import (
     text_lines,
     unique_batches,
 )
+from minisbert.system.console import InputError
 
 CATS = ScoredPair("A cat sits.", "A kitten is sitting.", 4.2)
 DOGS = ScoredPair('He said "sit', "The dog, it sat", 0.0)
@@ -178,14 +177,14 @@ def test_load_reads_a_file_of_ones_own_whatever_the_split(tmp_path):
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_load_takes_the_split_of_the_benchmark(tmp_path, monkeypatch, split):
-    monkeypatch.setattr(minisbert.data, "ensure", lambda name: tmp_path / name)
+    monkeypatch.setattr("minisbert.core.data.ensure", lambda name: tmp_path / name)
     (tmp_path / "stsb").mkdir()
     (tmp_path / "stsb" / f"sts-{split}.csv").write_text(STSB_9, encoding="utf-8")
     assert load_scored_pairs("stsb", split) == [CATS, DOGS]
 
 
 def test_an_unknown_split_is_told_before_anything_is_fetched(monkeypatch):
-    monkeypatch.setattr(minisbert.data, "ensure", lambda name: pytest.fail("fetched"))
+    monkeypatch.setattr("minisbert.core.data.ensure", lambda name: pytest.fail("fetched"))
     with pytest.raises(InputError, match="no split is called 'validation'; choose from train, dev, test"):
         load_scored_pairs("stsb", "validation")
 

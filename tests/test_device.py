@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from minisbert import device
-from minisbert.console import InputError
-from minisbert.device import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
+from minisbert.system import devices as device
+from minisbert.system.console import InputError
+from minisbert.system.devices import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,12 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from minisbert import batching, device, encode
-from minisbert.console import InputError
-from minisbert.encode import main
-from minisbert.encoder import SentenceEncoder
+from minisbert.fast import batching
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run import vectors as encode
+from minisbert.run.vectors import main
+from minisbert.system import devices as device
+from minisbert.system.console import InputError
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
@@ -106,7 +108,7 @@ def test_a_long_file_is_streamed_in_parts(tiny, lines, tmp_path, monkeypatch):
             sizes.append(len(chunk))
             yield chunk
 
-    monkeypatch.setattr("minisbert.encoder.chunks", in_parts)
+    monkeypatch.setattr("minisbert.models.sentence_encoder.chunks", in_parts)
     main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert sizes == [1, 2, 1]
     vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
@@ -200,8 +202,8 @@ def full_disk_for_tensors(*_arguments, **_options):
 @pytest.mark.parametrize(
     ("name", "saver", "failure"),
     [
-        ("v.npy", "encode.np.lib.format.write_array_header_1_0", full_disk),
-        ("v.safetensors", "checkpoint.save_file", full_disk_for_tensors),
+        ("v.npy", "run.vectors.np.lib.format.write_array_header_1_0", full_disk),
+        ("v.safetensors", "models.checkpoint.save_file", full_disk_for_tensors),
     ],
 )
 def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minisbert.bert import Bert, BertConfig
-from minisbert.heads import (
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.heads import (
     CONCATS,
     HEADS,
     ConcatHead,

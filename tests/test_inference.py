@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert import bert as master
-from minisbert import inference
-from minisbert.bert import Bert, BertConfig
-from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder
-from minisbert.inference import FastBert, same_as_master
+from minisbert.core import bert as master
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.fast import fused as inference
+from minisbert.fast.fused import FastBert, same_as_master
 from minisbert.mistakes import MISTAKES
-from minisbert.planting import planted
+from minisbert.mistakes.planting import planted
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE
 
@@ -230,7 +230,7 @@ def test_hooks_are_called():
 
 
 def test_bfloat16_of_a_changed_encoder_is_refused(monkeypatch):
-    monkeypatch.setattr("minisbert.encoder.choose_precision", lambda *_: (torch.bfloat16, ""))
+    monkeypatch.setattr("minisbert.models.sentence_encoder.choose_precision", lambda *_: (torch.bfloat16, ""))
     model = SentenceEncoder.load(FOLDERS["bert"])
     monkeypatch.setattr(master, "gelu", torch.relu)
     with pytest.raises(InputError, match="bfloat16 needs the encoder as"):

@@ -89,7 +89,7 @@ def test_its_claims_are_asserts_that_say_what_they_claim(path):
 
 @each_lesson
 def test_it_names_the_file_it_steps_through_as_the_readme_does(path):
-    files = re.findall(r"`minisbert/(\w+\.py)`", header(path))
+    files = re.findall(r"`minisbert/([\w/]+\.py)`", header(path))
     minutes = re.search(r"About (\d+) minutes", header(path).replace("\n# ", " ")).group(1)
     assert files
     assert [name for name in files if not (ROOT / "minisbert" / name).is_file()] == []

@@ -9,7 +9,7 @@ import pytest
 from lessons import check, sandbox
 from lessons.pieces import PIECES, mine, pieces_of
 from lessons.result import RUNGS, Progress, Result, place
-from minisbert.console import InputError
+from minisbert.system.console import InputError
 from tests.parity import ROOT
 
 
@@ -122,9 +122,9 @@ def test_hints_come_one_by_one_and_end_at_the_master_copy(folder, capsys):
         out = capsys.readouterr().out
         shown = [hint for hint in hints if hint in out]
         assert shown == list(hints[:count])
-    lines = (ROOT / "minisbert" / "bert.py").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "minisbert" / "core" / "bert.py").read_text(encoding="utf-8").splitlines()
     line = 1 + next(i for i, text in enumerate(lines) if text.startswith("def attention"))
-    assert f"The master copy: minisbert/bert.py, line {line}" in out
+    assert f"The master copy: minisbert/core/bert.py, line {line}" in out
 
 
 def test_hints_for_the_next_unsolved_piece_or_a_named_one(folder, graded, capsys):
@@ -218,4 +218,4 @@ def test_the_command_as_one_types_it(tmp_path):
     done = run("run", "12")
     assert done.returncode == 1, done.stderr
     assert '("summed, not averaged")' in done.stdout
-    assert "train.linear_schedule                   ★☆☆  unwritten" in done.stdout
+    assert "loop.linear_schedule                    ★☆☆  unwritten" in done.stdout

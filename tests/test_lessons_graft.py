@@ -7,9 +7,9 @@ import pytest
 from lessons import graft
 from lessons.graft import grafted, learners_functions, loss_trace
 from lessons.pieces import PIECES, mine
-from minisbert import bert, train
-from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder
+from minisbert.core import bert, loop
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import InputError
 
 FEED_FORWARD = """
 import torch
@@ -43,15 +43,15 @@ def folder(tmp_path, monkeypatch):
 
 def test_a_training_trace_on_the_learners_code(capsys):
     calls: Counter = Counter()
-    masters = ["bert.gelu", "bert.FeedForward.forward", "losses.cosine_mse_loss", "optimizer.adamw_step"]
-    gelu, adamw = bert.gelu, train.adamw
+    masters = ["bert.gelu", "bert.FeedForward.forward", "losses.cosine_mse_loss", "loop.adamw_step"]
+    gelu, adamw = bert.gelu, loop.adamw
     with grafted(learners_functions(masters, calls)):
         assert bert.gelu is not gelu
         assert loss_trace()
-    assert (bert.gelu, train.adamw) == (gelu, adamw)
+    assert (bert.gelu, loop.adamw) == (gelu, adamw)
     assert calls["losses.cosine_mse_loss"] == 10
     assert calls["bert.gelu"] == calls["bert.FeedForward.forward"] == 2 * 2 * 10  # layers, sentences, steps
-    assert calls["optimizer.adamw_step"] > 300
+    assert calls["loop.adamw_step"] > 300
     out = capsys.readouterr().out
     assert out.count("  ok    ") == 2
     assert "training, 10 steps: loss 0.267712 to 0.003283" in out

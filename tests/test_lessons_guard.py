@@ -17,10 +17,10 @@ GELU = "def gelu(x):\n    {}\n"
 @pytest.mark.parametrize(
     ("head", "body", "says"),
     [
-        ("from minisbert.bert import gelu", "return gelu(x)", "line 1: minisbert.bert.gelu of the package"),
-        ("import minisbert.bert as b", "return b.gelu(x)", "line 1: minisbert.bert of the package"),
-        ("from minisbert import bert", "return bert.gelu(x)", "line 1: minisbert.bert of the package"),
-        ("", "from minisbert.bert import gelu as g; return g(x)", "minisbert.bert.gelu"),
+        ("from minisbert.core.bert import gelu", "return gelu(x)", "line 1: minisbert.core.bert.gelu of the package"),
+        ("import minisbert.core.bert as b", "return b.gelu(x)", "line 1: minisbert.core.bert of the package"),
+        ("from minisbert.core import bert", "return bert.gelu(x)", "line 1: minisbert.core.bert of the package"),
+        ("", "from minisbert.core.bert import gelu as g; return g(x)", "minisbert.core.bert.gelu"),
         ("from transformers.activations import gelu", "return gelu(x)", "transformers.activations is not to be"),
         ("import sentence_transformers", "return x", "sentence_transformers is not to be"),
         ("from tests.checks import CHECKS", "return x", "tests.checks is not to be"),
@@ -32,7 +32,7 @@ GELU = "def gelu(x):\n    {}\n"
         ("from torch import nn", "return nn.GELU()(x)", "GELU is ready-made"),
         ("import torch.nn.functional as F", "return getattr(F, 'gelu')(x)", "gelu is ready-made"),
         ("import torch", "return torch.ops.aten.gelu(x)", "gelu is ready-made"),
-        ("", "return __import__('minisbert.bert')", "__import__ leads out"),
+        ("", "return __import__('minisbert.core.bert')", "__import__ leads out"),
         ("", "return eval('x')", "eval leads out"),
         ("", "return open('/etc/passwd')", "open leads out"),
         ("import torch", "return torch.sys.modules", "sys leads out"),
@@ -62,7 +62,7 @@ def test_what_stands_in_one_piece_concerns_that_piece_alone():
     [
         (6, "import math, torch\ndef gelu(x):\n    return x * (1 + torch.erf(x / math.sqrt(2))) / 2\n"),
         (4, "class Embeddings:\n    def forward(self, ids, token_types):\n        return self.norm(self.layer_norm)\n"),
-        (11, "from minisbert.losses import cosine, cosine_matrix\n"),
+        (11, "from minisbert.core.losses import cosine, cosine_matrix\n"),
         (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax, np.array, np.trace\n"),
     ],
 )
@@ -83,7 +83,7 @@ def run(text: str, lesson: int) -> dict:
         "import torch\ngetattr(torch, 's' + 'ys')",
         "b = [x for x in ['__imp' + 'ort__']]\nexec('import os')",
         "import os",
-        "from minisbert.bert import gelu",
+        "from minisbert.core.bert import gelu",
         "try:\n    import minisbert\nexcept Exception:\n    pass",
     ],
 )

@@ -10,7 +10,7 @@ from lessons import ladder
 from lessons.ladder import climb
 from lessons.pieces import PIECES
 from lessons.result import RUNGS
-from minisbert import losses
+from minisbert.core import losses
 from minisbert.mistakes import MISTAKES
 
 OF_PIECES = {name: mistake.target for name, mistake in MISTAKES.items() if mistake.target in PIECES}
@@ -177,8 +177,8 @@ def divides_by_zero(step, warmup, total):
         ("bert.gelu", half_right, "example", "at (1,): yours 0, reference -0.15866; 3 of 4 numbers right (75 %)"),
         ("losses.mse_loss", through_numpy, "gradient", "no gradient comes back"),
         ("losses.softmax_cross_entropy_loss", overflows, "traps", "logits of 1e4: not a number"),
-        ("train.linear_schedule", below_zero, "golden", "12 shares of the rate"),
-        ("train.linear_schedule", divides_by_zero, "traps", "nothing but warm-up, the end: ZeroDivisionError"),
+        ("loop.linear_schedule", below_zero, "golden", "12 shares of the rate"),
+        ("loop.linear_schedule", divides_by_zero, "traps", "nothing but warm-up, the end: ZeroDivisionError"),
     ],
 )
 def test_the_rung_that_fails(master, function, rung, says):

@@ -5,8 +5,8 @@ import pytest
 from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they enter their cases)
 from lessons.cases import EXAMPLES, TRAPS
 from lessons.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
-from minisbert.console import InputError
 from minisbert.mistakes import MISTAKES
+from minisbert.system.console import InputError
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import ROOT
@@ -15,7 +15,8 @@ from tests.parity import ROOT
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 def test_a_card_is_complete(piece):
     assert callable(piece.original)
-    assert piece.original.__module__ == f"minisbert.{piece.module}", "the card must name the function's home"
+    home = f"minisbert.{piece.source.parent.name}.{piece.module}"
+    assert piece.original.__module__ == home, "the card must name the function's home"
     assert piece.lesson in LESSONS
     assert piece.level in (1, 2, 3)
     assert 1 <= piece.minutes <= 60

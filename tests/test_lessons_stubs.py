@@ -69,7 +69,7 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
 
 
 def test_helpers_are_what_is_no_piece_of_the_same_lesson():
-    assert "from minisbert.losses import cosine, cosine_matrix\n" in lesson_stubs(11)  # of lesson 1, and no piece
+    assert "from minisbert.core.losses import cosine, cosine_matrix\n" in lesson_stubs(11)  # of lesson 1, and no piece
     assert "minisbert" not in lesson_stubs(6)  # gelu is a piece of this lesson
     assert "minisbert" not in lesson_stubs(1)  # normalize would be half the answer, and is refused
     assert "import logsigmoid" in lesson_stubs(10)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.bert import Bert
-from minisbert.checkpoint import load_bert, save_bert
-from minisbert.data import SPLITS, pad_batch, read_scored_pairs
-from minisbert.dialects import DIALECTS
-from minisbert.encoder import SentenceEncoder
-from minisbert.tokenizer import Tokenizer
+from minisbert.core.bert import Bert
+from minisbert.core.data import SPLITS, pad_batch, read_scored_pairs
+from minisbert.core.tokenizer import Tokenizer
+from minisbert.models.checkpoint import load_bert, save_bert
+from minisbert.models.families import DIALECTS
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minisbert.losses import (
+from minisbert.core.losses import (
     binary_cross_entropy_loss,
     contrastive_loss,
     cosent_loss,

@@ -9,8 +9,8 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from minisbert import metrics
-from minisbert.metrics import (
+from minisbert.core import metrics
+from minisbert.core.metrics import (
     accuracy,
     alignment,
     best_threshold,

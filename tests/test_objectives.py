@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from minisbert import losses, objectives, train
-from minisbert.console import InputError, run_command
-from minisbert.data import ScoredPair, pad_batch
-from minisbert.encoder import SentenceEncoder
-from minisbert.objectives import OBJECTIVES, make_task
-from minisbert.options import parse
-from minisbert.pair_model import PairModel
-from minisbert.tasks import Task
-from minisbert.train import main
+from minisbert.core import loop, losses
+from minisbert.core.data import ScoredPair, pad_batch
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives import registry as objectives
+from minisbert.objectives.objective import Task
+from minisbert.objectives.registry import OBJECTIVES, make_task
+from minisbert.run.options import parse
+from minisbert.run.training import main
+from minisbert.system.console import InputError, run_command
 from tests import toys
 
 FORM = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored")
@@ -417,8 +418,8 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         groups.extend([(p, p.detach().clone()) for p in group["params"]] for group in parameters)
         return adamw(parameters, *rest)
 
-    adamw = train.adamw
-    monkeypatch.setattr(train, "adamw", spy)
+    adamw = loop.adamw
+    monkeypatch.setattr("minisbert.run.training.adamw", spy)
     folder = run("simcse", "--projection", "--epochs", "2", "--lr", "1e-3")
     encoder, projection = groups
     assert [tuple(parameter.shape) for parameter, _ in projection] == [(24, 24), (24,)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from minisbert.optimizer import AdamW, adamw_step
+from minisbert.core.loop import AdamW, adamw_step
 
 
 def test_the_example():

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from minisbert import train
-from minisbert.console import InputError, run_command
-from minisbert.objectives import OBJECTIVES, load_encoder, make_task
-from minisbert.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
-from minisbert.pair_model import PairModel
-from minisbert.runs import new_run
-from minisbert.train import main
+from minisbert.models.pair_model import PairModel
+from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_task
+from minisbert.run import training as train
+from minisbert.run.folder import new_run
+from minisbert.run.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
+from minisbert.run.training import main
+from minisbert.system.console import InputError, run_command
 from tests import toys
 
 RECIPES = list(recipes())
@@ -194,7 +194,7 @@ FLAGS = {  # each as a person would give it
 @pytest.fixture
 def toy_options(tiny, tmp_path, monkeypatch):
     """``toy_options("mnr")`` -> the options of a run on toy rows of the right form, all but what is given."""
-    monkeypatch.setattr("minisbert.objectives.load_scored_pairs", lambda name, split: [])
+    monkeypatch.setattr("minisbert.objectives.registry.load_scored_pairs", lambda name, split: [])
     files = toys.write_all(tmp_path)
     forms = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored") | {"softmax": "nli"}
     forms |= dict.fromkeys(("binary", "contrastive"), "duplicates") | {"simcse": "sentences"}

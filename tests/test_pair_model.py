@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.pair_model import PairModel
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import InputError
 from tests.parity import PIECE, REFERENCE, assert_parity
 from tests.reference.texts import SENTENCES
 
@@ -41,7 +41,7 @@ def model(request, tiny) -> PairModel:
 
 
 def test_scores_stand_in_the_callers_order(model, monkeypatch):
-    monkeypatch.setattr("minisbert.pair_model.BLOCK", 4)  # of six pairs: two blocks
+    monkeypatch.setattr("minisbert.models.pair_model.BLOCK", 4)  # of six pairs: two blocks
     together = model.scores(FIRSTS, SECONDS, batch_tokens=30)
     alone = [model.scores([a], [b])[0] for a, b in zip(FIRSTS, SECONDS, strict=True)]
     np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)  # float32

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.pairs import main
+from minisbert.system.console import InputError
 
 SENTENCES = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 
@@ -62,7 +62,7 @@ def test_more_than_there_are_is_all_of_them(tiny, file, capsys):
 
 
 def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):
-    from minisbert import search
+    from minisbert.fast import search
 
     index = ["--model", str(tiny), "--index", str(tmp_path / "i.safetensors")]
     main([str(file), "--model", str(tiny)])

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisbert import plot, train
-from minisbert.console import InputError
-from minisbert.plot import curves, draw_curves, draw_lengths, lengths, main, read_run, require, running_mean
+from minisbert.run import plots as plot
+from minisbert.run import training as train
+from minisbert.run.plots import curves, draw_curves, draw_lengths, lengths, main, read_run, require, running_mean
+from minisbert.system.console import InputError
 from tests import toys
 from tests.conftest import ROOT
 
@@ -413,7 +414,7 @@ def test_without_matplotlib_it_is_told_how_to_get_it(tmp_path, monkeypatch):
 def test_without_matplotlib_the_command_ends_with_one_line(tmp_path):
     program = (
         "import sys; sys.modules['matplotlib'] = None; "
-        "from minisbert import console, plot; console.run_command(plot.main)"
+        "from minisbert.run import plots; from minisbert.system import console; console.run_command(plots.main)"
     )
     command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
@@ -430,7 +431,7 @@ def test_require_is_content_with_matplotlib():
 def test_no_window_and_no_state_of_pyplot(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     program = (
-        "import sys; from minisbert.plot import main; main(); "
+        "import sys; from minisbert.run.plots import main; main(); "
         "print([name for name in ('matplotlib.pyplot', 'tkinter', 'torch') if name in sys.modules])"
     )
     command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]

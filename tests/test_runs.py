@@ -2,10 +2,10 @@
 
 import pytest
 
-from minisbert import plot
-from minisbert.console import InputError
-from minisbert.runs import print_table
-from minisbert.train import main
+from minisbert.run import plots as plot
+from minisbert.run.folder import print_table
+from minisbert.run.training import main
+from minisbert.system.console import InputError
 from tests import toys
 
 

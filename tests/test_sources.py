@@ -20,9 +20,9 @@ from pathlib import Path
 
 import pytest
 
-from minisbert import sources
-from minisbert.console import LiveLine
-from minisbert.sources import AssetFile, FetchError, Files
+from minisbert.system import sources
+from minisbert.system.console import LiveLine
+from minisbert.system.sources import AssetFile, FetchError, Files
 from tests.servers import cut, cut_chunked, serve
 
 CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}

@@ -10,10 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from minisbert import state
-from minisbert.console import InputError
-from minisbert.state import Interrupts, RunState, fingerprint, load_state, random_state, save_state, set_random_state
-from minisbert.tokenizer import Encoded
+from minisbert.core.tokenizer import Encoded
+from minisbert.run import state
+from minisbert.run.state import (
+    Interrupts,
+    RunState,
+    fingerprint,
+    load_state,
+    random_state,
+    save_state,
+    set_random_state,
+)
+from minisbert.system.console import InputError
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.console import InputError
-from minisbert.corpora import LabelledPair
-from minisbert.data import ScoredPair
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import freeze
-from minisbert.objectives import make_task
-from minisbert.options import parse
-from minisbert.rows import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.tasks import Task, binary_scores, cosine_scores, pair_scores, vector_scores
+from minisbert.core.data import ScoredPair
+from minisbert.core.heads import freeze
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.corpora import LabelledPair
+from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.objectives.objective import Task, binary_scores, cosine_scores, pair_scores, vector_scores
+from minisbert.objectives.registry import make_task
+from minisbert.run.options import parse
+from minisbert.system.console import InputError
 from tests import toys
 
 

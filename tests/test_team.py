@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from minisbert.checkpoint import read_safetensors
-from minisbert.encoder import SentenceEncoder
-from minisbert.team import Team
-from minisbert.train import main
+from minisbert.models.checkpoint import read_safetensors
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run.distributed import Team
+from minisbert.run.training import main
 from tests import toys
 from tests.conftest import ROOT
 from tests.team_step import gradients

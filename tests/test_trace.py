@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from minisbert import trace
-from minisbert.console import InputError
-from minisbert.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.trace import TEXTS, huggingface, inputs_of, main
+from minisbert.mistakes import tracing as trace
+from minisbert.mistakes.tracing import TEXTS, huggingface, inputs_of, main
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import golden
 
@@ -278,7 +278,7 @@ def test_without_transformers_or_checkout_the_way_out_is_told(tiny, tmp_path, mo
     monkeypatch.setattr(trace.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install '\.\[reference\]'; or compare with a file: --against FILE"):
         main(["--model", str(tiny)])
-    monkeypatch.setattr(trace, "__file__", str(tmp_path / "site-packages" / "minisbert" / "trace.py"))
+    monkeypatch.setattr(trace, "__file__", str(tmp_path / "site-packages" / "minisbert" / "mistakes" / "tracing.py"))
     with pytest.raises(InputError, match="needs a checkout of the project"):
         main(["--model", str(tiny)])
 

@@ -17,15 +17,18 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from minisbert import bert, device, tasks
-from minisbert import losses as loss_functions
-from minisbert.console import InputError, run_command
-from minisbert.data import read_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.options import parse
-from minisbert.pair_model import PairModel
-from minisbert.team import Team
-from minisbert.train import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule, main, parts
+from minisbert.core import bert
+from minisbert.core import losses as loss_functions
+from minisbert.core.data import read_scored_pairs
+from minisbert.core.loop import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives import objective as tasks
+from minisbert.run.distributed import Team
+from minisbert.run.options import parse
+from minisbert.run.training import main, parts
+from minisbert.system import devices as device
+from minisbert.system.console import InputError, run_command
 from tests import toys
 from tests.conftest import ROOT
 
@@ -681,7 +684,7 @@ def test_evaluation_every_so_many_steps(run):
 def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
     monkeypatch.setattr(tasks, "vector_scores", lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0})
-    monkeypatch.setattr("minisbert.objectives.vector_scores", tasks.vector_scores)
+    monkeypatch.setattr("minisbert.objectives.registry.vector_scores", tasks.vector_scores)
     folder = run("run", "--epochs", "20", "--patience", "2")
     dev = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
     assert dev == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]

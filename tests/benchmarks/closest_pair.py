@@ -23,14 +23,14 @@ from importlib.util import find_spec
 
 import torch
 
-from minisbert.assets import ensure
-from minisbert.console import InputError, run_command, say
-from minisbert.corpora import read_sentences
-from minisbert.data import SPLITS, load_scored_pairs
-from minisbert.encoder import SentenceEncoder
-from minisbert.heads import JointHead
-from minisbert.pair_model import PairModel
-from minisbert.search import closest_pairs
+from minisbert.core.data import SPLITS, load_scored_pairs
+from minisbert.core.heads import JointHead
+from minisbert.fast.search import closest_pairs
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.corpora import read_sentences
+from minisbert.system.assets import ensure
+from minisbert.system.console import InputError, run_command, say
 
 MODEL = "all-MiniLM-L6-v2"
 PAPER = {"vectors": 5.0, "joint": 65 * 3600.0}  # seconds

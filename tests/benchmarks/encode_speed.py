@@ -28,13 +28,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minisbert.assets import ensure
-from minisbert.console import run_command, say
-from minisbert.data import load_scored_pairs
-from minisbert.device import bfloat16_hardware, keep_freed_memory
-from minisbert.encoder import SentenceEncoder
-from minisbert.evaluate import similarities
-from minisbert.metrics import spearman
+from minisbert.core.data import load_scored_pairs
+from minisbert.core.metrics import spearman
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.evaluation import similarities
+from minisbert.system.assets import ensure
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
 from tests.benchmarks import peers
 from tests.benchmarks.peers import Encode
 
@@ -42,7 +42,7 @@ MODEL = "all-MiniLM-L6-v2"
 SENTENCE = "A man is playing a guitar on the stage."
 START = {
     "minisbert": """
-from minisbert.encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 vector = SentenceEncoder.load({model!r}).encode([{sentence!r}])
 """,
     "sentence-transformers": """

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.data import load_scored_pairs
+from minisbert.core.data import load_scored_pairs
 
 STEPS = 30
 

@@ -21,13 +21,13 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from minisbert.bert import Bert
-from minisbert.console import run_command, say
-from minisbert.data import load_scored_pairs, pad_batch
-from minisbert.device import bfloat16_hardware, keep_freed_memory
-from minisbert.encoder import BATCH_TOKENS, SentenceEncoder
-from minisbert.inference import FastBert, evaluating, linear
-from minisbert.losses import normalize
+from minisbert.core.bert import Bert
+from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.core.losses import normalize
+from minisbert.fast.fused import FastBert, evaluating, linear
+from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
 
 BATCH, PADDED = 32, 128
 

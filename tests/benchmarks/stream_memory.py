@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Iterator
 
-from minisbert.console import run_command
-from minisbert.data import load_scored_pairs
-from minisbert.device import keep_freed_memory
-from minisbert.encoder import SentenceEncoder
+from minisbert.core.data import load_scored_pairs
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.system.devices import keep_freed_memory
 
 
 def short_texts(count: int) -> Iterator[str]:

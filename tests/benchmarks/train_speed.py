@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.assets import ensure
-from minisbert.data import load_scored_pairs
+from minisbert.core.data import load_scored_pairs
+from minisbert.system.assets import ensure
 
 REFERENCE, TWO = "sentence-transformers", "minisbert, two processes"
 SIDES = ("minisbert float32", "minisbert auto", TWO, REFERENCE)

@@ -1,0 +1,158 @@
+"""Mistakes people make when they let a model read two sentences: one small wrong version of one piece each.
+
+The first three stood in published notebooks, where the scores looked plausible. See ``mistakes.py`` for who reads the
+table.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import heads, pooling
+from minisbert.core.tokenizer import Encoded
+from minisbert.mistakes.planting import mistake
+from minisbert.models import pair_model
+from minisbert.models import sentence_encoder as encoder
+
+Maybe = Tensor | None
+
+# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+_combine, _mlp, _batch, _cross = heads.combine, heads.mlp, pair_model.PairModel.batch, heads.CrossAttention.forward
+
+# --------------------------------------------------------------------------------- which sentence is read
+
+
+@mistake(heads, "combine", "head reads the first sentence only", "the second vector never reaches the head")
+def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+    return _combine(u, u, parts)
+
+
+@mistake(pair_model.PairModel, "batch", "second ids from the first", "the second sentence's ids are those of the first")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+    half = len(encoded) // 2
+    same = encoded.ids if self.joint else encoded.ids[:half] * 2
+    return _batch(self, Encoded(same, encoded.token_types, 0), rows)
+
+
+@mistake(pair_model.PairModel, "tokenize", "both towers read the joined pair", "each tower gets [CLS] a [SEP] b [SEP]")
+def _(self: pair_model.PairModel, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+    joined = self.encoder.tokenizer.encode_pairs(firsts, seconds)
+    return joined if self.joint else Encoded(joined.ids * 2, joined.token_types * 2, 2 * joined.truncated)
+
+
+@mistake(pair_model.PairModel, "batch", "joined pairs without token types", "the encoder is not told where b begins")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+    return *_batch(self, encoded, rows)[:2], None
+
+
+@mistake(pair_model.PairModel, "batch", "pads among the real tokens", "a batch of pairs goes without its mask")
+def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
+    ids, _, types = _batch(self, encoded, rows)
+    return ids, None, types
+
+
+# -------------------------------------------------------------------------------------- the two vectors
+
+
+@mistake(heads, "difference", "u - v without the absolute value", "the difference keeps its sign, so order matters")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return u - v
+
+
+@mistake(heads, "difference", "squared difference", "(u - v)^2 stands in for |u - v|")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return (u - v).square()
+
+
+@mistake(heads, "combine", "parts in another order", "the parts are concatenated in reverse, and meet others' weights")
+def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+    return _combine(u, v, parts[::-1])
+
+
+@mistake(heads, "combine", "u and v swapped", "the second sentence stands first")
+def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+    return _combine(v, u, parts)
+
+
+@mistake(heads, "combine", "unit vectors to the head", "u and v are scaled to length 1 before they are compared")
+def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+    u, v = (x / x.norm(dim=-1, keepdim=True) for x in (u, v))
+    return _combine(u, v, parts)
+
+
+@mistake(heads, "combine", "no gradient to the second sentence", "v is detached: right forward, wrong backward")
+def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+    return _combine(u, v.detach(), parts)
+
+
+@mistake(heads, "mlp", "head without ReLU", "two Linears in a row, which are one")
+def _(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
+    layers = _mlp(width, hidden, outputs, dropout)
+    return nn.Sequential(*(nn.Identity() if isinstance(layer, nn.ReLU) else layer for layer in layers))
+
+
+@mistake(heads.JointHead, "forward", "joint head over the mean", "all tokens are averaged, where [CLS] should be read")
+def _(self: heads.JointHead, states: Tensor) -> Tensor:
+    return self.mlp(states.mean(1))
+
+
+@mistake(pair_model.PairModel, "readable", "scores left on 0 to 1", "the outputs are not brought back to 0 to 5")
+def _(self: pair_model.PairModel, outputs: Tensor) -> Tensor:
+    return outputs
+
+
+# ------------------------------------------------------------------------------------- cross-attention
+
+
+@mistake(heads.CrossAttention, "forward", "cross-attention over pads", "a's tokens look at b's pads as well")
+def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
+    return _cross(self, a, b, None)
+
+
+@mistake(heads.CrossAttention, "forward", "cross-attention looks at itself", "keys and values come from a, not from b")
+def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
+    return _cross(self, a, a, None)
+
+
+@mistake(heads.CrossAttention, "split", "one wide attention head", "the width is not shared out to the heads")
+def _(self: heads.CrossAttention, x: Tensor) -> Tensor:
+    return x.unsqueeze(1)
+
+
+@mistake(heads.CrossHead, "forward", "found without a", "the head reads what a's [CLS] found in b, but not a itself")
+def _(self: heads.CrossHead, a: Tensor, b: Tensor, mask_a: Maybe = None, mask_b: Maybe = None) -> Tensor:
+    found = self.attention(a[:, :1], b, mask_b)[:, 0]
+    return self.mlp(torch.cat([found, found], dim=-1))
+
+
+# --------------------------------------------------------------------------------------------- pooling
+
+
+@mistake(pooling, "attention_pool", "attention pooling over pads", "pads have a share in the learned average")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    return ((hidden @ weight.T + bias).softmax(1) * hidden).sum(1)
+
+
+@mistake(pooling, "attention_pool", "pads score 0", "pads get the score 0, which is a share, not minus infinity")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    real = torch.ones_like(hidden[..., :1]) if mask is None else mask.unsqueeze(-1)
+    return (((hidden @ weight.T + bias) * real).softmax(1) * hidden * real).sum(1)
+
+
+@mistake(pooling, "attention_pool", "attention shares over the batch", "the shares of one text depend on the others'")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    scores = hidden @ weight.T + bias
+    scores = scores if mask is None else scores.masked_fill(~mask.bool().unsqueeze(-1), -1e9)
+    return (scores.softmax(0) * hidden).sum(1)
+
+
+@mistake(pooling, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
+def _(hidden: Tensor, mask: Maybe, first: Tensor) -> Tensor:
+    return pooling.mean_pool(first + hidden, mask)
+
+
+@mistake(encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "first-last takes the embeddings as first")
+def _(self: encoder.SentenceEncoder, ids: Tensor, mask: Maybe = None) -> Tensor:
+    states = self.bert.hidden_states(ids, mask)
+    return self.dense(self.pool(states[-1], mask, states[0]))

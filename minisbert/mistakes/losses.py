@@ -1,0 +1,230 @@
+"""Mistakes people make when they write losses: one small wrong version of one piece each.
+
+See ``mistakes.py`` for who reads the table.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from minisbert.core import losses
+from minisbert.mistakes.planting import mistake
+
+Maybe = Tensor | None
+
+# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+_cosine, _matrix, _entropy = losses.cosine, losses.cosine_matrix, losses.softmax_cross_entropy_loss
+_ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, losses.nt_xent_loss
+_binary, _contrastive, _cosent = losses.binary_cross_entropy_loss, losses.contrastive_loss, losses.cosent_loss
+
+# ------------------------------------------------------------------------------------- shared pieces
+
+
+@mistake(losses, "cosine", "dot for cosine", "the vectors are not scaled to length 1 before they are multiplied")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return (u * v).sum(-1)
+
+
+@mistake(losses, "cosine_matrix", "dot products in the batch", "in-batch losses compare vectors of any length")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return u @ v.T
+
+
+@mistake(losses, "cosine_matrix", "cosine of one side", "only the first vectors are scaled to length 1")
+def _(u: Tensor, v: Tensor) -> Tensor:
+    return losses.normalize(u) @ v.T
+
+
+# ----------------------------------------------------------------------- scores: squares and entropy
+
+
+@mistake(losses, "cosine_mse_loss", "absolute error", "the difference is not squared")
+def _(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
+    return (losses.cosine(u, v) - target).abs().mean()
+
+
+@mistake(losses, "mse_loss", "summed, not averaged", "the loss grows with the batch")
+def _(scores: Tensor, target: Tensor) -> Tensor:
+    return (scores - target).pow(2).sum()
+
+
+@mistake(losses, "weighted_mse_loss", "weights on the wrong side", "targets above the threshold weigh more")
+def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
+    return (torch.ones_like(scores).masked_fill(target >= threshold, weight) * (scores - target).pow(2)).mean()
+
+
+@mistake(losses, "weighted_mse_loss", "threshold included", "a target at the threshold weighs more too")
+def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
+    return (torch.ones_like(scores).masked_fill(target <= threshold, weight) * (scores - target).pow(2)).mean()
+
+
+@mistake(losses, "weighted_mse_loss", "weights averaged out", "the sum is divided by the weights' sum, not by B")
+def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
+    weights = torch.ones_like(scores).masked_fill(target < threshold, weight)
+    return (weights * (scores - target).pow(2)).sum() / weights.sum()
+
+
+@mistake(losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight lands on the other class")
+def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
+    return -(target * logsigmoid(logits) + pos_weight * (1 - target) * logsigmoid(-logits)).mean()
+
+
+@mistake(losses, "binary_cross_entropy_loss", "sigmoid twice", "the model's sigmoid is followed by the loss's own")
+def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
+    return _binary(logits.sigmoid(), target, pos_weight)
+
+
+@mistake(losses, "softmax_cross_entropy_loss", "softmax twice", "probabilities are given where logits are due")
+def _(logits: Tensor, labels: Tensor) -> Tensor:
+    return _entropy(logits.softmax(1), labels)
+
+
+@mistake(losses, "softmax_cross_entropy_loss", "softmax over the batch", "each class sums to 1 over the rows")
+def _(logits: Tensor, labels: Tensor) -> Tensor:
+    return -logits.log_softmax(0).gather(1, labels.unsqueeze(1)).mean()
+
+
+# ----------------------------------------------------------------------------------- pairs, triplets
+
+
+@mistake(losses, "contrastive_loss", "contrastive margin's sign", "unlike pairs are pulled in to the margin")
+def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
+    d = 1 - _cosine(u, v)
+    return (labels * d.pow(2) + (1 - labels) * (d - margin).clamp_min(0).pow(2)).mean() / 2
+
+
+@mistake(losses, "contrastive_loss", "contrastive labels swapped", "1 means apart, as in the paper, not together")
+def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
+    return _contrastive(u, v, 1 - labels, margin)
+
+
+@mistake(losses, "triplet_loss", "triplet margin's sign", "the margin is taken off, so near misses cost nothing")
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
+    to_positive, to_negative = _distances(anchor, positive, negative, distance)
+    return (to_positive - to_negative - margin).clamp_min(0).mean()
+
+
+@mistake(losses, "triplet_loss", "squared distance", "Euclidean distances are squared")
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
+    to_positive, to_negative = (d.pow(2) for d in _distances(anchor, positive, negative, distance))
+    return (to_positive - to_negative + margin).clamp_min(0).mean()
+
+
+@mistake(losses, "triplet_loss", "no hinge", "triplets that are right already go on being pulled apart")
+def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
+    to_positive, to_negative = _distances(anchor, positive, negative, distance)
+    return (to_positive - to_negative + margin).mean()
+
+
+def _distances(anchor: Tensor, positive: Tensor, negative: Tensor, distance: str) -> tuple[Tensor, Tensor]:
+    if distance == "cosine":
+        return 1 - _cosine(anchor, positive), 1 - _cosine(anchor, negative)
+    return (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
+
+
+@mistake(losses, "cosent_loss", "order the wrong way round", "pairs that are right in order are the ones that cost")
+def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
+    return _cosent(u, v, -target, scale)
+
+
+@mistake(losses, "cosent_loss", "ties count as order", "pairs with equal targets are pushed apart as well")
+def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
+    cosines = _cosine(u, v)
+    gaps = scale * (cosines[None, :] - cosines[:, None])
+    return torch.cat([gaps.new_zeros(1), gaps[target[:, None] >= target[None, :]]]).logsumexp(0)
+
+
+@mistake(losses, "cosent_loss", "no 1 inside the log", "the loss goes below 0 where the order is right")
+def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
+    return _cosent(u, v, target, scale).expm1().log()
+
+
+# -------------------------------------------------------------------------------- in-batch negatives
+
+
+@mistake(losses, "multiple_negatives_ranking_loss", "scale divided", "the cosines are divided by the scale")
+def _(
+    anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, scale: float = 20.0, *rest: Any, **options: Any
+) -> Tensor:
+    return _ranking(anchors, positives, hard_negatives, 1 / scale, *rest, **options)
+
+
+@mistake(losses, "multiple_negatives_ranking_loss", "ranking labels off by one", "row i's answer is column i + 1")
+def _(anchors: Tensor, positives: Tensor, *rest: Any, **options: Any) -> Tensor:
+    return _ranking(anchors, positives.roll(-1, dims=0), *rest, **options)
+
+
+@mistake(losses, "multiple_negatives_ranking_loss", "no hard negatives", "the third column of the data is not used")
+def _(anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, *rest: Any, **options: Any) -> Tensor:
+    return _ranking(anchors, positives, None, *rest, **options)
+
+
+@mistake(losses, "multiple_negatives_ranking_loss", "one direction", "positives do not pick their anchors back")
+def _(
+    anchors: Tensor,
+    positives: Tensor,
+    hard_negatives: Maybe = None,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    duplicates: Maybe = None,
+) -> Tensor:
+    return _ranking(anchors, positives, hard_negatives, scale, False, duplicates)
+
+
+@mistake(losses, "multiple_negatives_ranking_loss", "duplicates as negatives", "the same text twice is pushed apart")
+def _(
+    anchors: Tensor,
+    positives: Tensor,
+    hard_negatives: Maybe = None,
+    scale: float = 20.0,
+    symmetric: bool = False,
+    duplicates: Maybe = None,
+) -> Tensor:
+    return _ranking(anchors, positives, hard_negatives, scale, symmetric)
+
+
+@mistake(losses, "simcse_loss", "temperature multiplied", "the cosines are multiplied by the temperature")
+def _(
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
+) -> Tensor:
+    return _simcse(u, v, hard_negatives, 1 / temperature, *rest, **options)
+
+
+@mistake(losses, "simcse_loss", "SimCSE labels off by one", "the diagonal of the batch is shifted by one")
+def _(u: Tensor, v: Tensor, *rest: Any, **options: Any) -> Tensor:
+    return _simcse(u, v.roll(-1, dims=0), *rest, **options)
+
+
+@mistake(losses, "simcse_loss", "contradictions left out", "supervised SimCSE trains on entailment pairs alone")
+def _(
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, *rest: Any, **options: Any
+) -> Tensor:
+    return _simcse(u, v, None, temperature)
+
+
+@mistake(losses, "simcse_loss", "weight on every contradiction", "the hard negatives of other rows get it too")
+def _(
+    u: Tensor, v: Tensor, hard_negatives: Maybe = None, temperature: float = 0.05, hard_negative_weight: float = 0.0
+) -> Tensor:
+    logits = _matrix(u, v) / temperature
+    if hard_negatives is not None:
+        logits = torch.cat([logits, _matrix(u, hard_negatives) / temperature + hard_negative_weight], 1)
+    return _entropy(logits, torch.arange(len(u), device=u.device))
+
+
+@mistake(losses, "nt_xent_loss", "itself among the candidates", "each row is its own best match: cosine 1")
+def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
+    z = torch.cat([u, v])
+    return _entropy(_matrix(z, z) / temperature, torch.arange(len(z), device=z.device).roll(len(u)))
+
+
+@mistake(losses, "nt_xent_loss", "other view only", "rows of the same view are not wrong answers, as in SimCSE")
+def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
+    return (_simcse(u, v, temperature=temperature) + _simcse(v, u, temperature=temperature)) / 2
+
+
+@mistake(losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens, not sharpens")
+def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
+    return _nt_xent(u, v, 1 / temperature)

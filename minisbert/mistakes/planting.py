@@ -1,0 +1,74 @@
+"""Plant a known mistake in the running package, and take it out again.
+
+A mistake replaces one function or method, named by ``target``; its stand-in takes the same arguments.
+The table itself fills from ``bert_mistakes.py`` and ``mistakes.py``.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Mistake:
+    name: str  # short, for tables: "no attention mask"
+    meaning: str  # what the learner did, as a clause: "pads take part in attention"
+    owner: Any  # the module or class that holds the piece
+    attribute: str  # its name there
+    stand_in: Callable
+
+    @property
+    def target(self) -> str:
+        """Where the piece stands: ``bert.attention``, ``bert.Layer.forward``."""
+        if isinstance(self.owner, type):
+            return f"{self.owner.__module__.rpartition('.')[2]}.{self.owner.__name__}.{self.attribute}"
+        return f"{self.owner.__name__.rpartition('.')[2]}.{self.attribute}"
+
+
+MISTAKES: dict[str, Mistake] = {}
+
+
+def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Callable], Callable]:
+    """Enter the decorated stand-in into the table."""
+
+    def enter(stand_in: Callable) -> Callable:
+        if name in MISTAKES:
+            raise ValueError(f"two mistakes are called {name!r}")
+        MISTAKES[name] = Mistake(name, meaning, owner, attribute, stand_in)
+        return stand_in
+
+    return enter
+
+
+@contextmanager
+def planted(chosen: Mistake) -> Iterator[None]:
+    """While this lasts the package computes with the mistake in it."""
+    with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
+        yield
+
+
+@contextmanager
+def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
+    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables."""
+    places = [(vars(module), key) for module in _package() for key, value in vars(module).items() if value is original]
+    tables = [table for module in _package() for table in vars(module).values() if isinstance(table, dict)]
+    places += [(table, key) for table in tables for key, value in table.items() if value is original]
+    try:
+        if isinstance(owner, type):
+            setattr(owner, attribute, stand_in)
+        for table, key in places:
+            table[key] = stand_in
+        yield
+    finally:
+        if isinstance(owner, type):
+            setattr(owner, attribute, original)
+        for table, key in places:
+            table[key] = original
+
+
+def _package() -> list[Any]:
+    """The package's modules, but for the tables of mistakes: a stand-in may call what it stands in for."""
+    loaded = [(name, module) for name, module in sys.modules.items() if name.startswith("minisbert.") and module]
+    return [module for name, module in loaded if not name.startswith("minisbert.mistakes")]

@@ -1,0 +1,177 @@
+"""Mistakes people make when they write sentence embeddings: one small wrong version of one piece each.
+
+The table has three readers. The tests plant every mistake and prove that the parity suite notices it.
+``minisbert.trace`` plants them to find the one that explains a difference. The course shows them, and its grader
+names the mistake whose numbers a learner's code gives.
+
+Those of the encoder stand in ``bert_mistakes.py``, of the heads in ``head_mistakes.py``, of the losses in
+``loss_mistakes.py``, of text, batches and the optimizer in ``pipeline_mistakes.py``, the others here; ``MISTAKES``
+holds all of them by name.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import metrics, pooling
+from minisbert.mistakes.planting import mistake
+
+# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+_accuracy, _precision_recall_f1, _best_threshold = metrics.accuracy, metrics.precision_recall_f1, metrics.best_threshold
+
+# ------------------------------------------------------------------------------------------- pooling
+
+
+@mistake(pooling, "mean_pool", "mean over pads", "pads are averaged in")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return hidden.mean(1)
+
+
+@mistake(pooling, "mean_pool", "divided by T", "the sum over real tokens is divided by the padded length")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return hidden.mean(1) if mask is None else (hidden * mask.unsqueeze(-1)).mean(1)
+
+
+@mistake(pooling, "mean_pool", "one global denominator", "all texts are divided by the batch's average length")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    if mask is None:
+        return hidden.mean(1)
+    return (hidden * mask.unsqueeze(-1)).sum(1) / (mask.sum() / len(mask))
+
+
+@mistake(pooling, "mean_pool", "[CLS] and [SEP] left out", "the mean runs over the words only, without special tokens")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    mask = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
+    last = mask.sum(1, keepdim=True) - 1
+    inner = mask & (torch.arange(mask.shape[1]) > 0) & (torch.arange(mask.shape[1]) < last)
+    return (hidden * inner.unsqueeze(-1)).sum(1) / inner.sum(1, keepdim=True).clamp_min(1)
+
+
+@mistake(pooling, "max_pool", "max over pads", "a pad's values can win")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return hidden.amax(1)
+
+
+@mistake(pooling, "max_pool", "pads set to 0 before max", "a pad's 0 wins over a column of negative numbers")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return (hidden if mask is None else hidden * mask.unsqueeze(-1)).amax(1)
+
+
+@mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return hidden[:, -1]
+
+
+# ------------------------------------------------------------------------------------------- metrics
+
+
+@mistake(metrics, "ranks", "Spearman without tie handling", "equal values get different ranks, in the order they stand")
+def _(x: Any) -> np.ndarray:
+    return np.argsort(np.argsort(np.asarray(x), kind="stable")).astype(np.float64) + 1
+
+
+@mistake(metrics, "pearson", "Pearson not centred", "the means are not subtracted: that is a cosine")
+def _(x: Any, y: Any) -> float:
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+@mistake(metrics, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")
+def _(predicted: Any, labels: Any) -> float:
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    return float((predicted == labels)[labels != 0].mean())
+
+
+@mistake(metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the rightly called 0 as well")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, _ = _precision_recall_f1(predicted, labels)
+    return precision, recall, float((np.asarray(predicted) == np.asarray(labels)).mean())
+
+
+@mistake(metrics, "precision_recall_f1", "precision and recall swapped", "false positives are taken for missed ones")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, f1 = _precision_recall_f1(predicted, labels)
+    return recall, precision, f1
+
+
+@mistake(metrics, "precision_recall_f1", "F1 as a plain mean", "precision and recall are averaged arithmetically")
+def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
+    precision, recall, _ = _precision_recall_f1(predicted, labels)
+    return precision, recall, (precision + recall) / 2
+
+
+@mistake(metrics, "best_threshold", "threshold inside a tie", "rows of one score are cut apart, as they stand")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    scores = np.asarray(scores, dtype=np.float64)
+    return _best_threshold(scores - 1e-9 * np.arange(len(scores)), labels, metric)
+
+
+@mistake(metrics, "best_threshold", "threshold made for >", "the threshold is the highest score that means 0")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    threshold, value = _best_threshold(scores, labels, metric)
+    return max((float(score) for score in scores if score < threshold), default=threshold), value
+
+
+@mistake(metrics, "best_threshold", "threshold from a grid", "only ten steps between lowest and highest are tried")
+def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
+    scores, tried = np.asarray(scores), {}
+    for threshold in np.linspace(scores.min(), scores.max(), 11):
+        called = scores >= threshold
+        tried[threshold] = _precision_recall_f1(called, labels)[2] if metric == "f1" else _accuracy(called, labels)
+    best = max(tried, key=tried.get)
+    return float(best), tried[best]
+
+
+@mistake(metrics, "triplet_accuracy", "equal counts as right", "a negative as near as the positive is let pass")
+def _(anchor: Any, positive: Any, negative: Any) -> float:
+    a, p, n = _unit(anchor), _unit(positive), _unit(negative)
+    return float(((a * p).sum(1) >= (a * n).sum(1)).mean())
+
+
+@mistake(metrics, "triplet_accuracy", "triplets by dot product", "a long negative wins over a near positive")
+def _(anchor: Any, positive: Any, negative: Any) -> float:
+    a, p, n = (np.asarray(x, dtype=np.float64) for x in (anchor, positive, negative))
+    return float(((a * p).sum(1) > (a * n).sum(1)).mean())
+
+
+@mistake(metrics, "alignment", "alignment not squared", "the mean distance is taken, not that of its square")
+def _(u: Any, v: Any) -> float:
+    return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())
+
+
+@mistake(metrics, "alignment", "alignment off the sphere", "vectors are compared at the length they have")
+def _(u: Any, v: Any) -> float:
+    return float(((np.asarray(u, dtype=np.float64) - np.asarray(v)) ** 2).sum(1).mean())
+
+
+def _closeness(x: np.ndarray, t: float = 2.0) -> np.ndarray:
+    """exp(-t ||x - y||^2) of all pairs of rows: x (N, D) -> (N, N)."""
+    return np.exp(-t * ((x[:, None] - x) ** 2).sum(-1))
+
+
+@mistake(metrics, "uniformity", "uniformity with the diagonal", "each vector meets itself, at distance 0")
+def _(x: Any) -> float:
+    return float(np.log(_closeness(_unit(x)).mean()))
+
+
+@mistake(metrics, "uniformity", "uniformity with t = 1", "the distance is not doubled in the exponent")
+def _(x: Any) -> float:
+    return float(np.log(_closeness(_unit(x), t=1.0)[~np.eye(len(x), dtype=bool)].mean()))
+
+
+@mistake(metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of their mean")
+def _(x: Any) -> float:
+    return float(np.log(_closeness(_unit(x)))[~np.eye(len(x), dtype=bool)].mean())
+
+
+@mistake(metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine of 1 with itself counts")
+def _(x: Any) -> float:
+    return float((_unit(x) @ _unit(x).T).mean())
+
+
+def _unit(x: Any) -> np.ndarray:
+    """Rows scaled to length 1: (N, D)."""
+    x = np.asarray(x, dtype=np.float64)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)

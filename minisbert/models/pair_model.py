@@ -1,0 +1,187 @@
+"""Pairs of sentences to scores: an encoder and a head (``heads.py``) in one object, saved in one folder.
+
+model = PairModel(encoder, siamese(encoder.width))
+model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, once it is trained
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.core.data import MAX_SCORE, pad_batch
+from minisbert.core.heads import HEADS, ConcatHead, Head, JointHead
+from minisbert.core.tokenizer import Encoded, check_texts
+from minisbert.fast.batching import budgeted_batches
+from minisbert.fast.fused import evaluating
+from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.layout import fill
+from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder, model_folder
+from minisbert.system.console import InputError, Progress, one_line
+from minisbert.system.files import read_json, write_json
+
+TASKS = ("regression", "binary", "classes")
+BLOCK = 4096  # pairs that a head gets at once
+
+
+class PairModel(nn.Module):
+    """An encoder and a head: pairs of sentences to scores.
+
+    ``task`` says what the outputs are: ``regression``, one number, similarity on the scale of 0 to 1; ``binary``, the
+    logit of "yes"; ``classes``, a logit for each of ``labels``. Raises ``ValueError`` where the parts do not fit.
+
+    In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
+    first sentences, the last B rows the second ones.
+    """
+
+    def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
+        super().__init__()
+        self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
+        self.joint = isinstance(head, JointHead)
+        self.truncated = 0  # texts, or joined pairs, that the last ``scores`` had to cut
+        outputs, width = head.settings["outputs"], head.settings["width"]
+        needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
+        if width != needed:
+            raise ValueError(f"a head for width {width} gets {needed} from this encoder")
+        for parameter in self.parameters():
+            # subtle: loaded weights lie anywhere in their file, and the same numbers at another distance from a
+            # multiple of 64 bytes may be summed in another order; with memory of their own, load gives save's bits
+            parameter.data = parameter.data.clone()
+        if task not in TASKS:
+            raise ValueError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
+        if task == "classes" and (outputs < 2 or len(self.labels) != outputs):
+            raise ValueError(f"{outputs} outputs for the classes {list(self.labels)}: each class needs one")
+        if task != "classes" and (outputs != 1 or self.labels):
+            raise ValueError(f"{task} has one output and no labels, not {outputs} and {list(self.labels)}")
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
+        """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for classes."""
+        if self.joint:
+            outputs = self.head(self.encoder.bert(ids, mask, token_types))
+        elif len(ids) % 2:
+            raise ValueError(f"{len(ids)} rows are not as many first as second sentences")
+        elif isinstance(self.head, ConcatHead):
+            outputs = self.head(*self.encoder.unscaled(ids, mask).chunk(2))  # u and v, (B, D) each
+        else:
+            masks = (None, None) if mask is None else mask.chunk(2)
+            outputs = self.head(*self.encoder.bert(ids, mask).chunk(2), *masks)
+        return outputs if self.task == "classes" else outputs.squeeze(-1)
+
+    def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+        """N pairs to N joined rows, or to 2N: all first sentences, then all second ones. Raises ``InputError``."""
+        tokenizer = self.encoder.tokenizer
+        if self.joint:
+            return tokenizer.encode_pairs(firsts, seconds)
+        a, b = tokenizer.encode(firsts), tokenizer.encode(seconds)
+        check_pairs(len(a), len(b))
+        return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
+
+    def lengths(self, encoded: Encoded) -> list[int]:
+        """How many tokens each pair takes in a batch of its like."""
+        if self.joint:
+            return [len(ids) for ids in encoded.ids]
+        half = len(encoded) // 2
+        return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
+
+    def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Ids, mask and token types (R, T) of some pairs, by number, on the model's device; None as in ``Bert``."""
+        pad, half = self.encoder.tokenizer.pad_id, len(encoded) // 2
+        chosen = rows if self.joint else [*rows, *(half + row for row in rows)]
+        ids, mask = pad_batch([encoded.ids[row] for row in chosen], pad)
+        types = None
+        if self.joint and self.encoder.bert.config.type_vocab_size > 1:  # DistilBERT has none, RoBERTa only one
+            types = pad_batch([encoded.token_types[row] for row in chosen], 0)[0]
+        device = self.encoder.device
+        return ids.to(device), None if mask is None else mask.to(device), None if types is None else types.to(device)
+
+    def scores(
+        self,
+        firsts: Sequence[str],
+        seconds: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool = False,
+    ) -> np.ndarray:
+        """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for classes.
+
+        A regression is a straight line at its ends and may go a little beyond 0 and 5: it is not clamped, because
+        equal scores have no rank. Raises ``InputError`` for what does not make pairs of valid strings.
+        """
+        compute = self._of_vectors if isinstance(self.head, ConcatHead) else self._of_batches
+        with evaluating(self):
+            return self.readable(compute(firsts, seconds, batch_tokens, progress)).numpy()
+
+    def _of_vectors(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+        """``forward``'s outputs, on the CPU, for a head that reads two vectors: each distinct sentence once."""
+        check_texts(firsts)
+        check_texts(seconds)
+        check_pairs(len(firsts), len(seconds))
+        texts = [*firsts, *seconds]
+        vectors = self.encoder.encode(texts, batch_tokens, progress, normalize=False, convert="tensor")  # (2N, D)
+        self.truncated = self.encoder.truncated
+        blocks = zip(*(side.to(self.encoder.device).split(BLOCK) for side in vectors.chunk(2)), strict=True)
+        outputs = torch.cat([self.head(u, v) for u, v in blocks]).cpu()
+        return outputs if self.task == "classes" else outputs.squeeze(-1)
+
+    def _of_batches(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+        """``forward``'s outputs, on the CPU, for the other heads: in batches of like length."""
+        encoded = self.tokenize(firsts, seconds)
+        self.truncated = encoded.truncated
+        lengths = self.lengths(encoded)
+        shape = (len(lengths), len(self.labels)) if self.task == "classes" else (len(lengths),)
+        outputs = torch.empty(shape, dtype=self.head.mlp[-1].weight.dtype)
+        with Progress(len(lengths), progress) as line:
+            line.expect(len(lengths), sum(lengths))
+            for rows in budgeted_batches(lengths, batch_tokens):
+                outputs[rows] = self(*self.batch(encoded, rows)).cpu()
+                line.done(sum(lengths[row] for row in rows))
+        return outputs
+
+    def readable(self, outputs: Tensor) -> Tensor:
+        """What ``forward`` gives on the scale that people read: 0 to 5, or probabilities."""
+        if self.task == "regression":
+            return MAX_SCORE * outputs
+        return outputs.sigmoid() if self.task == "binary" else outputs.softmax(dim=-1)
+
+    def save(self, folder: str | Path) -> None:
+        """The encoder as ``SentenceEncoder.save`` writes it, ``head.json`` and ``head.safetensors`` beside it."""
+        name = next(name for name, kind in HEADS.items() if isinstance(self.head, kind))
+        with model_folder(folder) as partial:
+            self.encoder.write(partial)
+            about = {"head": name, "task": self.task, "labels": list(self.labels), "settings": self.head.settings}
+            write_json(partial / "head.json", about)
+            tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
+            write_safetensors(tensors, partial / "head.safetensors")
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu") -> "PairModel":
+        """A folder that ``save`` wrote, in eval mode. ``InputError`` for anything missing, unknown or misshapen."""
+        folder = Path(folder)
+        path = folder / "head.json"
+        if folder.is_dir() and not path.is_file():
+            raise InputError(f"{folder} has no head.json: it holds an encoder, but no head that was trained on pairs")
+        about = read_json(path)
+        name, settings = str(about.get("head")), about.get("settings")
+        if name not in HEADS:
+            raise InputError(f"{path}: head {one_line(name)} is not one of {', '.join(HEADS)}")
+        encoder = SentenceEncoder.load(folder)
+        try:
+            with torch.device("meta"):  # the weights are replaced at once
+                head = HEADS[name](**settings)
+            if head.settings != settings:  # a setting that is left out must not fall back to a default
+                raise ValueError(f"the settings {settings} must state each of {', '.join(head.settings)}")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path}: {error}") from error
+        file = folder / "head.safetensors"
+        fill(head, read_safetensors(file), file, "head.json")
+        try:
+            return cls(encoder, head, about.get("task"), about.get("labels", ())).to(device).eval()
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{path}: {error}") from error
+
+
+def check_pairs(firsts: int, seconds: int) -> None:
+    """Raise ``InputError`` unless there are as many first as second sentences."""
+    if firsts != seconds:
+        raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")

@@ -1,0 +1,229 @@
+"""Files of labelled pairs, triplets and plain sentences to rows.
+
+Every reader streams its file, unpacks .gz on the way, and gives its rows and how many it skipped: rows of a known
+file that cannot be used, as each reader says. ``limit`` takes the first rows of the file, skipped ones included.
+All raise ``InputError`` with file and line for what they cannot read, and for a file without a usable row.
+"""
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TypeVar
+
+import torch
+
+from minisbert.core.data import quoted_rows, tab_rows
+from minisbert.system.assets import ensure
+from minisbert.system.console import InputError, one_line
+from minisbert.system.files import decode, open_bytes
+
+NLI_LABELS = ("contradiction", "entailment", "neutral")  # a label's place is its number, as in SBERT's own script
+DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))
+TRIPLET_COLUMNS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))  # the second is SimCSE's file
+
+
+@dataclass(frozen=True)
+class LabelledPair:
+    """Two sentences and the number of their class."""
+
+    sentence1: str
+    sentence2: str
+    label: int
+
+
+@dataclass(frozen=True)
+class Triplet:
+    """A sentence, one that means the same, one that does not."""
+
+    anchor: str
+    positive: str
+    negative: str
+
+
+Row = TypeVar("Row")
+
+# ------------------------------------------------------------------------------------------- readers
+
+
+def load_nli(data: str, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """``data`` is ``snli`` (fetched where it is missing) or a file of one's own, of which only a .zip has splits."""
+    return read_nli(ensure("snli") / "snli_1.0.zip" if data == "snli" else data, split, limit)
+
+
+def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """Rows of SNLI or MultiNLI: one JSON object a line with ``gold_label``, ``sentence1`` and ``sentence2``.
+
+    ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, of which ``split`` chooses the member: train, dev, test,
+    dev_matched, ... Labels are numbered as in ``NLI_LABELS``. Skipped are rows whose annotators did not agree
+    (``gold_label`` is "-") and rows with an empty sentence.
+    """
+
+    def pair(where: str, cells: list[str]) -> LabelledPair | None:
+        label, *sentences = cells
+        if label != "-" and label not in NLI_LABELS:
+            raise InputError(f"{where}: no label is called {one_line(label)}; known are {', '.join(NLI_LABELS)} and -")
+        return LabelledPair(*sentences, NLI_LABELS.index(label)) if label != "-" and all(sentences) else None
+
+    rows = json_rows(path, ("gold_label", "sentence1", "sentence2"), split)
+    return collect(path, (pair(where, cells) for where, cells in rows), limit)
+
+
+def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """Pairs with label 1 (the same question) or 0: Quora's release, or label, sentence1, sentence2 of one's own.
+
+    Tab- or comma-separated; the columns are found by the names in the header, among others (``is_duplicate``,
+    ``question1``, ``question2``, or ``label``, ``sentence1``, ``sentence2``), without one there must be three in
+    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated ones
+    they are text. Rows with an empty text are skipped (Quora has a few).
+    """
+
+    def pair(where: str, cells: list[str]) -> LabelledPair | None:
+        label, *sentences = cells
+        if label not in ("0", "1"):
+            raise InputError(f"{where}: the label {one_line(label)} is not 0 or 1")
+        return LabelledPair(*sentences, int(label)) if all(sentences) else None
+
+    rows = table(path, DUPLICATE_COLUMNS)
+    return collect(path, (pair(where, cells) for where, cells in rows), limit)
+
+
+def read_triplets(path: str | Path, limit: int | None = None) -> tuple[list[Triplet], int]:
+    """Triplets in three columns: anchor, positive, negative.
+
+    Tab- or comma-separated, with a header or without (see ``read_duplicates``; SimCSE's sent0, sent1, hard_neg is
+    known too), or .jsonl with objects of these three keys or lists of three. Rows with an empty text are skipped.
+    """
+    is_json = ".jsonl" in Path(path).suffixes
+    rows = json_rows(path, TRIPLET_COLUMNS[0]) if is_json else table(path, TRIPLET_COLUMNS)
+    return collect(path, (Triplet(*cells) if all(cells) else None for _, cells in rows), limit)
+
+
+def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str], int]:
+    """One sentence a line, .txt or .txt.gz; the same sentence twice stays twice. Empty lines are skipped."""
+    return collect(path, (line.strip() or None for _, line in file_lines(path)), limit)
+
+
+def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
+    """(premise, entailed, contradicting) of every premise that has both; neutral is not contradiction.
+
+    Rows belong to one premise where its text is the same, wherever they stand. A premise gives one triplet, of the
+    first entailment and the first contradiction of it in the file, in the order in which premises first appear. The
+    first 100,000 rows of SNLI's training file give 27,195. (Pairing its second with its second and so on would
+    give 33,091, with the same anchor in several rows.)
+    """
+    found: dict[str, dict[str, str]] = {}
+    for row in rows:
+        found.setdefault(row.sentence1, {}).setdefault(NLI_LABELS[row.label], row.sentence2)
+    return [
+        Triplet(premise, hypotheses["entailment"], hypotheses["contradiction"])
+        for premise, hypotheses in found.items()
+        if "entailment" in hypotheses and "contradiction" in hypotheses
+    ]
+
+
+def split_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
+    """Rows in random order, cut in two: ``share`` of them, rounded, and the rest. The same seed cuts the same way.
+
+    ``ValueError`` where one part would be empty.
+    """
+    cut = round(share * len(rows))
+    if not 0 < cut < len(rows):
+        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one part empty")
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    return [rows[i] for i in order[:cut]], [rows[i] for i in order[cut:]]
+
+
+# ------------------------------------------------------------------------------------- files to cells
+
+
+def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> tuple[list[Row], int]:
+    """The first ``limit`` rows, less those that are None, and how many these are."""
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1, not {limit}")
+    found = list(islice(rows, limit))
+    kept = [row for row in found if row is not None]
+    if not kept:
+        raise InputError(f"{path} holds no usable rows" + (f" ({len(found)} were skipped)" if found else ""))
+    return kept, len(found) - len(kept)
+
+
+def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
+    """``FILE, line N`` and the text of each line, as the file streams: as it is, out of a .gz, or out of a .zip."""
+    where = str(path)
+    with ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        try:
+            if Path(path).suffix == ".gz":
+                stream = stack.enter_context(gzip.open(stream))
+            elif Path(path).suffix == ".zip":
+                archive = stack.enter_context(zipfile.ZipFile(stream))
+                member = split_member(where, archive.namelist(), split)
+                stream, where = stack.enter_context(archive.open(member)), f"{where}/{member}"
+            # subtle: bytes are cut at line feeds only, text would also be cut at other signs inside a sentence
+            for number, content in enumerate(stream, start=1):
+                yield f"{where}, line {number}", decode(content, where, number).removesuffix("\n")
+        except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
+            raise InputError(f"{where} is damaged or not what its name says: {error}") from error
+
+
+def split_member(where: str, names: list[str], split: str) -> str:
+    """The one member of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+    # subtle: the archives were packed on a Mac, and every file has a shadow, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+    tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
+    chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
+    if len(chosen) != 1:
+        raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
+    return chosen[0]
+
+
+def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the texts under ``keys``, stripped, of the JSON object (or list of just these) in it."""
+    for where, line in file_lines(path, split):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{where}: not valid JSON: {getattr(error, 'msg', error)}") from error
+        if isinstance(row, list) and len(row) == len(keys):
+            row = dict(zip(keys, row, strict=True))
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: not an object with the keys {', '.join(keys)}: {one_line(row)}")
+        for key in keys:
+            if not isinstance(row.get(key), str):
+                value = one_line(row[key]) if key in row else "missing"
+                raise InputError(f"{where}: {key} is {value}, a text is needed")
+        yield where, [row[key].strip() for key in keys]
+
+
+def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the wanted cells of each row, stripped; ``columns`` are the names a header may give them."""
+    content = (line for _, line in file_lines(path))
+    first = next(content, "")
+    content = chain([first], content)
+    if "\t" not in first:
+        rows = quoted_rows(Path(path), content)
+    elif "is_duplicate" in first:
+        rows = quoted_rows(Path(path), content, delimiter="\t")
+    else:
+        rows = tab_rows(content)
+    wanted, width = list(range(len(columns[0]))), len(columns[0])
+    expected = f"{width} are needed ({', '.join(columns[0])})"
+    for number, (line, cells) in enumerate(rows):
+        where = f"{path}, line {line}"
+        cells = [cell.strip() for cell in cells]
+        header = [cell.lower() for cell in cells]
+        names = next((names for names in columns if set(names) <= set(header)), None) if number == 0 else None
+        if names:
+            wanted, width = [header.index(name) for name in names], len(cells)
+            expected = f"the header has {width}"
+        elif len(cells) != width:
+            raise InputError(f"{where}: {len(cells)} columns; {expected}")
+        else:
+            yield where, [cells[i] for i in wanted]

@@ -1,0 +1,178 @@
+"""Which rows a run reads: ``--data``, ``--dev``, ``--test`` and ``--limit`` to rows of train, dev and test.
+
+Each function gives rows and notes, by split: a note says where its rows are from and how many, for people.
+"""
+
+import argparse
+import re
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass
+from pathlib import Path
+
+from minisbert.core.data import SPLITS, ScoredPair, load_scored_pairs
+from minisbert.objectives.corpora import (
+    LabelledPair,
+    Triplet,
+    file_lines,
+    load_nli,
+    nli_triplets,
+    read_duplicates,
+    read_sentences,
+    read_triplets,
+    split_rows,
+)
+from minisbert.objectives.evaluation import check_scores
+from minisbert.system.assets import asset, assets, ensure
+from minisbert.system.console import InputError
+
+HELD_OUT = 0.1  # of labelled rows, for each of dev and test that has no file of its own
+
+Notes = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of rows: the data set that has them, if one has, and what a file of them holds."""
+
+    own: str | None
+    file: str
+    json: bool | None  # is a line of it JSON? None: it may be
+
+
+SCORED = Form("stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", json=False)
+NLI = Form("snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", json=True)
+DUPLICATES = Form("quora", "duplicates (label 0 or 1, sentence1, sentence2)", json=False)
+TRIPLETS = Form("snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", json=None)
+SENTENCES = Form(None, "plain sentences, one a line (.txt or .txt.gz)", json=False)
+
+
+def scored_rows(
+    options: argparse.Namespace, splits: Iterable[str] = SPLITS
+) -> tuple[dict[str, list[ScoredPair]], Notes]:
+    """Scored pairs of some splits; the splits that are not given are stsb's."""
+    given = {"train": options.data, "dev": options.dev, "test": options.test}
+    names = {split: checked(options, given[split], SCORED) for split in splits}
+    rows = {split: load_scored_pairs(name, split) for split, name in names.items()}
+    for split in ("dev", "test"):
+        check_scores(rows[split], names[split])
+    if "train" in rows:
+        if max(pair.score for pair in rows["train"]) <= 1:
+            raise InputError(
+                f"{names['train']}: no score is above 1, but the scale is 0 to 5: rescale the file "
+                "(labels 0 and 1 are for --objective binary or contrastive)"
+            )
+        rows["train"] = rows["train"][: options.limit]
+    return rows, {split: note(name, rows[split], "pairs") for split, name in names.items()}
+
+
+def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """Entailment, contradiction or neutral: SNLI, or a file of one's own."""
+    return labelled_rows(options, NLI, load_nli)
+
+
+def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """Duplicate or not: Quora's release, or a file of one's own."""
+
+    def read(name: str, _: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+        return read_duplicates(quora() if name == "quora" else name, limit)
+
+    rows, notes = labelled_rows(options, DUPLICATES, read)
+    for split in ("dev", "test"):
+        if not any(row.label for row in rows[split]):
+            raise InputError(f"{split} {notes[split]}: no pair has label 1, so F1 is not defined; give more rows")
+    return rows, notes
+
+
+def labelled_rows(
+    options: argparse.Namespace, form: Form, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
+) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """``read`` takes a name, a split and a limit. Only ``snli`` has splits of its own.
+
+    Where dev or test is not given either, so many rows are held out of the training rows, the same for one seed.
+    """
+    names = {"train": checked(options, options.data, form)}
+    for split, given in (("dev", options.dev), ("test", options.test)):
+        if given or names["train"] == "snli":
+            names[split] = checked(options, given, form)
+    rows, notes = {}, {}
+    for split, name in names.items():
+        rows[split], skipped = read(name, split, options.limit if split == "train" else None)
+        notes[split] = note(name, rows[split], "pairs", skipped)
+    missing = [split for split in ("dev", "test") if split not in rows]
+    if missing:
+        count = len(rows["train"])
+        try:
+            rows["train"], held_out = split_rows(rows["train"], 1 - HELD_OUT * len(missing), options.seed)
+            parts = split_rows(held_out, 0.5, options.seed) if len(missing) == 2 else (held_out,)
+        except ValueError as error:
+            raise InputError(
+                f"{names['train']}: {count} pairs are too few to hold some out as {' and '.join(missing)}: "
+                "give more, or --dev FILE and --test FILE"
+            ) from error
+        rows |= dict(zip(missing, parts, strict=True))
+        notes |= {split: note("held out of it", rows[split], "pairs") for split in missing}
+    return rows, notes
+
+
+def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
+    """Training triplets, read as such or made of NLI rows, and a note."""
+    data = checked(options, options.data, TRIPLETS)
+    if data != "snli" and Path(data).suffix != ".zip" and '"gold_label"' not in first_line(data):
+        rows, skipped = read_triplets(data, options.limit)
+        if all(re.fullmatch(r"\d+(\.\d*)?", row.anchor) for row in rows):
+            raise InputError(
+                f"{data}: the first column holds numbers: scores or labels of pairs? "
+                f"Objective {options.objective} reads {TRIPLETS.file}"
+            )
+        return rows, note(data, rows, "triplets", skipped)
+    labelled, skipped = load_nli(data, "train", options.limit)
+    rows = nli_triplets(labelled)
+    if not rows:
+        raise InputError(f"{data}: none of {len(labelled):,} rows has a premise with both entailment and contradiction")
+    return rows, f"{data} ({len(rows):,} triplets of {len(labelled):,} NLI rows; {skipped:,} had no gold label)"
+
+
+def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
+    """Plain training sentences and a note."""
+    data = checked(options, options.data, SENTENCES)
+    if "\t" in first_line(data):
+        raise InputError(f"{data}, line 1: a table; objective {options.objective} reads {SENTENCES.file}")
+    rows, skipped = read_sentences(data, options.limit)
+    return rows, note(data, rows, "sentences", skipped)
+
+
+# ------------------------------------------------------------------------------------- names, files
+
+
+def checked(options: argparse.Namespace, name: str | None, form: Form) -> str:
+    """``name``, or the form's own data set. ``InputError`` for other data sets and files plainly of another form."""
+    if name is None and form.own is None:
+        raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
+    if name is None or name == form.own:
+        return form.own
+    reads = f"objective {options.objective} reads {f'{form.own} or ' if form.own else ''}a file of {form.file}"
+    if name in assets():
+        raise InputError(f"{name} has no rows of the kind that is needed: {reads}")
+    if form.json is not None and Path(name).suffix != ".zip":
+        is_json = re.match(r'\s*[{\[]\s*"', first_line(name)) is not None
+        if is_json != form.json:
+            raise InputError(f"{name} holds {'' if is_json else 'no '}lines of JSON: {reads}")
+    return name
+
+
+def first_line(path: str) -> str:
+    """The first line with something in it."""
+    return next((line for _, line in file_lines(path) if line.strip()), "")
+
+
+def quora() -> Path:
+    """Quora's file; ``InputError`` says where it is to be had."""
+    try:
+        return ensure("quora") / asset("quora").files[0].name
+    except InputError as error:
+        address = asset("quora").sources[0]["url"]
+        raise InputError(f"{error} (from {address}; or --data FILE of {DUPLICATES.file})") from error
+
+
+def note(name: str, rows: Sized, what: str, skipped: int = 0) -> str:
+    return f"{name} ({len(rows):,} {what}{f', {skipped:,} skipped' if skipped else ''})"

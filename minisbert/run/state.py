@@ -1,0 +1,168 @@
+"""A run's state on disk: stop anywhere, go on as if nothing had happened, to the last bit.
+
+The folder ``state/`` of a run holds ``state.safetensors`` (every trained number, the optimizer's moments, the random
+generators) and ``state.json`` (where in the data the run stands, and what it has seen so far). It is replaced as a
+whole: a run that is killed while it saves leaves the state before.
+"""
+
+import dataclasses
+import hashlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.core.tokenizer import Encoded
+from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.system.console import InputError, say
+from minisbert.system.files import atomic_folder, read_json, write_json
+
+
+@dataclass
+class RunState:
+    """Where a run stands, but for tensors."""
+
+    step: int = 0  # optimizer steps made
+    position: int = 0  # batches of the epoch under way that are done
+    before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
+    evaluated: int = -1  # the step of the last evaluation on dev
+    best: float | None = None  # dev score of the model that is kept
+    waited: int = 0  # evaluations since then
+    tokens: int = 0
+    seconds: float = 0.0  # of training alone, not of evaluation
+    recent: list[float] = field(default_factory=list)  # losses, for the live line
+    unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
+    logged: int = 0  # bytes of metrics.jsonl
+
+
+def save_state(
+    folder: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    randomness: dict[str, Tensor],
+    progress: RunState,
+    data: str,
+) -> None:
+    """Replace the state at ``folder``, atomically. ``data`` says which rows these are (``fingerprint``)."""
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    tensors |= {f"random.{name}": tensor for name, tensor in randomness.items()}
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    for parameter, moments in optimizer.state.items():
+        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in moments.items()}
+    about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": data}
+    with atomic_folder(folder) as partial:
+        write_safetensors(tensors, partial / "state.safetensors")
+        write_json(partial / "state.json", about | {"progress": dataclasses.asdict(progress)})
+
+
+def load_state(
+    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
+) -> tuple[RunState, dict[str, Tensor]]:
+    """Fill network and optimizer -> the progress and the random generators' states.
+
+    Raises ``InputError`` where the state is not one of this network, optimizer and data. Sets the number of threads
+    to what it was: with another number sums are cut differently, and the last bits with them.
+    """
+    about, path = read_json(folder / "state.json"), folder / "state.safetensors"
+    tensors = read_safetensors(path)
+    if about.get("data") != data:
+        raise InputError(f"{folder}: the training rows are not those of the run (were the files or the model changed?)")
+    try:
+        network.load_state_dict(_under("network.", tensors))  # strict, and into the memory that is there
+    except RuntimeError as error:
+        raise InputError(f"{path} holds another network than this run's: was its config.json edited?") from error
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = (_under(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
+    found = {i: each for i, each in enumerate(moments) if each}  # none before the first step
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": found})
+
+    if about["torch"] != torch.__version__:
+        say(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
+    torch.set_num_threads(about["threads"])
+    try:
+        return RunState(**about["progress"]), _under("random.", tensors)
+    except TypeError as error:
+        raise InputError(f"{folder}/state.json was written by another version: {error}") from error
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def fingerprint(encoded: Sequence[Encoded]) -> str:
+    """A hash of all training texts as token ids, in their order."""
+    digest = hashlib.sha256()
+    for column in encoded:
+        for ids in column.ids:
+            digest.update(np.array([len(ids), *ids], dtype=np.int32).tobytes())
+    return digest.hexdigest()
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the generators that dropout draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type == "mps":
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    if "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
+
+
+class Interrupts:
+    """Ctrl-C and SIGTERM as ``KeyboardInterrupt``, but never in the middle of what must be whole.
+
+    >>> with Interrupts() as interrupts:
+    ...     with interrupts.held():
+    ...         ...  # a step: the interrupt comes at its end; a second one ends the process at once
+    """
+
+    def __init__(self) -> None:
+        self.holding = self.waiting = False
+        self.replaced: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupts":
+        if threading.current_thread() is threading.main_thread():  # nobody else may
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job stays deaf to Ctrl-C
+                    self.replaced[number] = signal.signal(number, self._arrived)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.replaced.items():
+            signal.signal(number, handler)
+
+    def _arrived(self, *_: object) -> None:
+        if not self.holding:
+            raise KeyboardInterrupt
+        if self.waiting:
+            raise SystemExit(130)  # whoever asks twice does not want to wait, not even for a save
+        self.waiting = True
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        if self.holding:  # within a larger whole
+            yield
+            return
+        self.holding = True
+        try:
+            yield
+        finally:
+            self.holding, waiting, self.waiting = False, self.waiting, False
+        if waiting:
+            raise KeyboardInterrupt
