@@ -17,11 +17,11 @@ import torch
 from course import TINY, figure, largest_difference
 from safetensors.torch import load_file, save_file
 
+from minisbert.core import InputError
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.checkpoint import load_bert
 from minisbert.models.families import BERT
 from minisbert.system.assets import ensure
-from minisbert.system.console import InputError
 
 # %% [markdown]
 # ## The question

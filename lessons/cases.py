@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.system.console import one_line
+from minisbert.core import one_line
 
 
 @dataclass(frozen=True)

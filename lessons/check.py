@@ -19,7 +19,8 @@ from lessons import sandbox
 from lessons.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
 from lessons.result import Progress, Result, as_json, file_digest, not_started, place
 from lessons.stubs import lesson_stubs, source_of
-from minisbert.system.console import InputError, LiveLine, run_command, say
+from minisbert.core import InputError
+from minisbert.system.console import LiveLine, run_command, say
 from minisbert.system.files import atomic_file, write_json
 
 RUN = "python -m lessons.check"

@@ -13,7 +13,8 @@ from typing import Any
 
 from lessons import sandbox
 from lessons.pieces import PIECES, ROOT, mine, pieces_of
-from minisbert.system.console import InputError, LiveLine, run_command
+from minisbert.core import InputError
+from minisbert.system.console import LiveLine, run_command
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot

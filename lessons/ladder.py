@@ -21,9 +21,9 @@ from lessons.cases import EXAMPLES, TRAPS, Case, describe, equal, form_problem
 from lessons.guard import Refused, refusing
 from lessons.pieces import Piece
 from lessons.result import RUNGS, Result
+from minisbert.core import one_line
 from minisbert.mistakes import MISTAKES
 from minisbert.mistakes.planting import planted, replaced
-from minisbert.system.console import one_line
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 

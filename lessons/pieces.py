@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from minisbert.system.console import InputError
+from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
 # the learner's files, which git ignores; a teacher points it at a student's folder

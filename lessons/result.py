@@ -7,7 +7,8 @@ from typing import Any
 
 from lessons.pieces import MINE, PIECES, Piece, lesson_file, mine
 from minisbert import __version__
-from minisbert.system.files import atomic_file, read_json, write_json
+from minisbert.core import read_json
+from minisbert.system.files import atomic_file, write_json
 
 RUNGS = {
     "runs": "runs, right shape and dtype",

@@ -7,9 +7,10 @@ python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index qu
 import argparse
 import json
 
+from minisbert.core import InputError
 from minisbert.fast.search import closest_pairs
 from minisbert.run.index import add_corpus_options, load_and_encode, read_corpus
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 
 
 def main(arguments: list[str] | None = None) -> None:

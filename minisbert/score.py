@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from minisbert.core import InputError, read_text
 from minisbert.core.data import MAX_SCORE, tab_rows
 from minisbert.models.pair_model import PairModel
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device
-from minisbert.system.files import read_text
 
 EXAMPLES = (
     ("I love eating apples", "The capital of France is Paris", 0),

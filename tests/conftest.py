@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from minisbert.core import InputError
 from minisbert.system.assets import ensure
-from minisbert.system.console import InputError
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,11 +10,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from minisbert.core import data, loop, wordpiece
+from minisbert.core import data, loop, read_json, wordpiece
 from minisbert.fast import search
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.families import DIALECTS
-from minisbert.system.files import read_json
 from tests.checks import check, normal
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
 from tests.reference.texts import SENTENCES, TEXTS

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minisbert.core import InputError
 from minisbert.core.data import ScoredPair
 from minisbert.objectives import registry as objectives
 from minisbert.run import ablation as ablate
 from minisbert.run import training as train
 from minisbert.run.ablation import TABLES, file_name, main, markdown
 from minisbert.run.options import parse
-from minisbert.system.console import InputError, run_command
+from minisbert.system.console import run_command
 from tests import toys
 from tests.conftest import ROOT
 

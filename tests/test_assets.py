@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from minisbert.core import InputError
 from minisbert.system import assets, sources
 from minisbert.system.assets import ensure, fetch, home
-from minisbert.system.console import InputError
 from tests.servers import Site, cut, send, serve
 from tests.test_sources import CONTENT, GOOD, PACKERS, STRAY, FullDisk, wheel
 

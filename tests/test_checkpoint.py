@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.models.checkpoint import load_bert, main, read_config, save_bert
 from minisbert.models.families import BERT, DISTILBERT, ROBERTA
-from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import REFERENCE
 

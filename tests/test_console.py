@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from minisbert.core import InputError, one_line
 from minisbert.system import console
-from minisbert.system.console import InputError, LiveLine, duration, one_line, run_command, say
+from minisbert.system.console import LiveLine, duration, run_command, say
 
 
 def raising(error: BaseException) -> Callable[[], None]:

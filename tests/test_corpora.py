@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisbert.core import InputError
 from minisbert.objectives.corpora import (
     NLI_LABELS,
     LabelledPair,
@@ -23,7 +24,6 @@ from minisbert.objectives.corpora import (
     read_triplets,
     split_rows,
 )
-from minisbert.system.console import InputError
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = range(3)
 

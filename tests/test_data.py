@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisbert.core import InputError
 from minisbert.core.data import (
     ScoredPair,
     length_grouped_batches,
@@ -18,7 +19,6 @@ from minisbert.core.data import (
     text_lines,
     unique_batches,
 )
-from minisbert.system.console import InputError
 
 CATS = ScoredPair("A cat sits.", "A kitten is sitting.", 4.2)
 DOGS = ScoredPair('He said "sit', "The dog, it sat", 0.0)

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.system import devices as device
-from minisbert.system.console import InputError
 from minisbert.system.devices import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
 
 CPU = torch.device("cpu")

@@ -12,12 +12,12 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from minisbert.core import InputError
 from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.run import vectors as encode
 from minisbert.run.vectors import main
 from minisbert.system import devices as device
-from minisbert.system.console import InputError
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
 
+from minisbert.core import InputError
 from minisbert.fast import batching
 from minisbert.fast import fused as inference
 from minisbert.models import checkpoint
 from minisbert.models import sentence_encoder as encoder
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
 from minisbert.system import devices as device
-from minisbert.system.console import InputError
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes

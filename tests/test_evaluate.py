@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minisbert.core import InputError
 from minisbert.core.data import ScoredPair
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.evaluation import PROTOCOL, evaluate, main, similarities
-from minisbert.system.console import InputError
 from tests.conftest import ROOT
 
 PAIRS = [

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from minisbert.core import InputError, decode, read_json, read_text
 from minisbert.system import files
-from minisbert.system.console import InputError
-from minisbert.system.files import atomic_file, atomic_folder, decode, read_json, read_text, write_json
+from minisbert.system.files import atomic_file, atomic_folder, write_json
 
 
 def names(folder: Path) -> list[str]:

@@ -9,10 +9,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.run.index import corpus_hash, indexed_vectors, model_hash
-from minisbert.system.console import InputError
 
 TEXTS = ["a small dog", "the moon", "rain and snow"]
 

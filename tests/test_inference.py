@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.core import bert as master
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.fast import fused as inference
@@ -11,7 +12,6 @@ from minisbert.fast.fused import FastBert, same_as_master
 from minisbert.mistakes import MISTAKES
 from minisbert.mistakes.planting import planted
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from minisbert.core import InputError
 from minisbert.core.pooling import Dense
 from minisbert.models.layout import SentenceConfig, read_sentence_config, write_sentence_config
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 from tests.parity import MINILM_VECTOR, REFERENCE
 from tests.reference.texts import SENTENCES
 

@@ -9,7 +9,7 @@ import pytest
 from lessons import check, sandbox
 from lessons.pieces import PIECES, mine, pieces_of
 from lessons.result import RUNGS, Progress, Result, place
-from minisbert.system.console import InputError
+from minisbert.core import InputError
 from tests.parity import ROOT
 
 

@@ -7,9 +7,8 @@ import pytest
 from lessons import graft
 from lessons.graft import grafted, learners_functions, loss_trace
 from lessons.pieces import PIECES, mine
-from minisbert.core import bert, loop
+from minisbert.core import InputError, bert, loop
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 
 FEED_FORWARD = """
 import torch

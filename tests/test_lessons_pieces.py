@@ -5,8 +5,8 @@ import pytest
 from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they enter their cases)
 from lessons.cases import EXAMPLES, TRAPS
 from lessons.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
+from minisbert.core import InputError
 from minisbert.mistakes import MISTAKES
-from minisbert.system.console import InputError
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import ROOT

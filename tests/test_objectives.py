@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minisbert.core import loop, losses
+from minisbert.core import InputError, loop, losses
 from minisbert.core.data import ScoredPair, pad_batch
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -18,7 +18,7 @@ from minisbert.objectives.objective import Task
 from minisbert.objectives.registry import OBJECTIVES, make_task
 from minisbert.run.options import parse
 from minisbert.run.training import main
-from minisbert.system.console import InputError, run_command
+from minisbert.system.console import run_command
 from tests import toys
 
 FORM = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored")

@@ -6,13 +6,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_task
 from minisbert.run import training as train
 from minisbert.run.folder import new_run
 from minisbert.run.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
 from minisbert.run.training import main
-from minisbert.system.console import InputError, run_command
+from minisbert.system.console import run_command
 from tests import toys
 
 RECIPES = list(recipes())

@@ -8,10 +8,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 from tests.parity import PIECE, REFERENCE, assert_parity
 from tests.reference.texts import SENTENCES
 

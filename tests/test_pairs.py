@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.pairs import main
-from minisbert.system.console import InputError
 
 SENTENCES = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 

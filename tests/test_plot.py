@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minisbert.core import InputError
 from minisbert.run import plots as plot
 from minisbert.run import training as train
 from minisbert.run.plots import curves, draw_curves, draw_lengths, lengths, main, read_run, require, running_mean
-from minisbert.system.console import InputError
 from tests import toys
 from tests.conftest import ROOT
 

@@ -2,10 +2,10 @@
 
 import pytest
 
+from minisbert.core import InputError
 from minisbert.run import plots as plot
 from minisbert.run.folder import print_table
 from minisbert.run.training import main
-from minisbert.system.console import InputError
 from tests import toys
 
 

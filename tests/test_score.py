@@ -6,12 +6,12 @@ import sys
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, JointHead, siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import NLI_LABELS
 from minisbert.score import EXAMPLES, main
-from minisbert.system.console import InputError
 
 
 @pytest.fixture(params=["siamese", "joint", "binary", "classes"])

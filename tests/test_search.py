@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from minisbert.core import InputError
 from minisbert.fast import search
 from minisbert.fast.search import closest_pairs, k_best, main, top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 
 CORPUS = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 

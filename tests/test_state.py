@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from minisbert.core import InputError
 from minisbert.core.tokenizer import Encoded
 from minisbert.run import state
 from minisbert.run.state import (
@@ -21,7 +22,6 @@ from minisbert.run.state import (
     save_state,
     set_random_state,
 )
-from minisbert.system.console import InputError
 
 CPU = torch.device("cpu")
 PROGRESS = RunState(

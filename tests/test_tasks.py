@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.core import InputError
 from minisbert.core.data import ScoredPair
 from minisbert.core.heads import freeze
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -15,7 +16,6 @@ from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows,
 from minisbert.objectives.objective import Task, binary_scores, cosine_scores, pair_scores, vector_scores
 from minisbert.objectives.registry import make_task
 from minisbert.run.options import parse
-from minisbert.system.console import InputError
 from tests import toys
 
 

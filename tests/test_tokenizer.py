@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
 from tokenizers import Tokenizer as Backend
 
+from minisbert.core import InputError
 from minisbert.core.tokenizer import Tokenizer, longest_first
-from minisbert.system.console import InputError
 
 # letters alone, at a word's start and inside it (##); "e" only at the start, so a word that goes on with it is unknown
 PIECES = """

@@ -8,11 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.core import InputError
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes import tracing as trace
 from minisbert.mistakes.tracing import TEXTS, huggingface, inputs_of, main
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError
 from tests.conftest import ROOT
 from tests.parity import golden
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from minisbert.core import bert
+from minisbert.core import InputError, bert
 from minisbert.core import losses as loss_functions
 from minisbert.core.data import read_scored_pairs
 from minisbert.core.loop import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule
@@ -28,7 +28,7 @@ from minisbert.run.distributed import Team
 from minisbert.run.options import parse
 from minisbert.run.training import main, parts
 from minisbert.system import devices as device
-from minisbert.system.console import InputError, run_command
+from minisbert.system.console import run_command
 from tests import toys
 from tests.conftest import ROOT
 

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
+from minisbert.core import read_json
 from minisbert.core.data import SPLITS, read_scored_pairs
 from minisbert.core.tokenizer import Tokenizer
 from minisbert.core.wordpiece import split_words, token_ids, word_pieces
-from minisbert.system.files import read_json
 from tests.parity import ROOT
 from tests.reference.texts import SENTENCES, TEXTS
 

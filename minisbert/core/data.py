@@ -11,9 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minisbert.core import InputError, decode, one_line, read_text
 from minisbert.system.assets import ensure
-from minisbert.system.console import InputError, one_line
-from minisbert.system.files import decode, read_text
 
 SPLITS = ("train", "dev", "test")
 MOST_HOSTS = 100  # batches that a row left alone is offered to

@@ -13,8 +13,7 @@ from pathlib import Path
 from tokenizers import Encoding, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Backend
 
-from minisbert.system.console import InputError, one_line
-from minisbert.system.files import read_json, read_text
+from minisbert.core import InputError, one_line, read_json, read_text
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
 

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, layer_norm, pad, scaled_dot_product_attention
 
-from minisbert.core import bert
+from minisbert.core import InputError, bert
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.models.checkpoint import Unfilled
-from minisbert.system.console import InputError
 
 LONG = 64  # tokens: beyond it attention goes another way, as the scores no longer fit the cache
 TILE, TOGETHER = 32, 4  # tokens, texts: see ``in_few_shapes``

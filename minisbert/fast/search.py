@@ -17,10 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from minisbert.core import InputError
 from minisbert.core.losses import normalize
 from minisbert.objectives.corpora import read_sentences
 from minisbert.run.index import add_corpus_options, encode_aloud, load_and_encode, read_corpus
-from minisbert.system.console import InputError, LiveLine, duration, run_command, say
+from minisbert.system.console import LiveLine, duration, run_command, say
 
 BLOCK = 1024  # rows and columns of scores at a time: 8 MiB
 Vectors = np.ndarray | Tensor

@@ -22,11 +22,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from minisbert.core import InputError
 from minisbert.core.data import pad_batch
 from minisbert.mistakes.divergence import Row, compare, explain, first_divergence, suspects
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
 
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]

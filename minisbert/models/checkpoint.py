@@ -20,10 +20,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from minisbert.core import InputError, read_json
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.models.families import DIALECTS, Dialect
-from minisbert.system.console import InputError, run_command
-from minisbert.system.files import atomic_file, read_json, write_json
+from minisbert.system.console import run_command
+from minisbert.system.files import atomic_file, write_json
 
 # what config.json may say about a model that this encoder does not compute, and the only values accepted
 ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from minisbert.core import InputError, one_line, read_json
 from minisbert.core.pooling import ACTIVATIONS, NAMES, Dense, Pooling
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
-from minisbert.system.console import InputError, one_line
-from minisbert.system.files import read_json, write_json
+from minisbert.system.files import write_json
 
 # our names of the poolings and sentence-transformers' flags for them, in the order in which it concatenates them
 POOLING_FLAGS = {

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError, one_line, read_json
 from minisbert.core.data import MAX_SCORE, pad_batch
 from minisbert.core.heads import HEADS, ConcatHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded, check_texts
@@ -19,8 +20,8 @@ from minisbert.fast.fused import evaluating
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.layout import fill
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder, model_folder
-from minisbert.system.console import InputError, Progress, one_line
-from minisbert.system.files import read_json, write_json
+from minisbert.system.console import Progress
+from minisbert.system.files import write_json
 
 TASKS = ("regression", "binary", "classes")
 BLOCK = 4096  # pairs that a head gets at once

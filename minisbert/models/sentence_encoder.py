@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.losses import normalize as unit
 from minisbert.core.pooling import Dense, Pooling
@@ -24,7 +25,7 @@ from minisbert.fast.fused import FastBert, check_options, evaluating, same_as_ma
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.system.assets import assets, ensure
-from minisbert.system.console import InputError, Progress, one_line
+from minisbert.system.console import Progress
 from minisbert.system.devices import choose_precision
 from minisbert.system.files import atomic_folder
 

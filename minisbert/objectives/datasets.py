@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
+from minisbert.core import InputError
 from minisbert.core.data import SPLITS, ScoredPair, load_scored_pairs
 from minisbert.objectives.corpora import (
     LabelledPair,
@@ -23,7 +24,6 @@ from minisbert.objectives.corpora import (
 )
 from minisbert.objectives.evaluation import check_scores
 from minisbert.system.assets import asset, assets, ensure
-from minisbert.system.console import InputError
 
 HELD_OUT = 0.1  # of labelled rows, for each of dev and test that has no file of its own
 

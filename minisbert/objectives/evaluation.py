@@ -9,10 +9,11 @@ import json
 
 import numpy as np
 
+from minisbert.core import InputError
 from minisbert.core.data import SPLITS, ScoredPair, load_scored_pairs
 from minisbert.core.metrics import pearson, spearman
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device, keep_freed_memory
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, correlation with the scores over all pairs at once"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError
 from minisbert.core.data import ScoredPair, length_grouped_batches, pad_batch, unique_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.metrics import (
@@ -30,7 +31,6 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import LabelledPair
 from minisbert.objectives.evaluation import correlations, encode_pairs
-from minisbert.system.console import InputError
 
 Scores = dict[str, float]
 ALIKE = 4.0  # pairs that people scored so, of 5, are those that alignment is measured on (SimCSE, section 5)

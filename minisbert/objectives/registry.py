@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import losses
+from minisbert.core import InputError, losses
 from minisbert.core.data import MAX_SCORE, load_scored_pairs
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, set_dropout, siamese
 from minisbert.models.layout import read_sentence_config
@@ -23,7 +23,6 @@ from minisbert.models.sentence_encoder import SentenceEncoder, find_model
 from minisbert.objectives.corpora import NLI_LABELS
 from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.objectives.objective import Task, cosine_scores, encoder_task, pair_scores, pair_task, vector_scores
-from minisbert.system.console import InputError
 
 
 def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceEncoder:

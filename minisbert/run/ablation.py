@@ -22,13 +22,13 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from minisbert.core import InputError, read_json, read_text
 from minisbert.core.heads import CONCATS
 from minisbert.objectives.datasets import NLI, SENTENCES, Form
 from minisbert.run import training as train
 from minisbert.run.options import given, parse
 from minisbert.system.assets import asset
-from minisbert.system.console import InputError, duration, run_command, say
-from minisbert.system.files import read_json, read_text
+from minisbert.system.console import duration, run_command, say
 
 # ------------------------------------------------------------------------------------- the tables
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, distributed, nn
 
-from minisbert.system.console import InputError
+from minisbert.core import InputError
 from minisbert.system.devices import choose_device
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from minisbert import __version__
+from minisbert.core import InputError
 from minisbert.objectives.objective import Scores, Task
 from minisbert.run import plots as plot
 from minisbert.run.distributed import Team
@@ -31,7 +32,7 @@ from minisbert.run.state import (
     save_state,
     set_random_state,
 )
-from minisbert.system.console import InputError, LiveLine, duration, say
+from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.files import atomic_file, write_json
 
 RECENT = 20  # losses that the live line's mean runs over

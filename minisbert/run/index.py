@@ -14,10 +14,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from minisbert.core import InputError
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
-from minisbert.system.console import InputError, say
+from minisbert.system.console import say
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_file
 

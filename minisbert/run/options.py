@@ -9,9 +9,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from minisbert.core import InputError, read_json
 from minisbert.objectives.registry import OBJECTIVES
-from minisbert.system.console import InputError
-from minisbert.system.files import read_json
 
 RECIPES = Path(__file__).parents[1] / "objectives" / "recipes.toml"
 ABOUT = ("source", "needs", "expected")  # of a recipe, for people; everything else in it is an option

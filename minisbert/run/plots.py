@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.system.console import InputError, one_line, run_command, say
-from minisbert.system.files import atomic_file, read_json, read_text
+from minisbert.core import InputError, one_line, read_json, read_text
+from minisbert.system.console import run_command, say
+from minisbert.system.files import atomic_file
 
 # told apart with every kind of colour vision (Okabe & Ito 2008); broken lines let one that lies below be seen
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")

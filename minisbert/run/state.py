@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError, read_json
 from minisbert.core.tokenizer import Encoded
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
-from minisbert.system.console import InputError, say
-from minisbert.system.files import atomic_folder, read_json, write_json
+from minisbert.system.console import say
+from minisbert.system.files import atomic_folder, write_json
 
 
 @dataclass

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from minisbert.core import InputError
 from minisbert.core.heads import count_parameters, freeze
 from minisbert.core.loop import SCHEDULES, adamw
 from minisbert.objectives.objective import Task
@@ -29,7 +30,7 @@ from minisbert.run import plots as plot
 from minisbert.run.distributed import Team, leave, lost_contact, team
 from minisbert.run.folder import Run, describe
 from minisbert.run.options import list_recipes, parse
-from minisbert.system.console import InputError, run_command
+from minisbert.system.console import run_command
 from minisbert.system.devices import autocast, choose_precision, keep_few_kernels
 
 PART_TOKENS = 768  # of a process, for a step in parts: no slower on a CPU, and memory no longer grows with the batch

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from minisbert.core import InputError, open_bytes
 from minisbert.core.data import text_lines
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device, keep_freed_memory
-from minisbert.system.files import atomic_file, open_bytes
+from minisbert.system.files import atomic_file
 
 MATRIX_MOST = 12  # more texts than this make no readable matrix
 

@@ -18,7 +18,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from minisbert.system.console import InputError, LiveLine, one_line, run_command, say
+from minisbert.core import InputError, one_line
+from minisbert.system.console import LiveLine, run_command, say
 from minisbert.system.files import atomic_folder
 from minisbert.system.sources import SOURCES, AssetFile, FetchError, megabytes, write_verified
 

@@ -8,9 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 
-
-class InputError(ValueError):
-    """Something the user gave cannot be used. The message says what, where, what was expected and what to do."""
+from minisbert.core import InputError
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -131,9 +129,3 @@ def duration(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def one_line(text: object, most: int = 80) -> str:
-    """A value as it may stand in a message: quoted, cut at ``most`` characters, safe for any terminal."""
-    shown = repr(text) if len(str(text)) <= most else repr(str(text)[:most]) + "..."
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)

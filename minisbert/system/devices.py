@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minisbert.system.console import InputError
+from minisbert.core import InputError
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere nothing is known, and float32 is what one gets
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h

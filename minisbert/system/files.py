@@ -8,51 +8,8 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
 
-from minisbert.system.console import InputError
-
-
-def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file; ``InputError`` where it is missing, a folder, or not UTF-8 (with the line)."""
-    with open_bytes(path) as file:
-        return decode(file.read(), str(path))
-
-
-def open_bytes(path: str | Path) -> IO[bytes]:
-    """A file to read from; ``InputError`` where it is missing or a folder."""
-    path = Path(path)
-    try:
-        return open(path, "rb")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, a file is needed") from error
-
-
-def decode(content: bytes, where: str, line: int = 1) -> str:
-    """UTF-8 bytes, of which the first stands in ``line``, to text; ``InputError`` says which line is not UTF-8."""
-    try:
-        return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
-    except UnicodeDecodeError as error:
-        read = error.object  # the content less its byte order mark: the error counts from there
-        line += read[: error.start].count(b"\n")
-        byte = f"0x{read[error.start]:02x}"
-        raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8") from error
-
-
-def read_json(path: str | Path, kind: type = dict) -> Any:
-    """The object (or list) in a JSON file; ``InputError`` names the file where there is none."""
-    text = read_text(path)
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets thousands deep
-        raise InputError(f"{path}: not usable JSON: {error}") from error
-    if not isinstance(content, kind):
-        raise InputError(f"{path} must hold a JSON {kind.__name__}, not a {type(content).__name__}")
-    return content
+from minisbert.core import InputError
 
 
 def write_json(path: Path, content: object) -> None:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO
 from urllib.error import HTTPError
 
-from minisbert.system.console import InputError, LiveLine
+from minisbert.core import InputError
+from minisbert.system.console import LiveLine
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30  # seconds without a byte before a server counts as gone

@@ -23,6 +23,7 @@ from importlib.util import find_spec
 
 import torch
 
+from minisbert.core import InputError
 from minisbert.core.data import SPLITS, load_scored_pairs
 from minisbert.core.heads import JointHead
 from minisbert.fast.search import closest_pairs
@@ -30,7 +31,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
 from minisbert.system.assets import ensure
-from minisbert.system.console import InputError, run_command, say
+from minisbert.system.console import run_command, say
 
 MODEL = "all-MiniLM-L6-v2"
 PAPER = {"vectors": 5.0, "joint": 65 * 3600.0}  # seconds
