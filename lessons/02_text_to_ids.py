@@ -12,9 +12,11 @@ import torch
 from course import figure, largest_difference
 from tokenizers import Tokenizer as Library
 
-from minisbert.core.data import load_scored_pairs, pad_batch
-from minisbert.core.tokenizer import Tokenizer, longest_first
-from minisbert.core.wordpiece import token_ids
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.core.tokenizer import longest_first
+from minisbert.core.tokenizer import token_ids
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

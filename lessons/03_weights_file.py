@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.checkpoint import load_bert
-from minisbert.models.families import BERT
+from minisbert.core.weights import BERT
 from minisbert.system.assets import ensure
 
 # %% [markdown]

@@ -9,8 +9,8 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import pooling
-from minisbert.core.data import pad_batch
-from minisbert.core.losses import cosine
+from minisbert.core.tokenizer import pad_batch
+from minisbert.core.encoder import cosine
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder
 

@@ -10,8 +10,10 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import metrics
-from minisbert.core.data import load_scored_pairs, pad_batch
-from minisbert.core.pooling import cls_pool, first_last_pool, max_pool, mean_pool
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.models.poolings import first_last_pool
+from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.fast.batching import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -12,7 +12,7 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import heads
-from minisbert.core.data import load_scored_pairs
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool

@@ -13,7 +13,8 @@ import torch
 from course import TINY, figure, largest_difference
 
 from minisbert.core import losses, metrics
-from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder
 

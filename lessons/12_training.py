@@ -15,7 +15,8 @@ from course import GOLDEN, TINY, figure, largest_difference
 from safetensors.torch import load_file
 
 from minisbert.core import loop, losses, metrics
-from minisbert.core.data import length_grouped_batches, load_scored_pairs
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.core.data import length_grouped_batches
 from minisbert.core.heads import siamese
 from minisbert.core.loop import AdamW, adamw_step
 from minisbert.mistakes import MISTAKES, planted

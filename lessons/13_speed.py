@@ -13,8 +13,10 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import bert, data, metrics, pooling
-from minisbert.core.data import length_grouped_batches, load_scored_pairs, pad_batch
-from minisbert.core.losses import normalize
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.core.data import length_grouped_batches
+from minisbert.core.encoder import normalize
 from minisbert.fast import fused as inference
 from minisbert.fast.batching import budgeted_batches, packed_batches, to_ids, tokenize
 from minisbert.fast.fused import FastBert, evaluating, same_as_master

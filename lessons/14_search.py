@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
-from minisbert.core.data import load_scored_pairs
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.core.heads import JointHead
 from minisbert.fast import search
 from minisbert.mistakes.planting import Mistake, planted

@@ -20,7 +20,8 @@ from lessons.graft import counted, grafted
 from lessons.pieces import PIECES
 from lessons.result import Progress
 from minisbert.core import bert, losses, metrics
-from minisbert.core.data import load_scored_pairs, pad_batch
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.fast.fused import same_as_master
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects

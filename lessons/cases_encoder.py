@@ -87,7 +87,7 @@ def _():
 
 TOKENS = [[[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [9.0, 10.0, 11.0, 12.0]]]
 APART = [[[[1.0, 2.0], [5.0, 6.0], [9.0, 10.0]], [[3.0, 4.0], [7.0, 8.0], [11.0, 12.0]]]]
-HEADS = bert.Attention(BertConfig(3, 4, 1, 2, 2, 4))  # width 4, two heads of width 2
+HEADS = bert.Attention(4, 2)  # width 4, two heads of width 2
 
 
 @example("bert.Attention.split")
@@ -117,14 +117,14 @@ def _():
 @example("bert.Attention.forward")
 def _():
     weights = {"value__weight": EYE, "value__bias": [1.0, 1.0], "output__weight": [[2.0, 0.0], [0.0, 2.0]]}
-    module = with_weights(bert.Attention(TWO), **weights)
+    module = with_weights(bert.Attention(2, 1), **weights)
     expected = t([[6.0, 10.0], [6.0, 10.0]]), torch.full((1, 1, 2, 2), 0.5)
     yield case("queries 0, so equal shares of x + 1, doubled", expected, module, t([[0.0, 2.0], [4.0, 6.0]]), None)
 
 
 @trap("bert.Attention.forward")
 def _():
-    module, x = randomised(bert.Attention(CONFIG)), normal(3, 4, 12).detach()
+    module, x = randomised(bert.Attention(12, 3)), normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
     yield case("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
     expected = torch_attention(module, x, x, mask)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from lessons.cases import case, d, example, t, trap
-from minisbert.core import loop, losses, metrics
+from minisbert.core import loop, losses
+from minisbert.objectives import more_losses, more_metrics
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
@@ -73,18 +74,18 @@ def _():
     yield case("the gradient where anchor equals positive", d([0.0, 1.0]), slope)
 
 
-@example("losses.cosent_loss")
+@example("more_losses.cosent_loss")
 def _():
     u, v = map(torch.tensor, ACROSS)
-    yield case("cosines 1 and 0 for targets 0 and 1", f(1.31326), losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
+    yield case("cosines 1 and 0 for targets 0 and 1", f(1.31326), more_losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
 
 
-@trap("losses.cosent_loss")
+@trap("more_losses.cosent_loss")
 def _():
     u, v = (torch.tensor(x).double() for x in ACROSS)
-    yield case("equal targets set no order: 0", s(0.0), losses.cosent_loss, u, v, d(0.5, 0.5))
-    yield case("a batch of one: 0", s(0.0), losses.cosent_loss, u[:1], v[:1], d(0.5))
-    yield case("scale 5000, all wrong", s(5000.0), losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0)
+    yield case("equal targets set no order: 0", s(0.0), more_losses.cosent_loss, u, v, d(0.5, 0.5))
+    yield case("a batch of one: 0", s(0.0), more_losses.cosent_loss, u[:1], v[:1], d(0.5))
+    yield case("scale 5000, all wrong", s(5000.0), more_losses.cosent_loss, u, v, d(0.0, 1.0), scale=5000.0)
 
 
 # -------------------------------------------------------------------------------- in-batch negatives
@@ -121,42 +122,42 @@ def _():
     yield case("vectors of length 1e6", s(math.log(1 + math.exp(-1))), losses.simcse_loss, 1e6 * u, u, temperature=1.0)
 
 
-@example("losses.nt_xent_loss")
+@example("more_losses.nt_xent_loss")
 def _():
-    yield case("u = v", f(0.55144), losses.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
+    yield case("u = v", f(0.55144), more_losses.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
 
 
-@trap("losses.nt_xent_loss")
+@trap("more_losses.nt_xent_loss")
 def _():
     u = torch.tensor(EYE).double()
     # the right one has cosine 0, one of the wrong ones 1
-    yield case("temperature 1e-4, all wrong", s(1e4), losses.nt_xent_loss, u, u.flip(0), temperature=1e-4)
+    yield case("temperature 1e-4, all wrong", s(1e4), more_losses.nt_xent_loss, u, u.flip(0), temperature=1e-4)
 
 
 # ----------------------------------------------------------------------------------------- geometry
 
 
-@example("metrics.alignment")
+@example("more_metrics.alignment")
 def _():
     rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
-    yield case("equal, and 45 degrees apart", 0.29289, metrics.alignment, *rows)
+    yield case("equal, and 45 degrees apart", 0.29289, more_metrics.alignment, *rows)
 
 
-@trap("metrics.alignment")
+@trap("more_metrics.alignment")
 def _():
-    yield case("opposite: 4, the worst", 4.0, metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
-    yield case("one way, other lengths: 0", 0.0, metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+    yield case("opposite: 4, the worst", 4.0, more_metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
+    yield case("one way, other lengths: 0", 0.0, more_metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
 
 
-@example("metrics.uniformity")
+@example("more_metrics.uniformity")
 def _():
-    yield case("right, up, left", -4.39635, metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
+    yield case("right, up, left", -4.39635, more_metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
 
 
-@trap("metrics.uniformity")
+@trap("more_metrics.uniformity")
 def _():
-    yield case("two opposite rows", -8.0, metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
-    yield case("all point one way: 0", 0.0, metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    yield case("two opposite rows", -8.0, more_metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    yield case("all point one way: 0", 0.0, more_metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
 
 
 # ----------------------------------------------------------------------------------------- training

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from lessons.cases import case, d, example, t, trap, with_weights
-from minisbert.core import heads, losses, metrics, pooling
+from minisbert.core import heads, metrics, pooling
+from minisbert.objectives import more_losses
 from tests.checks import normal
 from tests.formula_checks import randomised, torch_attention
 
@@ -189,29 +190,29 @@ def _():
 # ------------------------------------------------------------------------------------------- losses
 
 
-@example("losses.weighted_mse_loss")
+@example("more_losses.weighted_mse_loss")
 def _():
     scores, target = t(0.5, 0.5), t(0.1, 0.9)
-    yield case("0.5 for 0.1 and for 0.9", torch.tensor(0.24), losses.weighted_mse_loss, scores, target)
+    yield case("0.5 for 0.1 and for 0.9", torch.tensor(0.24), more_losses.weighted_mse_loss, scores, target)
 
 
-@trap("losses.weighted_mse_loss")
+@trap("more_losses.weighted_mse_loss")
 def _():
-    loss = losses.weighted_mse_loss
+    loss = more_losses.weighted_mse_loss
     yield case("a batch of one, below the threshold", d(0.5)[0], loss, d(0.5), d(0.0))
     yield case("at the threshold the weight is 1", d(0.09)[0], loss, d(0.5), d(0.2))
     yield case("weight 3 below 0.5", d(1.625)[0], loss, d(1.0, 0.5), d(0.0, 1.0), 0.5, 3.0)
 
 
-@example("losses.binary_cross_entropy_loss")
+@example("more_losses.binary_cross_entropy_loss")
 def _():
     name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
-    yield case(name, torch.tensor(1.75661), losses.binary_cross_entropy_loss, t(0.0, 2.0), labels, pos_weight=2.0)
+    yield case(name, torch.tensor(1.75661), more_losses.binary_cross_entropy_loss, t(0.0, 2.0), labels, pos_weight=2.0)
 
 
-@trap("losses.binary_cross_entropy_loss")
+@trap("more_losses.binary_cross_entropy_loss")
 def _():
-    loss = losses.binary_cross_entropy_loss
+    loss = more_losses.binary_cross_entropy_loss
     yield case("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
     yield case("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
     yield case("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))

@@ -4,31 +4,31 @@ import numpy as np
 import torch
 
 from lessons.cases import case, example, t, trap
-from minisbert.core import data, losses, wordpiece
+from minisbert.core import data, encoder, tokenizer
+from minisbert.core.weights import Dialect
 from minisbert.fast import search
-from minisbert.models.families import Dialect
 
 # ------------------------------------------------------------------------------------------ vectors
 
 
-@example("losses.cosine_matrix")
+@example("encoder.cosine_matrix")
 def _():
     u, v = t([1.0, 0.0], [0.0, 2.0]), t([3.0, 0.0], [1.0, 1.0], [0.0, -5.0])
-    yield case("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), losses.cosine_matrix, u, v)
+    yield case("two rows with three", t([1.0, 0.70711, 0.0], [0.0, 0.70711, -1.0]), encoder.cosine_matrix, u, v)
 
 
-@trap("losses.cosine_matrix")
+@trap("encoder.cosine_matrix")
 def _():
     one, zero = t([3.0, 4.0]), t([0.0, 0.0])
-    yield case("a zero vector: 0, not NaN", t([0.0], [0.0]), losses.cosine_matrix, torch.cat([zero, zero]), one)
-    yield case("one row with one", t([1.0]), losses.cosine_matrix, one, 1e-3 * one)
-    yield case("vectors of length 1e12", t([-1.0]), losses.cosine_matrix, 1e12 * one, -one)
+    yield case("a zero vector: 0, not NaN", t([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
+    yield case("one row with one", t([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
+    yield case("vectors of length 1e12", t([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
 
 
 # --------------------------------------------------------------------------------------------- text
 
 
-@example("wordpiece.split_words")
+@example("tokenizer.split_words")
 def _():
     for text, words in (
         ("Café, it's 5!", ["cafe", ",", "it", "'", "s", "5", "!"]),
@@ -36,10 +36,10 @@ def _():
         ("$1.50 (now)", ["$", "1", ".", "50", "(", "now", ")"]),
         ("中文 text", ["中", "文", "text"]),
     ):
-        yield case(f"split_words({text!r})", words, wordpiece.split_words, text)
+        yield case(f"split_words({text!r})", words, tokenizer.split_words, text)
 
 
-@trap("wordpiece.split_words")
+@trap("tokenizer.split_words")
 def _():
     for text, words in (
         ("", []),
@@ -50,10 +50,10 @@ def _():
         ("e\u0301", ["e"]),  # the accent as a character of its own
         ("...", [".", ".", "."]),
     ):
-        yield case(f"split_words({text!r})", words, wordpiece.split_words, text)
+        yield case(f"split_words({text!r})", words, tokenizer.split_words, text)
 
 
-@example("wordpiece.word_pieces")
+@example("tokenizer.word_pieces")
 def _():
     vocabulary = {"play", "p", "##ing", "##i", "##s", "sing"}
     for word, pieces in (
@@ -64,16 +64,16 @@ def _():
         ("ing", ["[UNK]"]),
         ("playx", ["[UNK]"]),
     ):
-        yield case(f"word_pieces({word!r})", pieces, wordpiece.word_pieces, word, vocabulary)
+        yield case(f"word_pieces({word!r})", pieces, tokenizer.word_pieces, word, vocabulary)
 
 
-@trap("wordpiece.word_pieces")
+@trap("tokenizer.word_pieces")
 def _():
     letters = {"a", "##a"}
-    yield case("100 letters", ["a"] + ["##a"] * 99, wordpiece.word_pieces, "a" * 100, letters)
-    yield case("101 letters are too many", ["[UNK]"], wordpiece.word_pieces, "a" * 101, letters)
-    yield case("another name for unknown", ["<unk>"], wordpiece.word_pieces, "b", letters, unknown="<unk>")
-    yield case("the word '##a'", ["[UNK]"], wordpiece.word_pieces, "##b", letters)
+    yield case("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
+    yield case("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
+    yield case("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
+    yield case("the word '##a'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -98,13 +98,13 @@ ONE_LAYER = {
 POOLER = {"pooler.weight": "pool.dense.weight", "pooler.bias": "pool.dense.bias"}
 
 
-@example("families.Dialect.names")
+@example("weights.Family.names")
 def _():
     yield case("one layer, no pooler", ONE_LAYER, SMALL.names, 1, False)
     yield case("one layer and the pooler", ONE_LAYER | POOLER, SMALL.names, 1, True)
 
 
-@trap("families.Dialect.names")
+@trap("weights.Family.names")
 def _():
     second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in ONE_LAYER.items()}
     yield case("two layers", ONE_LAYER | second, SMALL.names, 2, False)
@@ -114,19 +114,19 @@ def _():
 # ------------------------------------------------------------------------------------------ batches
 
 
-@example("data.pad_batch")
+@example("tokenizer.pad_batch")
 def _():
     ids, mask = torch.tensor([[1, 2, 3], [4, 9, 9]]), torch.tensor([[True, True, True], [True, False, False]])
-    yield case("[1, 2, 3] and [4], pad 9", (ids, mask), data.pad_batch, [[1, 2, 3], [4]], 9)
+    yield case("[1, 2, 3] and [4], pad 9", (ids, mask), tokenizer.pad_batch, [[1, 2, 3], [4]], 9)
     whole = torch.tensor([[1, 2], [3, 4]])
-    yield case("two rows of one length", (whole, None), data.pad_batch, [[1, 2], [3, 4]], 0)
+    yield case("two rows of one length", (whole, None), tokenizer.pad_batch, [[1, 2], [3, 4]], 0)
 
 
-@trap("data.pad_batch")
+@trap("tokenizer.pad_batch")
 def _():
-    yield case("a batch of one", (torch.tensor([[5, 0, 6]]), None), data.pad_batch, [[5, 0, 6]], 0)
+    yield case("a batch of one", (torch.tensor([[5, 0, 6]]), None), tokenizer.pad_batch, [[5, 0, 6]], 0)
     ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
-    yield case("a real token with the pad's id", (ids, mask), data.pad_batch, [[0, 1], [2]], 0)
+    yield case("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
 
 
 @example("data.length_grouped_batches")

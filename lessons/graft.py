@@ -13,7 +13,7 @@ from typing import Any
 
 from lessons import sandbox
 from lessons.pieces import PIECES, ROOT, mine, pieces_of
-from minisbert.core import InputError
+from minisbert.core import InputError, tokenizer
 from minisbert.system.console import LiveLine, run_command
 
 MODEL = "all-MiniLM-L6-v2"
@@ -126,10 +126,11 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
     """Spearman on the first ``count`` test pairs; with the learner's own tokenizer the ids are compared as well."""
     import torch
 
-    from minisbert.core import losses, metrics, wordpiece
-    from minisbert.core.data import load_scored_pairs, pad_batch
+    from minisbert.core import metrics
+    from minisbert.core.tokenizer import pad_batch
     from minisbert.fast.batching import budgeted_batches
     from minisbert.fast.fused import evaluating
+    from minisbert.objectives.scored_pairs import load_scored_pairs
     from minisbert.system.console import Progress
 
     pairs = load_scored_pairs("stsb", "test")[:count]
@@ -139,7 +140,7 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
     good = True
     if own_words:
         vocabulary = encoder.tokenizer.backend.get_vocab()
-        equal = sum(wordpiece.token_ids(text, vocabulary) == row for text, row in zip(texts, ids, strict=True))
+        equal = sum(tokenizer.token_ids(text, vocabulary) == row for text, row in zip(texts, ids, strict=True))
         good = equal == len(texts)
         print(f"  {'ok  ' if good else 'FAIL'}  ids of {equal:,} of {len(texts):,} sentences equal the library's")
     vectors = torch.empty(len(texts), encoder.width)
@@ -149,7 +150,7 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
         for rows in budgeted_batches([len(row) for row in ids], BATCH_TOKENS):
             vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
             line.done(sum(len(ids[row]) for row in rows))
-    found = losses.cosine(*vectors.chunk(2)).numpy()
+    found = encoder.cosine(*vectors.chunk(2)).numpy()
     spearman = 100 * metrics.spearman(found, [pair.score for pair in pairs])
     whole = count is None or count >= 1379
     right = not whole or abs(spearman - PUBLISHED) < 0.01
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str]) -> None:
         good = loss_trace()
         encoder = SentenceEncoder.load(MODEL)
         good &= minilm(encoder)
-        good &= sts_benchmark(encoder, count, any(master.startswith("wordpiece.") for master in masters))
+        good &= sts_benchmark(encoder, count, any(master.startswith("tokenizer.") for master in masters))
     print(f"computed with {len(masters)} pieces of yours, of {len(PIECES)}")
     for master in masters:
         times = f"called {calls[master]:,} times" if calls[master] else "passes; nothing here needs it"

@@ -1,10 +1,30 @@
 """minisbert: sentence embeddings in plain torch, small enough to read in an evening.
 
-Reading order = import order = the README's table of files; start with ``bert.py``.
+The book is ``minisbert/core``, ten chapters to be read in order; the rooms around it make it fast and safe to use.
 
-    from minisbert.models.sentence_encoder import SentenceEncoder
+    from minisbert import SentenceEncoder
     encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minisbert.models.pair_model import PairModel
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
 __version__ = "0.1.0"
+__all__ = ["PairModel", "SentenceEncoder"]
+
+
+def __getattr__(name: str) -> Any:
+    """The two classes, imported when they are first used: importing torch takes a second."""
+    if name == "SentenceEncoder":
+        from minisbert.models.sentence_encoder import SentenceEncoder
+
+        return SentenceEncoder
+    if name == "PairModel":
+        from minisbert.models.pair_model import PairModel
+
+        return PairModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,17 +1,79 @@
-"""The papers' tables on what is at hand: one setting is varied, each value trained with several seeds.
+"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print both scores.
 
     python -m minisbert.ablate pooling                                    SBERT, table 6: mean, max, cls on STS-B
-    python -m minisbert.ablate concat --data snli.jsonl --limit 10000     SBERT, table 6: what the classifier reads
-    python -m minisbert.ablate dropout --data sentences.txt --epochs 2    SimCSE: how much dropout makes two views
+    python -m minisbert.ablate concat --data snli.jsonl --limit 10000     SBERT, table 6: the input of the classifier
+    python -m minisbert.ablate dropout --data sentences.txt --epochs 2    SimCSE: the dropout that makes two views
     python -m minisbert.ablate temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
 
-Each cell is a run of ``python -m minisbert.train``: a recipe, one flag, a seed. A cell that is done is not run again,
-so a table that was stopped goes on where it was. The numbers are those of the last evaluation on dev, not of the best
-one: a setting that ruins a model must show it.
+Flags after ``--`` are passed on to ``python -m minisbert.train``. An interrupted table continues where it stopped.
 """
 
-from minisbert.run.ablation import main
-from minisbert.system.console import run_command
+import argparse
+import json
+import sys
+
+from minisbert.core import InputError
+from minisbert.run.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
+from minisbert.system.console import run_command, say
+
+
+def seed_list(text: str) -> list[int]:
+    """An argparse type: ``42,43,44``."""
+    found = [int(part) for part in text.split(",")]
+    if len({*found}) < len(found) or min(found) < 0:
+        raise ValueError
+    return found
+
+
+def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The options before ``--``, and the flags of training after it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.ablate",
+        description="Repeat a table of SBERT or SimCSE: mean and standard deviation over seeds, and the paper's score.",
+        usage="%(prog)s TABLE [options] [-- flags of minisbert.train]",
+        epilog="Example: python -m minisbert.ablate dropout --data sentences.txt --max-steps 200 -- --batch-size 128\n"
+        "Each cell is a run in a folder of its own under --out, without the weights. Finished cells are not run again.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("table", choices=TABLES, metavar="TABLE", help="pooling, concat, dropout or temperature")
+    parser.add_argument(
+        "--data", metavar="FILE", help="NLI rows for concat and the second half of pooling, else plain sentences"
+    )
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
+    parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
+    parser.add_argument("--epochs", help="default: from the recipe, see minisbert.train --recipe list")
+    parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
+    parser.add_argument("--out", metavar="FOLDER", help="where the runs go (default: runs/ablate/TABLE)")
+    parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    return parser.parse_args(arguments[:cut]), arguments[cut + 1 :]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options, train_flags = parse(arguments)
+    cells = make_cells(options, train_flags)
+    done = {cell.folder for cell in cells if is_done(cell, options.overwrite)}
+    try:
+        failed = run_cells(cells, done)
+    except KeyboardInterrupt:
+        say(f"{len(done)} of {len(cells)} cells are done; run the same command to continue")
+        raise
+    if not done:
+        raise InputError(f"none of {len(cells)} cells has a result: {next(iter(failed.values()))}")
+    source, summaries = SOURCES[options.table], summarize(cells, done)
+    if options.json:
+        about = {"table": options.table, "model": options.model, "scale": "x 100", "source": source}
+        print(json.dumps(about | {"rows": summaries, "failed": {str(key): value for key, value in failed.items()}}))
+    else:
+        print(f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over seeds\n")
+        print(markdown(options.table, summaries))
+        print(f"\npublished: {source}")
+    if failed:
+        raise InputError(f"{len(failed)} of {len(cells)} cells failed; run the same command to retry them")
+
 
 if __name__ == "__main__":
     run_command(main)

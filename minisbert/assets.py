@@ -1,17 +1,70 @@
-"""Weights and data sets: where they come from, and the proof that they are the right ones.
+"""List, fetch and verify the weights and data sets of the manifest, ``minisbert/system/assets.toml``.
 
-``assets.toml`` is the manifest. A fetch tries an asset's sources in order; every file is hashed while it is
-written to a temporary folder, and the folder is renamed only when all of them are right. So an interrupted or
-corrupted fetch leaves nothing that looks complete.
-
-    python -m minisbert.assets list
-    python -m minisbert.assets fetch all-MiniLM-L6-v2
-    python -m minisbert.assets path stsb
-    python -m minisbert.assets verify
+python -m minisbert.assets list
+python -m minisbert.assets fetch all-MiniLM-L6-v2
+python -m minisbert.assets path stsb
+python -m minisbert.assets verify
 """
 
-from minisbert.system.assets import main
+import argparse
+
+from minisbert.core import InputError
+from minisbert.system.assets import asset, assets, fetch, problems
 from minisbert.system.console import run_command
+from minisbert.system.sources import megabytes
+
+
+def list_assets() -> None:
+    for entry in assets().values():
+        total = sum(file.size or 0 for file in entry.files)
+        print(f"{entry.name}  ({entry.kind}{', ' + megabytes(total) if total else ''}, {entry.state()})")
+        print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
+        print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
+        if any(file.md5 for file in entry.files):
+            print("  checked by md5 only: its publisher gave no sha256")
+
+
+def verify(name: str | None) -> None:
+    """Hash one asset, or all that have been fetched; ``InputError`` if any of them is damaged."""
+    chosen = [asset(name)] if name else [entry for entry in assets().values() if entry.folder.exists()]
+    if not chosen:
+        print("nothing has been fetched yet")
+    damaged = []
+    for entry in chosen:
+        found = problems(entry)
+        damaged += [entry.name] if found else []
+        print(f"{entry.name}: " + ("; ".join(found) or f"{len(entry.files)} files, all match the manifest"))
+    if damaged:
+        raise InputError(
+            f"does not match the manifest: {', '.join(damaged)}; "
+            f"fetch again: python -m minisbert.assets fetch {damaged[0]}"
+        )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.assets",
+        description="Fetch and verify the weights and data sets of the manifest.",
+        epilog="MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="show every asset with its source, licence and state on this machine")
+    for command, text in (("fetch", "download an asset, even if it is already there"), ("path", "print its folder")):
+        commands.add_parser(command, help=text).add_argument("name", metavar="NAME")
+    parse_verify = commands.add_parser("verify", help="hash every file that has been fetched")
+    parse_verify.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
+    options = parser.parse_args(arguments)
+
+    if options.command == "list":
+        list_assets()
+    elif options.command == "fetch":
+        fetch(asset(options.name))
+        print(asset(options.name).folder)
+    elif options.command == "path":
+        print(asset(options.name).folder)
+    else:
+        verify(options.name)
+
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,14 +1,28 @@
-"""A folder on disk <-> the modules, strict in both directions.
+"""Convert old checkpoints to safetensors.
 
-``config.json`` and ``model.safetensors`` are read and written with Hugging Face's names (``dialects.py``); what
-stands behind the encoder in a sentence model is ``layout.py``'s. Only safetensors are opened. An old checkpoint,
-which is a pickle, is converted once, by torch's restricted unpickler:
-
-    python -m minisbert.checkpoint convert path/to/pytorch_model.bin
+python -m minisbert.checkpoint convert path/to/pytorch_model.bin
 """
 
-from minisbert.models.checkpoint import main
+import argparse
+from pathlib import Path
+
+from minisbert.core import InputError
+from minisbert.models.checkpoint import convert
 from minisbert.system.console import run_command
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m minisbert.checkpoint", description="Convert old checkpoints.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("convert", help="pytorch_model.bin to model.safetensors, beside it")
+    command.add_argument("file", type=Path, metavar="FILE", help="such as path/to/pytorch_model.bin")
+    command.add_argument("--out", type=Path, help="default: model.safetensors in the same folder")
+    options = parser.parse_args(arguments)
+    out = options.out or options.file.with_name("model.safetensors")
+    if out.exists():
+        raise InputError(f"{out} exists and is not overwritten")
+    print(f"wrote {convert(options.file, out)} tensors to {out}")
+
 
 if __name__ == "__main__":
     run_command(main)

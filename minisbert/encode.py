@@ -1,4 +1,4 @@
-"""Texts to vectors from the command line.
+"""Encode texts: print the similarities of a few, or write the vectors of many to a file.
 
 python -m minisbert.encode "A cat sits." "A kitten is sitting." "The stock market fell."
 python -m minisbert.encode --file sentences.txt --out vectors.npy
@@ -6,8 +6,98 @@ python -m minisbert.encode --file millions.txt --out vectors.npy --precision bfl
 sort -u sentences.txt | python -m minisbert.encode - --out vectors.safetensors
 """
 
-from minisbert.run.vectors import main
-from minisbert.system.console import run_command
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.objectives.scored_pairs import text_lines
+from minisbert.run.vectors import encode_to_file, file_lines
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_device, keep_freed_memory
+
+MAX_MATRIX = 12  # texts; a larger matrix is unreadable
+
+
+def print_matrix(texts: list[str], matrix: np.ndarray) -> None:
+    """Print the cosines (N, N) of every text with every other."""
+    numbers = [str(i + 1) for i in range(len(texts))]
+    print("cosine  " + "".join(f"{number:>7}" for number in numbers))
+    for number, text, row in zip(numbers, texts, matrix, strict=True):
+        label = " ".join(text.split())
+        label = label if len(label) <= 60 else label[:57] + "..."
+        print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; ``InputError`` for invalid combinations, before anything is loaded."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.encode",
+        description="Print the similarities of a few texts, or write the vectors of many to a file.",
+        epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."',
+    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
+    parser.add_argument("--file", metavar="F", help="read one text per line from this file, of any size")
+    parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
+    group = parser.add_argument_group("the model")
+    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
+    group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
+    group = parser.add_argument_group("the vectors")
+    group.add_argument(
+        "--normalize", action=argparse.BooleanOptionalAction, help="scale to length 1 (default: as the model does)"
+    )
+    group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
+    group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
+    options = parser.parse_args(arguments)
+
+    if bool(options.texts) == bool(options.file):
+        raise InputError('give either texts or --file, such as: python -m minisbert.encode "A cat." "A dog."')
+    if options.texts != ["-"] and not all(text.strip() for text in options.texts):
+        raise InputError("an empty text has nothing to encode")
+    if options.out and options.out.suffix not in (".npy", ".safetensors"):
+        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors")
+    if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
+        raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.file and options.out and options.out.suffix == ".npy":
+        total = sum(1 for _ in file_lines(options.file))  # also checks every line before the work begins
+        texts = file_lines(options.file)
+    else:
+        texts = options.texts
+        if options.file:
+            texts = list(file_lines(options.file))
+        elif texts == ["-"]:
+            texts = list(text_lines(sys.stdin.buffer, "standard input"))
+        total = len(texts)
+    if not options.out and total > MAX_MATRIX:
+        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
+
+    keep_freed_memory()
+    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
+    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens")
+    chosen = {"progress": True} | {name: getattr(options, name) for name in names}
+    if options.out:
+        rows, width = encode_to_file(encoder, texts, total, options.out, **chosen)
+    else:
+        vectors = encoder.encode(texts, **chosen)
+    if encoder.truncated:
+        say(encoder.tokenizer.cut_message(encoder.truncated, total))
+    if options.out:
+        noun = "vectors" if options.output == "sentence" else "texts' states"
+        say(f"wrote {rows:,} {noun} of width {width} to {options.out}")
+    else:
+        print_matrix(texts, encoder.similarity(vectors, vectors))
+
 
 if __name__ == "__main__":
     run_command(main)

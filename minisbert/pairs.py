@@ -1,4 +1,4 @@
-"""The closest pairs of a file of sentences: near duplicates, paraphrases.
+"""Find the closest pairs in a file of sentences: near duplicates, paraphrases.
 
 python -m minisbert.pairs sentences.txt --top 20
 python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
@@ -16,10 +16,10 @@ from minisbert.system.console import run_command, say
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.pairs",
-        description="The pairs of sentences of a file that mean most nearly the same, by cosine.",
+        description="The pairs of sentences in a file that are closest in meaning, by cosine.",
         epilog="Example: python -m minisbert.pairs sentences.txt --top 20 --min-score 0.8",
     )
-    parser.add_argument("file", metavar="FILE", help="one sentence a line, .txt or .txt.gz; empty lines are skipped")
+    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines are skipped")
     parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
     parser.add_argument("--min-score", type=float, default=-1.0, metavar="S", help="only pairs of at least this cosine")
     add_corpus_options(parser)
@@ -27,16 +27,16 @@ def main(arguments: list[str] | None = None) -> None:
     if options.top < 1:
         raise InputError(f"--top {options.top}: at least 1 is needed")
     if not -1 <= options.min_score <= 1:  # also true of NaN
-        raise InputError(f"--min-score {options.min_score}: a cosine lies in -1 to 1")
+        raise InputError(f"--min-score {options.min_score}: a cosine is between -1 and 1")
 
     texts = read_corpus(options.file)
-    most = len(texts) * (len(texts) - 1) // 2
-    if most == 0:
-        raise InputError(f"{options.file} holds one sentence: a pair needs two")
-    if options.top > most:
-        say(f"--top {options.top}: {len(texts)} sentences make only {most} pairs, all are looked at")
+    count = len(texts) * (len(texts) - 1) // 2
+    if count == 0:
+        raise InputError(f"{options.file} contains one sentence: a pair needs two")
+    if options.top > count:
+        say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs, all are compared")
     _, vectors = load_and_encode(texts, options)
-    scores, pairs = closest_pairs(vectors, min(options.top, most), progress=True)
+    scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
     reached = int((scores >= options.min_score).sum())
     if reached < len(scores):
         say(f"{reached} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")

@@ -1,13 +1,32 @@
-"""Pictures of training: one run, or several compared.
+"""Plot training runs: one, or several compared. Needs matplotlib, from the ``plots`` extra.
 
-    python -m minisbert.plot runs/cosine-all-MiniLM-L6-v2            writes curves.png into the run's folder
-    python -m minisbert.plot runs/A runs/B runs/C --out compared.png
-
-Needs matplotlib, which the ``plots`` extra brings.
+python -m minisbert.plot runs/cosine-all-MiniLM-L6-v2        writes curves.png to the run's folder
+python -m minisbert.plot runs/A runs/B runs/C --out compared.png
 """
 
-from minisbert.run.plots import main
-from minisbert.system.console import run_command
+import argparse
+from pathlib import Path
+
+from minisbert.core import InputError
+from minisbert.run.plots import curves
+from minisbert.system.console import run_command, say
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.plot",
+        description="Plot the training loss, dev score and learning rate of one run, or of several together.",
+        epilog="Example: python -m minisbert.plot runs/A runs/B --out compared.png",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress")
+    parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; for one run, in its folder")
+    options = parser.parse_args(arguments)
+    target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
+    if target.suffix != ".png":
+        raise InputError(f"--out {target}: the name must end in .png")
+    curves(options.runs, target)
+    say(f"wrote {target}")
+
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,10 +1,10 @@
-"""Scores of sentence pairs from a trained head.
+"""Score sentence pairs with a trained head.
 
     python -m minisbert.score --model runs/sts-siamese-all-MiniLM-L6-v2/model
     python -m minisbert.score --model runs/sts-joint-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
     python -m minisbert.score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 
-Without texts the six pairs below, one for each score of the STS scale, are scored as a table.
+Without texts, it scores six example pairs, one for each point of the STS scale, as a table.
 """
 
 import argparse
@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.core import InputError, read_text
-from minisbert.core.data import MAX_SCORE, tab_rows
+from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
+from minisbert.objectives.scored_pairs import MAX_SCORE, tab_rows
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device
+from minisbert.system.files import read_text
 
 EXAMPLES = (
     ("I love eating apples", "The capital of France is Paris", 0),
@@ -29,21 +30,21 @@ EXAMPLES = (
 
 
 def read_pairs(path: str) -> list[tuple[str, str]]:
-    """Two tab-separated sentences a line. ``InputError`` with the line for anything else, and for an empty file."""
+    """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
     for number, cells in tab_rows(read_text(path).split("\n")):
         if len(cells) != 2 or not all(cell.strip() for cell in cells):
-            raise InputError(f"{path}, line {number}: two sentences with a tab between them are needed")
+            raise InputError(f"{path}, line {number}: expected two sentences with a tab between them")
         pairs.append((cells[0].strip(), cells[1].strip()))
     if not pairs:
-        raise InputError(f"{path} holds no sentence pairs")
+        raise InputError(f"{path} contains no sentence pairs")
     return pairs
 
 
-def shown(model: PairModel, score: np.ndarray) -> str:
-    """A score on the scale of 0 to 5, the probability of a duplicate, or those of the classes.
+def format_score(model: PairModel, score: np.ndarray) -> str:
+    """A score from 0 to 5, the probability of a duplicate, or the probability of each class.
 
-    A regression may go a little beyond its scale; people are shown the end of the scale.
+    A regression may leave its scale a little; here it is clipped.
     """
     if model.task == "classes":
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
@@ -53,22 +54,22 @@ def shown(model: PairModel, score: np.ndarray) -> str:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.score",
-        description="Scores of sentence pairs: 0 to 5 of a regression head, probabilities of a classifier.",
+        description="Score sentence pairs: 0 to 5 from a regression head, probabilities from a classifier.",
         epilog='Example: python -m minisbert.score --model runs/sts-siamese-all-MiniLM-L6-v2/model "A cat." "A dog."',
     )
-    parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; none: six examples from 0 to 5")
-    parser.add_argument("--model", required=True, help="folder of a model that was trained with a head")
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
+    parser.add_argument("--model", required=True, help="folder of a model trained with a head")
     parser.add_argument(
         "--file",
         metavar="F",
-        help="tab-separated pairs, one a line; printed again behind their score, which is not cut to 0..5 here",
+        help="tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5",
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     options = parser.parse_args(arguments)
     if options.texts and options.file:
         raise InputError("give either two texts or --file, not both")
     if len(options.texts) not in (0, 2):
-        raise InputError(f"a pair is two texts, not {len(options.texts)}: put each in quotation marks")
+        raise InputError(f"a pair is two texts, not {len(options.texts)}: put each in quotes")
     if not Path(options.model).is_dir():
         raise InputError(f"{options.model} is not a folder; train one: python -m minisbert.train --recipe sts-siamese")
 
@@ -86,11 +87,11 @@ def main(arguments: list[str] | None = None) -> None:
         for (first, second), score in zip(pairs, scores, strict=True):
             print("\t".join([*(f"{value:.6f}" for value in np.atleast_1d(score)), first, second]))
     elif options.texts:
-        print(shown(model, scores[0]))
+        print(format_score(model, scores[0]))
     else:
-        print(f"{'people':>6}  {'model':<{max(5, len(shown(model, scores[0])))}}  pair")
+        print(f"{'people':>6}  {'model':<{max(5, len(format_score(model, scores[0])))}}  pair")
         for (first, second, people), score in zip(EXAMPLES, scores, strict=True):
-            print(f"{people:>6}  {shown(model, score):<5}  {first} / {second}")
+            print(f"{people:>6}  {format_score(model, score):<5}  {first} / {second}")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,64 @@
-"""Exact search by cosine: the k best of a corpus for each query, and the closest pairs of a collection.
+"""Search a file of sentences for the ones closest in meaning to a query, by cosine.
 
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
-
-Scores are computed block by block, so no matrix of all scores ever stands in memory. They are computed in float64 and
-rounded to float32: equal vectors then get equal scores, 1 with each other, in whatever block they meet. In float32
-alone the last digit depends on the block, and with it the order of ties.
 """
 
-from minisbert.fast.search import main
-from minisbert.system.console import run_command
+import argparse
+import json
+
+from minisbert.core import InputError
+from minisbert.fast.search import top_k
+from minisbert.objectives.corpora import read_sentences
+from minisbert.run.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
+from minisbert.system.console import run_command, say
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; ``options.queries`` is the list of queries."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.search",
+        description="The sentences of a corpus closest in meaning to each query, by cosine.",
+        epilog='Example: python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5',
+    )
+    parser.add_argument(
+        "corpus", metavar="CORPUS", help="one sentence per line, .txt or .txt.gz; empty lines are skipped"
+    )
+    parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
+    parser.add_argument("--queries", metavar="FILE", help="one query per line")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="results per query (default: %(default)s)")
+    add_corpus_options(parser)
+    options = parser.parse_args(arguments)
+    if bool(options.query) == bool(options.queries):
+        raise InputError("give either --query TEXT, once or several times, or --queries FILE")
+    options.queries = options.query or read_sentences(options.queries)[0]
+    if not all(query.strip() for query in options.queries):
+        raise InputError("an empty query matches nothing in particular: give it a text")
+    if options.top < 1:
+        raise InputError(f"--top {options.top}: at least 1 is needed")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    corpus = read_corpus(options.corpus)
+    if options.top > len(corpus):
+        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
+    encoder, vectors = load_and_encode(corpus, options)
+    queries = encode_with_progress(encoder, options.queries)
+    scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
+    if options.json:
+        results = [
+            {"query": query, "hits": [{"score": s, "index": i, "text": corpus[i]} for s, i in zip(*hits, strict=True)]}
+            for query, *hits in zip(options.queries, scores.tolist(), indices.tolist(), strict=True)
+        ]
+        print(json.dumps({"model": options.model, "corpus": len(corpus), "results": results}, ensure_ascii=False))
+        return
+    for number, query in enumerate(options.queries):
+        print(f"\n{query}" if number else query)
+        for score, index in zip(scores[number], indices[number], strict=True):
+            print(f"{score:8.4f}  {corpus[index]}")
+
 
 if __name__ == "__main__":
     run_command(main)

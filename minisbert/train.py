@@ -1,16 +1,16 @@
-"""Fine-tune a sentence encoder: one flat loop.
+"""Fine-tune a sentence encoder.
 
     python -m minisbert.train                       all-MiniLM-L6-v2 on the STS Benchmark, a minute or two
     python -m minisbert.train --max-steps 20 --out runs/short
     python -m minisbert.train --data my_train.tsv --dev my_dev.tsv --test my_test.tsv --epochs 4
     python -m minisbert.train --objective siamese --epochs 2 --lr 5e-5 --head-lr 1e-3
     python -m minisbert.train --recipe list
-    python -m minisbert.train --resume runs/short   go on with a run that was stopped
+    python -m minisbert.train --resume runs/short   continue a run that was stopped
     torchrun --nproc_per_node=2 -m minisbert.train  in several processes
 
-The default is SBERT's regression objective (Reimers & Gurevych 2019, section 3): both sentences go through the
-same encoder, and the cosine of their vectors is pulled to the score people gave, by mean squared error. What other
-objectives read and compute is in ``objectives.py``; the loop is the same for all.
+The default is SBERT's regression objective (Reimers & Gurevych 2019, section 3): both sentences go through the same
+encoder, and the cosine of their vectors is pulled to the score people gave, by mean squared error. The loop is ``fit``
+in ``core/loop.py``; ``run/training.py`` acts between its steps.
 """
 
 from minisbert.run.training import main

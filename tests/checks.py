@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from minisbert.core import bert, loop, losses, metrics
 from minisbert.core.pooling import Pooling
-from minisbert.models.families import BERT, DIALECTS
+from minisbert.core.weights import BERT
+from minisbert.models.families import FAMILIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
@@ -142,7 +143,7 @@ def dialect(folder: str) -> Iterator[Comparison]:
     yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
     (vectors * reference["pull"]).sum().backward()
     config = encoder.bert.config
-    names = DIALECTS[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
+    names = FAMILIES[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
     for ours, parameter in encoder.bert.named_parameters():
         if parameter.grad is not None:
             theirs = reference[f"grad.{names[ours]}"]
@@ -185,23 +186,21 @@ def correlations() -> Iterator[Comparison]:
 
 @check
 def training_trace() -> Iterator[Comparison]:
-    """Ten steps of fine-tuning: loss and learning rate of each, and every parameter afterwards."""
+    """Ten steps of ``fit``: loss and learning rate of each, and every parameter afterwards."""
     encoder, reference = tiny(), golden("trace")
     parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
     optimizer = loop.adamw(parameters, lr=1e-2, weight_decay=0.01)
-    found, rates = [], []
-    for step in range(10):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * loop.linear_schedule(step, warmup=3, total=12)
-        u, v = (encoder(reference[f"{side}.ids"], reference[f"{side}.mask"]) for side in ("first", "second"))
-        loss = losses.cosine_mse_loss(u, v, reference["targets"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-        rates.append(optimizer.param_groups[0]["lr"])
-    yield compare("10 learning rates", torch.tensor(rates, dtype=torch.float64), reference["rates"], TRACE)
-    yield compare("10 losses", torch.tensor(found, dtype=torch.float64), reference["losses"], TRACE)
+
+    def loss(encoder: nn.Module, rows: list[int]) -> Tensor:
+        u, v = (encoder(reference[f"{side}.ids"][rows], reference[f"{side}.mask"][rows]) for side in ("first", "second"))
+        return losses.cosine_mse_loss(u, v, reference["targets"][rows])
+
+    batches = [list(range(len(reference["targets"])))] * 10
+    steps = list(loop.fit(encoder, loss, batches, optimizer, lambda step: loop.linear_schedule(step, 3, 12)))
+    rates = torch.tensor([1e-2 * step.share for step in steps], dtype=torch.float64)
+    yield compare("10 learning rates", rates, reference["rates"], TRACE)
+    found = torch.tensor([step.loss for step in steps], dtype=torch.float64)
+    yield compare("10 losses", found, reference["losses"], TRACE)
     names = tiny_names(encoder)
     for ours, parameter in encoder.bert.named_parameters():
         if "pooler" not in ours:

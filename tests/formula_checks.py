@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from minisbert.core import bert, losses, metrics, pooling
+from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
 from tests.checks import check, normal, with_gradients
 from tests.parity import PIECE, Comparison, compare
@@ -109,7 +109,7 @@ def attention_probabilities() -> Iterator[Comparison]:
 @check
 def heads_apart_and_together() -> Iterator[Comparison]:
     """``split`` and ``merge``: head h has columns h * K to (h + 1) * K."""
-    module = bert.Attention(CONFIG)
+    module = bert.Attention(12, 3)
     yield from with_gradients("split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12))
     yield from with_gradients("merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4))
 
@@ -117,7 +117,7 @@ def heads_apart_and_together() -> Iterator[Comparison]:
 @check
 def attention_module() -> Iterator[Comparison]:
     """Multi-head attention beside torch's, without a mask and with one, and the probabilities."""
-    module, x = randomised(bert.Attention(CONFIG)), normal(2, 6, 12)
+    module, x = randomised(bert.Attention(12, 3)), normal(2, 6, 12)
     for name, mask in (("attention module", None), ("attention module, masked", MASK)):
         hidden = None if mask is None else mask[:, None, None, :]
         yield from whole(
@@ -179,7 +179,7 @@ def cosine_matrix() -> Iterator[Comparison]:
     def reference(u: Tensor, v: Tensor) -> Tensor:
         return functional.cosine_similarity(u[:, None], v[None], dim=-1)
 
-    yield from with_gradients("cosine_matrix", losses.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1))
+    yield from with_gradients("cosine_matrix", encoder.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1))
 
 
 @check

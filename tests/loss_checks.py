@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import losses
+from minisbert.objectives import more_losses
 from tests.checks import check
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
@@ -31,7 +32,7 @@ def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator
 def mse_losses() -> Iterator[Comparison]:
     reference = golden("losses")
     targets, quarters = reference["targets"], reference["quarters"]
-    weighted = losses.weighted_mse_loss
+    weighted = more_losses.weighted_mse_loss
     yield from with_golden("mse", lambda x: losses.mse_loss(x, targets), "scores")
     yield from with_golden("weighted_mse", lambda x: weighted(x, targets), "scores")
     yield from with_golden("weighted_mse_other", lambda x: weighted(x, targets, threshold=0.6, weight=0.3), "scores")
@@ -42,7 +43,7 @@ def mse_losses() -> Iterator[Comparison]:
 def cross_entropy_losses() -> Iterator[Comparison]:
     reference = golden("losses")
     labels, classes = reference["labels"], reference["classes"]
-    binary = losses.binary_cross_entropy_loss
+    binary = more_losses.binary_cross_entropy_loss
     yield from with_golden("binary_cross_entropy", lambda z: binary(z, labels), "logits")
     yield from with_golden("binary_cross_entropy_weighted", lambda z: binary(z, labels, pos_weight=2.3), "logits")
     softmax = losses.softmax_cross_entropy_loss
@@ -67,8 +68,8 @@ def triplet_loss() -> Iterator[Comparison]:
 @check
 def cosent_loss() -> Iterator[Comparison]:
     targets = golden("losses")["targets"]
-    yield from with_golden("cosent", lambda u, v: losses.cosent_loss(u, v, targets), "u v")
-    yield from with_golden("cosent_scale_3", lambda u, v: losses.cosent_loss(u, v, targets, scale=3.0), "u v")
+    yield from with_golden("cosent", lambda u, v: more_losses.cosent_loss(u, v, targets), "u v")
+    yield from with_golden("cosent_scale_3", lambda u, v: more_losses.cosent_loss(u, v, targets, scale=3.0), "u v")
 
 
 @check
@@ -100,5 +101,5 @@ def simcse_loss() -> Iterator[Comparison]:
 
 @check
 def nt_xent_loss() -> Iterator[Comparison]:
-    yield from with_golden("nt_xent", lambda u, v: losses.nt_xent_loss(u, v), "u v")
-    yield from with_golden("nt_xent_warm", lambda u, v: losses.nt_xent_loss(u, v, temperature=0.5), "u v")
+    yield from with_golden("nt_xent", lambda u, v: more_losses.nt_xent_loss(u, v), "u v")
+    yield from with_golden("nt_xent_warm", lambda u, v: more_losses.nt_xent_loss(u, v, temperature=0.5), "u v")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from minisbert.core import metrics
+from minisbert.objectives import more_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 
@@ -23,9 +23,9 @@ def with_golden(name: str, metric: Callable[..., float | tuple[float, ...]], inp
 @check
 def decisions() -> Iterator[Comparison]:
     """Accuracy, of two classes and of three; precision, recall and F1."""
-    yield with_golden("accuracy", metrics.accuracy, "predicted labels")
-    yield with_golden("accuracy_classes", metrics.accuracy, "predicted_classes classes")
-    yield with_golden("precision_recall_f1", metrics.precision_recall_f1, "predicted labels")
+    yield with_golden("accuracy", more_metrics.accuracy, "predicted labels")
+    yield with_golden("accuracy_classes", more_metrics.accuracy, "predicted_classes classes")
+    yield with_golden("precision_recall_f1", more_metrics.precision_recall_f1, "predicted labels")
 
 
 @check
@@ -35,7 +35,7 @@ def thresholds() -> Iterator[Comparison]:
         for metric in ("f1", "accuracy"):
             yield with_golden(
                 f"threshold.{metric}.{name}",
-                lambda x, y, metric=metric: metrics.best_threshold(x, y, metric),
+                lambda x, y, metric=metric: more_metrics.best_threshold(x, y, metric),
                 f"{name} labels",
             )
 
@@ -43,8 +43,8 @@ def thresholds() -> Iterator[Comparison]:
 @check
 def geometry() -> Iterator[Comparison]:
     """Triplets, alignment, uniformity and mean cosine of vectors of many lengths."""
-    yield with_golden("triplet_accuracy", metrics.triplet_accuracy, "anchor positive negative")
-    yield with_golden("alignment", metrics.alignment, "anchor positive")
+    yield with_golden("triplet_accuracy", more_metrics.triplet_accuracy, "anchor positive negative")
+    yield with_golden("alignment", more_metrics.alignment, "anchor positive")
     for name in ("anchor", "narrow"):
-        yield with_golden(f"uniformity.{name}", metrics.uniformity, name)
-        yield with_golden(f"mean_cosine.{name}", metrics.mean_off_diagonal_cosine, name)
+        yield with_golden(f"uniformity.{name}", more_metrics.uniformity, name)
+        yield with_golden(f"mean_cosine.{name}", more_metrics.mean_off_diagonal_cosine, name)

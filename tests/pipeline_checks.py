@@ -10,10 +10,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from minisbert.core import data, loop, read_json, wordpiece
+from minisbert.core import data, loop, read_json, tokenizer
 from minisbert.fast import search
 from minisbert.models.checkpoint import read_safetensors
-from minisbert.models.families import DIALECTS
+from minisbert.models.families import FAMILIES
 from tests.checks import check, normal
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
 from tests.reference.texts import SENTENCES, TEXTS
@@ -36,7 +36,7 @@ def split_words() -> Iterator[Comparison]:
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     for i, text in enumerate((*SENTENCES, *TEXTS)):
         expected = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-        spelled, ours = ("\n".join(words) for words in (expected, wordpiece.split_words(text)))
+        spelled, ours = ("\n".join(words) for words in (expected, tokenizer.split_words(text)))
         room = len(spelled) + 20
         ours, theirs = (in_row([ord(c) for c in side], room) for side in (ours, spelled))
         yield compare(f"words of text {i}", ours, theirs, PIECE)
@@ -47,7 +47,7 @@ def word_pieces() -> Iterator[Comparison]:
     """Ids beside the library's WordPiece."""
     library = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
     for word in WORDS:
-        ours = [VOCABULARY[piece] for piece in wordpiece.word_pieces(word, VOCABULARY)]
+        ours = [VOCABULARY[piece] for piece in tokenizer.word_pieces(word, VOCABULARY)]
         yield compare(f"pieces of {word}", in_row(ours, 12), in_row(library.encode(word).ids, 12), PIECE)
 
 
@@ -61,7 +61,7 @@ def name_tables() -> Iterator[Comparison]:
     ):
         layers = read_json(folder / "config.json").get("n_layers", 2)
         expected = sorted(read_safetensors(folder / "model.safetensors"))
-        names = DIALECTS[family].names(layers, family != "distilbert")
+        names = FAMILIES[family].names(layers, family != "distilbert")
         found = list(names.values())
         count = torch.tensor([float(found.count(name)) for name in expected] + [len(found)], dtype=torch.float64)
         yield compare(
@@ -84,7 +84,7 @@ def facts_of(name: str) -> list[str]:
 @check
 def padded_batches() -> Iterator[Comparison]:
     """Rows of 3, 1 and 4 ids, one of them the pad's own."""
-    ids, mask = data.pad_batch([[7, 0, 9], [5], [1, 2, 3, 4]], pad_id=0)
+    ids, mask = tokenizer.pad_batch([[7, 0, 9], [5], [1, 2, 3, 4]], pad_id=0)
     yield compare("padded ids", ids, torch.tensor([[7, 0, 9, 0], [5, 0, 0, 0], [1, 2, 3, 4]]), PIECE)
     expected = torch.tensor([[True, True, True, False], [True, False, False, False], [True] * 4])
     mask = torch.zeros(3, 4, dtype=torch.bool) if mask is None else mask

@@ -1,4 +1,4 @@
-"""Ablations: which runs a table is made of, what is reused, what a failure leaves, and the numbers by hand."""
+"""Ablations: the runs of a table, what is reused, what a failure leaves, and numbers checked by hand."""
 
 import json
 import re
@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minisbert.core import InputError
-from minisbert.core.data import ScoredPair
-from minisbert.objectives import registry as objectives
-from minisbert.run import ablation as ablate
-from minisbert.run import training as train
-from minisbert.run.ablation import TABLES, file_name, main, markdown
+from minisbert import ablate
+from minisbert.ablate import main
+from minisbert.core import InputError, losses
+from minisbert.objectives.scored_pairs import ScoredPair
+from minisbert.run import training
+from minisbert.run.ablation import TABLES, Cell, folder_name, markdown
 from minisbert.run.options import parse
 from minisbert.system.console import run_command
 from tests import toys
@@ -30,15 +30,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def command(tiny: Path, files: dict[str, str], tmp_path: Path, monkeypatch):
-    """``command("pooling", "--json", seeds="1,2")`` -> the arguments of a table on toy rows with the tiny model."""
-    monkeypatch.setattr(objectives, "load_scored_pairs", lambda name, split: STSB)
+    """``command("pooling", "--json", seeds="1,2")``: the arguments for a table on toy rows with the tiny model."""
+    monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: STSB)
     forms = {"pooling": "scored", "concat": "nli", "dropout": "sentences", "temperature": "sentences"}
 
     def build(table: str, *flags: str, more: tuple[str, ...] = (), seeds: str = "1,2") -> list[str]:
         data = ["--data", files[forms[table]]]
         dev = [] if table == "concat" else ["--dev", files["dev"], "--test", files["test"]]
         here = ["--model", str(tiny), "--out", str(tmp_path / "out"), "--seeds", seeds, "--epochs", "1", *flags]
-        if table == "pooling":  # its first half is trained on STS-B, so the toy pairs go straight to train
+        if table == "pooling":  # its first half trains on STS-B, so the toy pairs are passed to training
             return [table, *here, "--", *data, *dev, "--lr", "1e-2", *more]
         return [table, *data, *here, "--", *dev, *more]
 
@@ -47,14 +47,14 @@ def command(tiny: Path, files: dict[str, str], tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def runs(monkeypatch) -> list[list[str]]:
-    """The arguments of each run that was started."""
-    started, start = [], train.main
-    monkeypatch.setattr(train, "main", lambda arguments: started.append(arguments) or start(arguments))
+    """The arguments of every run started."""
+    started, start = [], training.main
+    monkeypatch.setattr(training, "main", lambda arguments: started.append(arguments) or start(arguments))
     return started
 
 
 def printed(capsys) -> dict[str, list[str]]:
-    """The table on stdout: name of a row -> its other cells."""
+    """The table on stdout: the name of each row to its other cells."""
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     assert {len(row) for row in rows} == {6}
@@ -64,12 +64,12 @@ def printed(capsys) -> dict[str, list[str]]:
 # ---------------------------------------------------------------------------------- the papers' tables
 
 
-def theirs(table: str) -> dict[str, float | None]:
-    return {row.name: row.theirs for row in TABLES[table]}
+def published(table: str) -> dict[str, float | None]:
+    return {row.name: row.published for row in TABLES[table]}
 
 
 def test_the_papers_scores():
-    assert theirs("pooling") == {
+    assert published("pooling") == {
         "STSb mean": 87.44,
         "STSb max": 69.92,
         "STSb cls": 86.62,
@@ -77,7 +77,7 @@ def test_the_papers_scores():
         "NLI max": 79.07,
         "NLI cls": 79.80,
     }
-    assert theirs("concat") == {
+    assert published("concat") == {
         "u,v": 66.04,
         "|u-v|": 69.78,
         "u*v": 70.54,
@@ -87,12 +87,12 @@ def test_the_papers_scores():
         "u,v,|u-v|,u*v": 80.44,
     }
     rates = {"0": 71.1, "0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
-    assert theirs("dropout") == rates | {"same mask twice": 43.6}
-    assert theirs("temperature") == dict.fromkeys(("0.001", "0.01", "0.05", "0.1", "1"))
+    assert published("dropout") == rates | {"same mask twice": 43.6}
+    assert published("temperature") == dict.fromkeys(("0.001", "0.01", "0.05", "0.1", "1"))
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_a_row_is_a_recipe_with_the_setting_that_its_name_says(table):
+def test_a_row_is_a_recipe_with_the_setting_in_its_name(table):
     for row in TABLES[table]:
         options, value = vars(parse(row.flags.split())), row.name.split()[-1]
         recipe = vars(parse(["--recipe", options["recipe"]]))
@@ -108,9 +108,9 @@ def test_a_row_is_a_recipe_with_the_setting_that_its_name_says(table):
             assert changed == {table}
 
 
-def test_names_of_folders():
+def test_folder_names_are_unique_and_portable():
     for rows in TABLES.values():
-        names = [file_name(row.name) for row in rows]
+        names = [folder_name(row.name) for row in rows]
         assert len({*names}) == len(names)
         assert all(re.fullmatch(r"[\w.-]+", name) for name in names)
 
@@ -118,8 +118,8 @@ def test_names_of_folders():
 # --------------------------------------------------------------------------------------- whole tables
 
 
-def test_a_table_is_what_single_runs_give(command, tiny, files, tmp_path, capsys):
-    """Each cell trained again by hand; mean and spread by numpy."""
+def test_a_table_equals_single_runs(command, tiny, files, tmp_path, capsys):
+    """Train each cell again by hand; mean and spread from numpy."""
     main(command("pooling"))
     table = printed(capsys)
     assert list(table) == ["pooling", "STSb mean", "STSb max", "STSb cls"]
@@ -129,15 +129,15 @@ def test_a_table_is_what_single_runs_give(command, tiny, files, tmp_path, capsys
             out = tmp_path / "single" / pooling / seed
             flags = ["--model", str(tiny), "--pooling", pooling, "--seed", seed, "--batch-size", "16", "--lr", "1e-2"]
             flags += ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--out", str(out)]
-            train.main(flags)
+            training.main(flags)
             lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
             dev = [100 * line["dev"]["spearman"] for line in lines if "dev" in line]
             before.append(dev[0])
             after.append(dev[1])
         assert np.std(after) > 0.01  # the seeds differ
         shown = f"{np.mean(after):.2f} ± {np.std(after, ddof=1):.2f}", f"{min(after):.2f}..{max(after):.2f}"
-        published = f"{theirs('pooling')[f'STSb {pooling}']:.2f}"
-        assert table[f"STSb {pooling}"] == [f"{before[0]:.2f}", *shown, "2", published]
+        paper = f"{published('pooling')[f'STSb {pooling}']:.2f}"
+        assert table[f"STSb {pooling}"] == [f"{before[0]:.2f}", *shown, "2", paper]
 
 
 @pytest.mark.parametrize("table", ["concat", "dropout", "temperature"])
@@ -147,7 +147,7 @@ def test_every_row_has_a_number(command, table, runs, capsys):
     assert list(shown)[1:] == [row.name for row in TABLES[table]]
     for row in TABLES[table]:
         assert -100 <= float(shown[row.name][1]) <= 100
-        assert shown[row.name][3:] == ["1", "" if row.theirs is None else f"{row.theirs:.2f}"]
+        assert shown[row.name][3:] == ["1", "" if row.published is None else f"{row.published:.2f}"]
     assert len(runs) == len(TABLES[table])
 
 
@@ -159,8 +159,8 @@ def test_pooling_has_a_second_half_on_nli(tiny, files):
     ]
 
 
-def cells_of(table: str, *flags: str, more: tuple[str, ...] = ()) -> list[ablate.Cell]:
-    """The cells that a command would run."""
+def cells_of(table: str, *flags: str, more: tuple[str, ...] = ()) -> list[Cell]:
+    """The cells that the command would run."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ablate, "run_cells", lambda cells, done: seen.extend(cells) or {None: "not run"})
@@ -169,11 +169,11 @@ def cells_of(table: str, *flags: str, more: tuple[str, ...] = ()) -> list[ablate
     return seen
 
 
-def test_nli_reads_the_encoders_correlation_on_stsb(command, tmp_path, capsys):
+def test_nli_rows_report_the_correlation_on_stsb(command, tmp_path, capsys):
     main(command("concat", seeds="1"))
     shown = printed(capsys)
     for row in TABLES["concat"]:
-        lines = (tmp_path / "out" / f"{file_name(row.name)}-seed1" / "metrics.jsonl").read_text().splitlines()
+        lines = (tmp_path / "out" / f"{folder_name(row.name)}-seed1" / "metrics.jsonl").read_text().splitlines()
         last = [json.loads(line)["dev"] for line in lines if "dev" in json.loads(line)][-1]
         assert shown[row.name][1] == f"{100 * last['stsb_spearman']:.2f}"
 
@@ -188,7 +188,7 @@ def test_flags_reach_train(tiny, files, tmp_path):
         assert (options.limit, options.max_steps, options.epochs, options.seed) == (30, 2, 4, cell.seed)
         assert (options.batch_size, options.lr, options.projection, options.model) == (4, 1e-3, False, str(tiny))
         assert (options.recipe, options.pooling) == ("simcse-unsupervised", "cls")
-        assert Path(options.out) == cell.folder == tmp_path / f"{file_name(cell.row.name)}-seed{cell.seed}"
+        assert Path(options.out) == cell.folder == tmp_path / f"{folder_name(cell.row.name)}-seed{cell.seed}"
 
 
 def test_only_the_results_of_a_cell_are_kept(command, tmp_path, capsys):
@@ -211,7 +211,7 @@ def test_json_has_every_seed_and_no_rounding(command, tmp_path, capsys):
     assert [row["name"] for row in found["rows"]] == ["STSb mean", "STSb max", "STSb cls"]
     for row in found["rows"]:
         for seed, value in row["seeds"].items():
-            lines = (tmp_path / "out" / f"{file_name(row['name'])}-seed{seed}" / "metrics.jsonl").read_text()
+            lines = (tmp_path / "out" / f"{folder_name(row['name'])}-seed{seed}" / "metrics.jsonl").read_text()
             last = json.loads(lines.splitlines()[-1])
             assert value == pytest.approx(100 * last["dev"]["spearman"], abs=1e-12)
         one, two = row["seeds"].values()
@@ -225,7 +225,7 @@ def test_json_has_every_seed_and_no_rounding(command, tmp_path, capsys):
 
 @pytest.fixture
 def by_hand(tmp_path, monkeypatch):
-    """``by_hand({("STSb mean", 1): [.5, .9, .8]})``: runs that give these scores on dev, and are not trained."""
+    """``by_hand({("STSb mean", 1): [.5, .9, .8]})``: fake runs with these dev scores."""
 
     def prepare(curves: dict[tuple[str, int], list[float]]) -> None:
         def start(arguments: list[str]) -> None:
@@ -242,7 +242,7 @@ def by_hand(tmp_path, monkeypatch):
             (folder / "config.json").write_text(json.dumps(vars(options)))
             (folder / "results.json").write_text("{}")
 
-        monkeypatch.setattr(train, "main", start)
+        monkeypatch.setattr(training, "main", start)
 
     return prepare
 
@@ -258,12 +258,12 @@ CURVES = {
 
 
 def test_the_last_evaluation_counts_and_not_the_best(by_hand, tmp_path, capsys):
-    """80, 82 and 87: mean 83, squared distances 9 + 1 + 16 over two, root of 13. A row that failed says so."""
+    """80, 82 and 87: mean 83, variance (9 + 1 + 16) / 2 = 13. A row that failed says so."""
     by_hand(CURVES)
-    with pytest.raises(InputError, match="3 of 9 cells failed; the same command runs them again"):
+    with pytest.raises(InputError, match="3 of 9 cells failed; run the same command to retry them"):
         main(["pooling", "--seeds", "1,2,3", "--out", str(tmp_path)])
     assert printed(capsys) == {
-        "pooling": ["before", "ours", "min..max", "seeds", "theirs"],
+        "pooling": ["before", "minisbert", "min..max", "seeds", "published"],
         "STSb mean": ["50.00", "83.00 ± 3.61", "80.00..87.00", "3", "87.44"],
         "STSb max": ["25.00", "75.00 ± 0.00", "75.00..75.00", "3", "69.92"],
         "STSb cls": ["", "no result", "", "0", "86.62"],
@@ -292,16 +292,16 @@ def test_done_cells_are_not_run_again(command, runs, capsys):
     assert len(runs) == 3
     assert printed(capsys) == first
     main(command("pooling", seeds="1,2"))
-    assert "3 of 6 cells were done before" in capsys.readouterr().err
+    assert "3 of 6 cells are already done" in capsys.readouterr().err
     assert [parse(arguments).seed for arguments in runs[3:]] == [2, 2, 2]
 
 
-def test_other_settings_are_neither_mixed_nor_overwritten_unasked(command, runs, tmp_path):
+def test_runs_with_other_settings_are_neither_mixed_nor_overwritten(command, runs, tmp_path):
     main(command("pooling", seeds="1"))
     before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.json")}
-    with pytest.raises(InputError, match=r"STSb-mean-seed1 was run with limit None and not 24: choose another --out"):
+    with pytest.raises(InputError, match=r"-seed1 was run with limit None instead of 24: choose another --out"):
         main(command("pooling", "--limit", "24", seeds="1"))
-    with pytest.raises(InputError, match=r"was run with weight_decay 0\.0 and not 0\.5"):
+    with pytest.raises(InputError, match=r"was run with weight_decay 0\.0 instead of 0\.5"):
         main(command("pooling", more=("--weight-decay", "0.5")))
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.json")} == before
     main(command("pooling", "--limit", "24", "--overwrite", seeds="1"))
@@ -311,7 +311,7 @@ def test_other_settings_are_neither_mixed_nor_overwritten_unasked(command, runs,
 
 
 def test_a_cell_that_fails_does_not_lose_the_others(command, monkeypatch, capsys):
-    start = train.main
+    start = training.main
 
     def fails(arguments: list[str]) -> None:
         if parse(arguments).pooling == "max" and broken:
@@ -319,51 +319,51 @@ def test_a_cell_that_fails_does_not_lose_the_others(command, monkeypatch, capsys
         start(arguments)
 
     broken = True
-    monkeypatch.setattr(train, "main", fails)
+    monkeypatch.setattr(training, "main", fails)
     with pytest.raises(SystemExit, match="2"):
         run_command(lambda: main(command("pooling")))
     captured = capsys.readouterr()
     assert "cell 2 of 6: STSb max, seed 1 failed: RuntimeError: out of memory" in captured.err
-    assert captured.err.endswith("error: 2 of 6 cells failed; the same command runs them again\n")
+    assert captured.err.endswith("error: 2 of 6 cells failed; run the same command to retry them\n")
     assert [line.split("|")[5].strip() for line in captured.out.splitlines() if "STSb" in line] == ["2", "0", "2"]
     broken = False
     main(command("pooling"))
     captured = capsys.readouterr()
-    assert "4 of 6 cells were done before" in captured.err
+    assert "4 of 6 cells are already done" in captured.err
     assert [line.split("|")[5].strip() for line in captured.out.splitlines() if "STSb" in line] == ["2", "2", "2"]
 
 
-def test_where_all_fail_there_is_no_table(command, monkeypatch, capsys):
-    monkeypatch.setattr(train, "main", lambda arguments: 1 / 0)
+def test_if_all_cells_fail_there_is_no_table(command, monkeypatch, capsys):
+    monkeypatch.setattr(training, "main", lambda arguments: 1 / 0)
     with pytest.raises(InputError, match="none of 6 cells has a result: ZeroDivisionError: division by zero"):
         main(command("pooling"))
     assert capsys.readouterr().out == ""
 
 
-def test_ctrl_c_ends_the_table_and_the_same_command_goes_on(command, monkeypatch, tmp_path, capsys):
-    """In the middle of the third cell's training, which is made anew; the table is as without the break."""
-    start, count = train.main, 0
-    formula = objectives.losses.cosine_mse_loss
+def test_ctrl_c_ends_the_table_and_the_same_command_continues(command, monkeypatch, tmp_path, capsys):
+    """During the third cell, which is then trained again; the table is the same as without the interrupt."""
+    start, count = training.main, 0
+    formula = losses.cosine_mse_loss
 
     def interrupted(arguments: list[str]) -> None:
         nonlocal count
         count += 1
         if count == 3:
-            monkeypatch.setattr(objectives.losses, "cosine_mse_loss", stop)
+            monkeypatch.setattr(losses, "cosine_mse_loss", stop)
         start(arguments)
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train, "main", interrupted)
+    monkeypatch.setattr(training, "main", interrupted)
     with pytest.raises(SystemExit, match="130"):
         run_command(lambda: main(command("pooling")))
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.endswith("2 of 6 cells are done; the same command goes on from there\nstopped\n")
+    assert captured.err.endswith("2 of 6 cells are done; run the same command to continue\nstopped\n")
     assert count == 3
 
-    monkeypatch.setattr(objectives.losses, "cosine_mse_loss", formula)
+    monkeypatch.setattr(losses, "cosine_mse_loss", formula)
     main(command("pooling"))
     assert count == 3 + 4
     went_on = printed(capsys)
@@ -380,14 +380,17 @@ def test_ctrl_c_ends_the_table_and_the_same_command_goes_on(command, monkeypatch
         (["concat"], r"concat needs --data FILE: NLI rows .*; or --data snli, fetched from https://nlp.stanford.edu/"),
         (["dropout"], "dropout needs --data FILE: plain sentences, one a line"),
         (["temperature"], "temperature needs --data FILE: plain sentences, one a line"),
-        (["pooling", "--", "--pooling", "cls"], "--pooling behind --: the table sets it"),
-        (["pooling", "--", "--seed", "1"], "--seed behind --: the table sets it"),
-        (["pooling", "--limit", "5", "--", "--limit", "6"], "--limit behind --: the table sets it, or give it before"),
+        (["pooling", "--", "--pooling", "cls"], "--pooling cannot follow --: the table sets it"),
+        (["pooling", "--", "--seed", "1"], "--seed cannot follow --: the table sets it"),
+        (
+            ["pooling", "--limit", "5", "--", "--limit", "6"],
+            "--limit cannot follow --: .* it belongs before --",
+        ),
         (["pooling", "--", "--margin", "1"], "--margin is not for objective cosine"),
     ],
 )
-def test_what_cannot_be_run_is_told_before_anything_runs(arguments, message, monkeypatch):
-    monkeypatch.setattr(train, "main", lambda arguments: pytest.fail("a run was started"))
+def test_an_invalid_table_is_an_error_before_anything_runs(arguments, message, monkeypatch):
+    monkeypatch.setattr(training, "main", lambda arguments: pytest.fail("a run was started"))
     with pytest.raises(InputError, match=message):
         main(arguments)
 
@@ -406,7 +409,7 @@ def test_what_cannot_be_run_is_told_before_anything_runs(arguments, message, mon
     ],
 )
 def test_arguments_out_of_range_exit_2(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(train, "main", lambda arguments: pytest.fail("a run was started"))
+    monkeypatch.setattr(training, "main", lambda arguments: pytest.fail("a run was started"))
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert message in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""An asset is either there, whole and right, or not there at all; and the commands say which."""
+"""An asset is either complete and verified or absent, and the commands report which."""
 
 import errno
 import hashlib
@@ -13,9 +13,11 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from minisbert.assets import main
 from minisbert.core import InputError
 from minisbert.system import assets, sources
 from minisbert.system.assets import ensure, fetch, home
+from minisbert.system.console import run_command
 from tests.servers import Site, cut, send, serve
 from tests.test_sources import CONTENT, GOOD, PACKERS, STRAY, FullDisk, wheel
 
@@ -33,18 +35,18 @@ WRONG = b"\x01" + CONTENT["model.bin"][1:]  # the right length
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_says_what_it_is_and_whose(name):
+def test_an_entry_states_its_kind_licence_and_upstream(name):
     entry = ENTRIES[name]
     assert set(entry) == {"kind", "about", "licence", "upstream", "sources", "files"}
     assert entry["kind"] in {"weights", "data"}
     assert all(entry[key].strip() for key in ("about", "licence", "upstream"))
-    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)  # it is the name of a folder
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)  # it becomes a folder name
     assert entry["sources"]
     assert entry["files"]
 
 
 @pytest.mark.parametrize(("name", "source"), SOURCES)
-def test_a_source_is_of_a_known_kind_and_cannot_change_under_us(name, source):
+def test_a_source_is_of_a_known_kind_and_pinned(name, source):
     kind = next(iter(source))
     assert kind in sources.SOURCES
     if kind == "wheel":
@@ -78,7 +80,7 @@ def test_a_file_has_its_hash_and_stays_in_its_folder(asset, file):
     assert not set(file["name"]) & set('\\:*?"<>|')
 
 
-def test_no_file_stands_twice_in_the_manifest():
+def test_no_file_is_in_the_manifest_twice():
     assert len({(name, file["name"].lower()) for name, file in FILES}) == len(FILES)
 
 
@@ -89,7 +91,7 @@ def test_what_the_first_steps_need_has_two_independent_sources(name):
     assert kinds & {"hub", "archive"}
 
 
-def test_the_manifest_is_read_in_its_order_with_nothing_lost():
+def test_the_manifest_is_read_completely_and_in_order():
     read = assets.assets()
     assert list(read) == list(ENTRIES)
     for name, entry in ENTRIES.items():
@@ -113,7 +115,7 @@ def clean_environment(monkeypatch) -> None:
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch) -> Path:
-    """The package stands where pip would put it, so not in a checkout; its parent folder."""
+    """The parent folder of a package installed by pip, outside any checkout."""
     folder = tmp_path / "site-packages"
     (folder / "minisbert" / "system").mkdir(parents=True)
     monkeypatch.setattr(assets, "__file__", str(folder / "minisbert" / "system" / "assets.py"))
@@ -122,7 +124,7 @@ def installed(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_the_user_says_where(tmp_path, installed, monkeypatch):
+def test_minisbert_home_decides(tmp_path, installed, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
     assert home() == tmp_path / "mine"
@@ -130,7 +132,7 @@ def test_the_user_says_where(tmp_path, installed, monkeypatch):
     assert assets.asset("all-MiniLM-L6-v2").folder == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
 
 
-def test_the_users_own_folder_may_be_written_with_a_tilde(tmp_path, installed, monkeypatch):
+def test_minisbert_home_may_contain_a_tilde(tmp_path, installed, monkeypatch):
     monkeypatch.setenv("MINISBERT_HOME", "~/models")
     assert home() == tmp_path / "me" / "models"
 
@@ -146,7 +148,7 @@ def test_a_checkout_keeps_its_assets(installed, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("empty", ["MINISBERT_HOME", "XDG_CACHE_HOME"])
-def test_an_empty_variable_is_none(empty, installed, tmp_path, monkeypatch):
+def test_an_empty_variable_counts_as_unset(empty, installed, tmp_path, monkeypatch):
     monkeypatch.setenv(empty, "")
     assert home() == tmp_path / "me" / ".cache" / "minisbert"
 
@@ -166,7 +168,7 @@ def test_the_cache_folder_of_each_system(platform, folder, installed, tmp_path, 
 
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> Path:
-    """An empty home for the assets."""
+    """An empty home for assets."""
     folder = tmp_path / "home"
     monkeypatch.setenv("MINISBERT_HOME", str(folder))
     return folder
@@ -175,7 +177,7 @@ def store(tmp_path, monkeypatch) -> Path:
 def declare(
     store: Path, monkeypatch: pytest.MonkeyPatch, *chosen: dict, content: dict = CONTENT, hashed: str = "sha256"
 ) -> None:
-    """A manifest with the one asset ``tiny``, from the ``chosen`` sources."""
+    """A manifest with one asset, ``tiny``, from the ``chosen`` sources."""
 
     def table(entries: dict) -> str:
         return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in entries.items()) + " }"
@@ -202,7 +204,7 @@ def site(store, monkeypatch):
 
 
 def stored(store: Path) -> dict[str, bytes]:
-    """Every file under the home, hidden and half-written ones too."""
+    """Every file under the home, hidden and partial ones included."""
     return {
         path.relative_to(store).as_posix(): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()
     }
@@ -212,7 +214,7 @@ WHOLE = {f"weights/tiny/{name}": data for name, data in CONTENT.items()}
 
 
 def whole(store: Path) -> bool:
-    """The asset and nothing else: no partial folder, not even an empty one."""
+    """The asset is complete and there is nothing else, not even an empty partial folder."""
     return stored(store) == WHOLE and [path.name for path in (store / "weights").iterdir()] == ["tiny"]
 
 
@@ -257,7 +259,7 @@ def test_from_a_wheel(store, tmp_path, monkeypatch):
 # ---------------------------------------------------------------------------------- sources that fail
 
 
-def test_wrong_bytes_send_us_to_the_next_source(site, store, monkeypatch, capsys):
+def test_wrong_bytes_make_the_next_source_be_tried(site, store, monkeypatch, capsys):
     site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
     declare(store, monkeypatch, {"archive": f"{site.address}/a.zip", "inside": "inside"}, HUB_SOURCE)
     ensure("tiny")
@@ -276,7 +278,7 @@ def test_the_second_file_may_be_the_wrong_one(site, store):
     assert nothing(store)
 
 
-def test_where_no_source_works_the_error_names_them_all(site, store, monkeypatch):
+def test_if_no_source_works_the_error_names_all(site, store, monkeypatch):
     del site.pages[MODEL]
     site.pages["/a.tar.gz"] = b"<html>Log in first</html>"
     with serve({}) as gone:
@@ -304,7 +306,7 @@ def test_where_no_source_works_the_error_names_them_all(site, store, monkeypatch
     ("page", "reason"),
     [
         (WRONG, "has sha256"),
-        (cut(CONTENT["model.bin"], 1000), "came with 1,000 bytes, not 2,048"),
+        (cut(CONTENT["model.bin"], 1000), "has 1,000 bytes, not 2,048"),
         (None, "HTTP Error 404"),
         (lambda handler: handler.connection.close(), "model.bin"),
     ],
@@ -312,7 +314,7 @@ def test_where_no_source_works_the_error_names_them_all(site, store, monkeypatch
 )
 @pytest.mark.parametrize("there_before", [True, False])
 def test_a_failed_fetch_changes_nothing(page, reason, there_before, site, store):
-    """Not even an old, whole copy: it stays until the new one is complete."""
+    """An old, complete copy stays until the new one is complete."""
     if there_before:
         ensure("tiny")
     site.pages[MODEL] = page
@@ -324,7 +326,7 @@ def test_a_failed_fetch_changes_nothing(page, reason, there_before, site, store)
 @pytest.mark.parametrize("there_before", [True, False])
 @pytest.mark.parametrize("after", [0, 1])
 def test_ctrl_c_changes_nothing(after, there_before, site, store, monkeypatch):
-    """While the first file comes, and when one of them is already whole."""
+    """During the first file, and after it is complete."""
     if there_before:
         ensure("tiny")
     copy, done = sources.write_verified, []
@@ -358,8 +360,8 @@ def test_ctrl_c_in_the_middle_of_a_file_changes_nothing(site, store, monkeypatch
     assert nothing(store)
 
 
-def test_a_full_disk_is_told_at_once(site, store, monkeypatch):
-    """No other source can help."""
+def test_a_full_disk_is_reported_at_once(site, store, monkeypatch):
+    """No other source could help."""
     monkeypatch.setattr(sources, "open", lambda *_: FullDisk(), raising=False)
     declare(store, monkeypatch, HUB_SOURCE, {"hub": "another/copy", "revision": "abc123"})
     with pytest.raises(OSError, match="No space left") as error:
@@ -369,7 +371,7 @@ def test_a_full_disk_is_told_at_once(site, store, monkeypatch):
     assert nothing(store)
 
 
-def test_a_home_that_cannot_be_written_is_told_at_once(site, store):
+def test_a_home_that_is_not_writable_is_reported_at_once(site, store):
     store.write_text("a file where the folder should be")
     with pytest.raises(OSError, match="home"):
         ensure("tiny")
@@ -471,8 +473,8 @@ def test_an_unknown_name_lists_the_known_ones(name):
 
 
 @pytest.mark.parametrize("there_before", [True, False])
-def test_two_that_fetch_at_once_both_have_it(there_before, site, store):
-    """Each has its own partial folder; neither may break what the other has put in place."""
+def test_two_concurrent_fetches_both_succeed(there_before, site, store):
+    """Each has its own partial folder; neither may break the other's result."""
     if there_before:
         ensure("tiny")
     both_are_fetching = threading.Barrier(2)
@@ -503,7 +505,7 @@ def test_two_that_fetch_at_once_both_have_it(there_before, site, store):
 
 
 def run(*arguments: str) -> None:
-    assets.main(list(arguments))
+    main(list(arguments))
 
 
 def test_path_prints_the_folder_and_fetches_nothing(site, store, capsys):
@@ -518,15 +520,15 @@ def test_fetch_prints_the_folder_last(site, store, capsys):
     assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n"
 
 
-def test_fetch_mends_a_file_of_the_right_size(site, store):
-    """``ensure`` looks at sizes only; the command brings everything anew."""
+def test_fetch_repairs_a_file_of_the_right_size(site, store):
+    """``ensure`` checks sizes only; the command downloads everything again."""
     ensure("tiny")
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
     run("fetch", "tiny")
     assert whole(store)
 
 
-def test_list_tells_what_and_whence(site, store, monkeypatch, capsys):
+def test_list_shows_state_licence_and_sources(site, store, monkeypatch, capsys):
     declare(store, monkeypatch, {"url": "http://127.0.0.1/a.zip"}, HUB_SOURCE)
     run("list")
     assert capsys.readouterr().out == (
@@ -569,7 +571,7 @@ def test_an_asset_with_only_an_md5_is_checked_and_says_so(site, store, monkeypat
 def test_verify_passes_what_is_right(arguments, site, capsys):
     ensure("tiny")
     run(*arguments)
-    assert capsys.readouterr().out == "tiny: 2 files, all as the manifest says\n"
+    assert capsys.readouterr().out == "tiny: 2 files, all match the manifest\n"
 
 
 @pytest.mark.parametrize("arguments", [("verify",), ("verify", "tiny")])
@@ -577,8 +579,8 @@ def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
     ensure("tiny")
     path = store / "weights" / "tiny" / "model.bin"
     path.write_bytes(WRONG)
-    assert assets.asset("tiny").state() == "complete"  # the size tells nothing
-    with pytest.raises(InputError, match="not as the manifest says: tiny"):
+    assert assets.asset("tiny").state() == "complete"  # the size is right
+    with pytest.raises(InputError, match="does not match the manifest: tiny"):
         run(*arguments)
     right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
     assert capsys.readouterr().out == f"tiny: {path} has sha256 {wrong}, not {right}\n"
@@ -587,21 +589,21 @@ def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
 def test_verify_finds_what_is_missing(site, store, capsys):
     ensure("tiny")
     make_empty(store / "weights" / "tiny")
-    with pytest.raises(InputError, match="not as the manifest says: tiny; fetch again"):
+    with pytest.raises(InputError, match="does not match the manifest: tiny; fetch again"):
         run("verify")
     model, config = (store / "weights" / "tiny" / name for name in CONTENT)
     assert capsys.readouterr().out == f"tiny: {model} is missing; {config} is missing\n"
 
 
-def test_verify_takes_a_folder_for_no_file(site, store, capsys):
+def test_verify_does_not_take_a_folder_for_a_file(site, store, capsys):
     ensure("tiny")
     make_folder(store / "weights" / "tiny")
-    with pytest.raises(InputError, match="not as the manifest says: tiny"):
+    with pytest.raises(InputError, match="does not match the manifest: tiny"):
         run("verify")
     assert capsys.readouterr().out == f"tiny: {store / 'weights' / 'tiny' / 'model.bin'} is missing\n"
 
 
-def test_verify_of_a_named_asset_that_is_not_there_is_an_error(site):
+def test_verify_of_a_named_asset_that_is_missing_is_an_error(site):
     with pytest.raises(InputError, match=r"fetch again: python -m minisbert\.assets fetch tiny"):
         run("verify", "tiny")
 
@@ -626,13 +628,13 @@ def test_a_wrong_command_line_is_exit_code_2(arguments, capsys):
 
 
 def test_the_command_turns_damage_into_exit_code_2(site, store, capsys):
-    """What ``python -m minisbert.assets verify`` runs."""
+    """As run by ``python -m minisbert.assets verify``."""
     ensure("tiny")
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
     capsys.readouterr()
     with pytest.raises(SystemExit) as stopped:
-        assets.run_command(lambda: run("verify"))
+        run_command(lambda: run("verify"))
     assert stopped.value.code == 2
     assert capsys.readouterr().err == (
-        "error: not as the manifest says: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
+        "error: does not match the manifest: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
     )

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.fast.batching import budgeted_batches, chunks, packed_batches, to_ids, tokenize
+from minisbert.models.tokenizer import Tokenizer
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
 

@@ -11,8 +11,9 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.weights import BERT
 from minisbert.models.checkpoint import load_bert, main, read_config, save_bert
-from minisbert.models.families import BERT, DISTILBERT, ROBERTA
+from minisbert.models.families import DISTILBERT, ROBERTA
 from tests.conftest import ROOT
 from tests.parity import REFERENCE
 

@@ -1,4 +1,4 @@
-"""What a person at the terminal sees: errors in one line, exit codes, the progress line."""
+"""What the user sees: one-line errors, exit codes, the progress line."""
 
 import io
 import os
@@ -43,7 +43,7 @@ def test_success_returns_silently(capsys):
         (OSError(28, "No space left on device"), "error: [Errno 28] No space left on device\n"),
     ],
 )  # fmt: skip
-def test_what_the_user_can_mend_is_one_line_and_exit_code_2(error, message, capsys):
+def test_what_the_user_can_fix_is_one_line_and_exit_code_2(error, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         run_command(raising(error))
     assert stopped.value.code == 2
@@ -58,7 +58,7 @@ def test_ctrl_c_is_exit_code_130(capsys):
 
 
 @pytest.mark.parametrize("error", [InputError("bad"), OSError("bad")])
-def test_the_traceback_can_be_asked_for(error, monkeypatch):
+def test_the_traceback_is_shown_on_request(error, monkeypatch):
     monkeypatch.setenv("MINISBERT_TRACEBACK", "1")
     with pytest.raises(type(error)) as raised:
         run_command(raising(error))
@@ -67,7 +67,7 @@ def test_the_traceback_can_be_asked_for(error, monkeypatch):
 
 @pytest.mark.parametrize("error", [ValueError("ours"), KeyError("ours"), AssertionError("ours")])
 def test_a_programming_error_keeps_its_traceback(error):
-    """``InputError`` is a ``ValueError``; the other ValueErrors are our own fault."""
+    """``InputError`` is a ``ValueError``; any other ValueError is a bug."""
     with pytest.raises(type(error)) as raised:
         run_command(raising(error))
     assert raised.value is error
@@ -82,18 +82,18 @@ def test_exit_codes_of_the_parser_pass_through():
 # --------------------------------------------------------------------- output that cannot be written
 
 PRINT = "from minisbert.system.console import run_command; run_command(lambda: print('x' * {}))"
-SMALL, LARGE = 10, 1_000_000  # less and more than Python and the pipe hold back
+SMALL, LARGE = 10, 1_000_000  # characters, less and more than Python and the pipe buffer
 
 
 def python(code: str, **streams) -> subprocess.Popen:
-    """Another Python that runs ``code``, its output buffered as it is for any user."""
+    """Another Python that runs ``code``, with buffered output, as for any user."""
     path = os.pathsep.join([str(Path(console.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
     return subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams)
 
 
 @pytest.mark.parametrize("length", [SMALL, LARGE])
-def test_a_reader_that_has_gone_is_no_error(length):
+def test_a_closed_pipe_is_not_an_error(length):
     reader, writer = os.pipe()
     os.close(reader)
     process = python(PRINT.format(length), stdout=writer, stderr=subprocess.PIPE)
@@ -128,7 +128,7 @@ def test_say_leaves_stdout_to_the_results(capsys):
 
 
 class Screen(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -168,7 +168,7 @@ def test_a_terminal_shows_the_first_line_at_once_and_the_next_in_its_place(clock
     assert screen.getvalue() == "\rstep 100 of 100"
     clock.now += 0.2
     line.show("step 1")
-    assert screen.getvalue() == "\rstep 100 of 100" + "\rstep 1         "  # nothing of the longer text stays
+    assert screen.getvalue() == "\rstep 100 of 100" + "\rstep 1         "  # the longer text is overwritten
 
 
 def test_a_terminal_is_clean_again_at_the_end(clock, monkeypatch):
@@ -234,7 +234,7 @@ def test_one_line_cuts_long_text():
 
 
 def test_one_line_is_safe_whatever_a_repr_holds():
-    """A tensor's repr has line breaks, for one."""
+    """The repr of a tensor, for example, has line breaks."""
 
     class Odd:
         def __repr__(self) -> str:
@@ -251,7 +251,7 @@ def test_one_line_is_one_printable_line(value):
     assert shown.encode("utf-8").decode("utf-8") == shown
 
 
-def test_progress_estimates_by_tokens_what_texts_ahead_will_hold(monkeypatch):
+def test_progress_estimates_the_tokens_of_texts_to_come(monkeypatch):
     """Half of 10 texts have been tokenized, 100 tokens: 200 in all. After 4 seconds 50 of them are done."""
     shown = []
     monkeypatch.setattr(console.Progress, "show", lambda _line, text: shown.append(text))

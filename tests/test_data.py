@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.core.data import (
-    ScoredPair,
-    length_grouped_batches,
-    load_scored_pairs,
-    pad_batch,
-    read_scored_pairs,
-    text_lines,
-    unique_batches,
-)
+from minisbert.core.data import length_grouped_batches
+from minisbert.core.tokenizer import pad_batch
+from minisbert.objectives.batches import unique_batches
+from minisbert.objectives.scored_pairs import ScoredPair, load_scored_pairs, read_scored_pairs, text_lines
 
 CATS = ScoredPair("A cat sits.", "A kitten is sitting.", 4.2)
 DOGS = ScoredPair('He said "sit', "The dog, it sat", 0.0)

@@ -1,4 +1,4 @@
-"""Devices and precisions: what is taken by itself, what is refused and why."""
+"""Devices and precision: what ``auto`` chooses, what is refused and why."""
 
 import ctypes
 import sys
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from minisbert.core import InputError
-from minisbert.system import devices as device
+from minisbert.system import devices
 from minisbert.system.devices import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
 
 CPU = torch.device("cpu")
@@ -15,12 +15,12 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def cpu_flags(tmp_path, monkeypatch):
-    """Pretends that the CPU has these flags."""
+    """A function that makes the CPU appear to have these flags."""
 
     def pretend(flags: str) -> None:
         path = tmp_path / "cpuinfo"
         path.write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
-        monkeypatch.setattr(device, "CPU_INFO", path)
+        monkeypatch.setattr(devices, "CPU_INFO", path)
 
     return pretend
 
@@ -37,11 +37,11 @@ def test_auto_is_a_device_that_can_be_used():
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
-def test_auto_takes_bfloat16_where_the_cpu_has_it_and_says_why(cpu_flags, flag):
+def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
     cpu_flags(flag)
     assert choose_precision("auto", CPU) == (torch.bfloat16, f"the CPU has {flag}")
     assert choose_precision("bfloat16", CPU) == (torch.bfloat16, f"the CPU has {flag}")
-    assert choose_precision("float32", CPU) == (torch.float32, "as asked")
+    assert choose_precision("float32", CPU) == (torch.float32, "as requested")
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
@@ -54,12 +54,12 @@ def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, fla
         choose_precision("bfloat16", CPU)
 
 
-def test_an_unknown_cpu_is_taken_to_lack_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "none")
+def test_an_unknown_cpu_is_assumed_to_lack_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "none")
     assert bfloat16_hardware(CPU) == (False, "the CPU's flags cannot be read here")
 
 
-def test_an_unknown_precision_names_the_known():
+def test_an_unknown_precision_lists_the_known_ones():
     with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
         choose_precision("int8", CPU)
 
@@ -71,7 +71,7 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
 
 
 class Library:
-    """Notes what the C library is asked for."""
+    """Records the calls to the C library."""
 
     def __init__(self):
         self.asked = []
@@ -80,7 +80,7 @@ class Library:
         self.asked.append((name, value))
 
 
-def test_freed_memory_is_kept_where_there_is_glibc(monkeypatch):
+def test_glibc_is_told_to_keep_freed_memory(monkeypatch):
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     keep_freed_memory()
@@ -96,9 +96,9 @@ def test_without_glibc_nothing_happens(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc itself")
-def test_glibc_takes_the_numbers():
+def test_glibc_accepts_the_numbers():
     try:
         library = ctypes.CDLL("libc.so.6")
     except OSError:
         pytest.skip("no glibc here")
-    assert library.mallopt(device.MMAP_THRESHOLD, 2**25) == 1
+    assert library.mallopt(devices.MMAP_THRESHOLD, 2**25) == 1

@@ -13,11 +13,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from minisbert.core import InputError
+from minisbert.encode import main
 from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.run import vectors as encode
-from minisbert.run.vectors import main
-from minisbert.system import devices as device
+from minisbert.system import devices
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
@@ -25,7 +24,7 @@ TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garde
 
 @pytest.fixture
 def lines(tmp_path: Path) -> Path:
-    """The texts above, one a line."""
+    """The texts above, one per line."""
     path = tmp_path / "texts.txt"
     path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
     return path
@@ -38,7 +37,7 @@ def cosine_matrix(tiny: Path, texts: list[str]) -> np.ndarray:
 
 
 def printed_matrix(out: str) -> tuple[np.ndarray, list[str]]:
-    """The numbers of the table, and what stands behind each row."""
+    """The numbers of the table, and the text after each row."""
     rows = [line.split(maxsplit=len(out.splitlines())) for line in out.splitlines()[1:]]
     return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [row[-1] for row in rows]
 
@@ -73,13 +72,13 @@ def test_texts_of_standard_input(tiny, capsys, monkeypatch, ending):
     assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
 
 
-def test_a_pooling_of_ones_own(tiny, tmp_path):
+def test_pooling_can_be_overridden(tiny, tmp_path):
     main(["--model", str(tiny), "--pooling", "cls", "--out", str(tmp_path / "v.npy"), *TEXTS])
     expected = SentenceEncoder.load(tiny, pooling="cls").encode(TEXTS)
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
 
 
-def test_a_long_text_is_shown_shortened_on_one_line(tiny, capsys):
+def test_a_long_text_is_shortened_to_one_line(tiny, capsys):
     main(["--model", str(tiny), "a cat\nand\ta dog", "moon " * 13])
     names = printed_matrix(capsys.readouterr().out)[1]
     assert names == ["a cat and a dog", ("moon " * 13)[:57] + "..."]
@@ -99,8 +98,8 @@ def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, ca
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_a_long_file_is_streamed_in_parts(tiny, lines, tmp_path, monkeypatch):
-    """In parts of a text or two, none kept: the file is what one call for all texts gives."""
+def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
+    """In chunks of one or two texts: the file is the same as from one call with all texts."""
     sizes = []
 
     def in_parts(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -116,7 +115,7 @@ def test_a_long_file_is_streamed_in_parts(tiny, lines, tmp_path, monkeypatch):
     np.testing.assert_allclose(vectors, SentenceEncoder.load(tiny).encode(TEXTS), atol=1e-6, rtol=0)
 
 
-def test_a_file_that_changes_meanwhile_is_told_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
+def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
     load = SentenceEncoder.load
 
     def slow_load(*arguments: object) -> SentenceEncoder:
@@ -125,7 +124,7 @@ def test_a_file_that_changes_meanwhile_is_told_and_nothing_is_written(tiny, line
         return load(*arguments)
 
     monkeypatch.setattr(SentenceEncoder, "load", slow_load)
-    with pytest.raises(InputError, match="4 texts were counted and 5 encoded: was the file changed"):
+    with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: did the file change"):
         main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert list(tmp_path.iterdir()) == [lines]
 
@@ -149,7 +148,7 @@ def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options, 
 @pytest.mark.parametrize("able", [True, False])
 def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch, able):
     (tmp_path / "cpuinfo").write_text("flags : avx512_bf16" if able else "flags : avx2")
-    monkeypatch.setattr(device, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
     command = ["--model", str(tiny), "--device", "cpu", "--precision", "bfloat16", "--out", str(tmp_path / "v.npy")]
     if not able:
         with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
@@ -161,7 +160,7 @@ def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch, able):
     assert 0 < abs(vectors - exact).max() < 0.03
 
 
-def test_states_of_tokens_are_written_one_below_the_other(tiny, lines, tmp_path, capsys):
+def test_states_of_tokens_are_concatenated(tiny, lines, tmp_path, capsys):
     out = tmp_path / "states.safetensors"
     main(["--model", str(tiny), "--file", str(lines), "--output", "token", "--out", str(out)])
     model, found = SentenceEncoder.load(tiny), load_file(out)
@@ -170,7 +169,7 @@ def test_states_of_tokens_are_written_one_below_the_other(tiny, lines, tmp_path,
     assert "wrote 4 texts' states of width 24" in capsys.readouterr().err
 
 
-def test_whoever_may_read_one_format_may_read_the_other(tiny, tmp_path):
+def test_both_formats_get_the_same_permissions(tiny, tmp_path):
     for name in ("v.npy", "v.safetensors"):
         main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
     assert (tmp_path / "v.npy").stat().st_mode == (tmp_path / "v.safetensors").stat().st_mode
@@ -186,7 +185,7 @@ def test_a_matrix_has_its_limit_and_a_file_has_none(tiny, tmp_path, capsys):
     assert np.load(tmp_path / "v.npy").shape == (13, 24)
 
 
-def test_cut_texts_are_reported(tiny, capsys):
+def test_truncated_texts_are_reported(tiny, capsys):
     main(["--model", str(tiny), "cat " * 15, "cat " * 14])
     assert "1 of 2 texts were longer than 16 tokens and were cut\n" in capsys.readouterr().err
 
@@ -216,7 +215,7 @@ def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, save
 
 
 @pytest.mark.parametrize("name", ["file/v.npy", "folder.npy"])
-def test_a_place_that_cannot_be_written_is_told_before_the_work(tiny, tmp_path, monkeypatch, name):
+def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, monkeypatch, name):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.npy").mkdir()
     monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded first"))
@@ -247,7 +246,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(tiny, tmp_path, 
         (["a cat", "--precision", "int8"], "precision 'int8' is not one of"),
     ],
 )
-def test_what_cannot_be_used_is_an_error(tiny, arguments, message):
+def test_invalid_arguments_are_errors(tiny, arguments, message):
     with pytest.raises(InputError, match=message):
         main(["--model", str(tiny), *arguments])
 
@@ -261,7 +260,7 @@ def test_what_cannot_be_used_is_an_error(tiny, arguments, message):
         (b"", "is empty"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told_with_its_line(tiny, tmp_path, content, message):
+def test_an_error_in_a_file_names_the_line(tiny, tmp_path, content, message):
     path = tmp_path / "texts.txt"
     path.write_bytes(content)
     with pytest.raises(InputError, match=rf"texts\.txt.*{message}"):
@@ -269,7 +268,7 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line(tiny, tmp_path, content, 
 
 
 def test_nothing_is_loaded_for_bad_input(tmp_path, monkeypatch):
-    monkeypatch.setattr(encode.SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first"))
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first"))
     with pytest.raises(InputError, match="must end in"):
         main(["a cat", "--out", str(tmp_path / "v.csv")])
     with pytest.raises(InputError, match="too many for a matrix"):
@@ -285,7 +284,7 @@ def test_bad_standard_input_is_one_line_and_exit_code_2(tiny):
 
 
 def test_vectors_through_a_pipe(tiny, tmp_path):
-    """The whole way of ``sort -u texts.txt | python -m minisbert.encode - --out vectors.safetensors``."""
+    """The complete path of ``sort -u texts.txt | python -m minisbert.encode - --out vectors.safetensors``."""
     out = tmp_path / "v.safetensors"
     command = [sys.executable, "-m", "minisbert.encode", "--model", str(tiny), "-", "--out", str(out)]
     done = subprocess.run(command, cwd=ROOT, input="\n".join(TEXTS).encode(), capture_output=True, timeout=120)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError
-from minisbert.core.data import ScoredPair
+from minisbert.evaluate import main
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.evaluation import PROTOCOL, evaluate, main, similarities
+from minisbert.objectives.evaluation import PROTOCOL, evaluate, similarities
+from minisbert.objectives.scored_pairs import ScoredPair
 from tests.conftest import ROOT
 
 PAIRS = [
@@ -25,7 +26,7 @@ PAIRS = [
 
 @pytest.fixture
 def tsv(tmp_path: Path) -> Path:
-    """The pairs above as a file of one's own."""
+    """The pairs above as a file."""
     path = tmp_path / "pairs.tsv"
     rows = [f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in PAIRS]
     path.write_text("score\tsentence1\tsentence2\n" + "".join(rows), encoding="utf-8")
@@ -36,14 +37,14 @@ def test_similarities_by_hand():
     u, v = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0], [1.0, 0.0]])
     found = similarities(u, v)
     assert list(found) == ["cosine", "dot", "euclidean", "manhattan"]
-    np.testing.assert_allclose(found["cosine"], [24 / 25, 0, 0], atol=1e-15)  # a zero vector is like nothing
+    np.testing.assert_allclose(found["cosine"], [24 / 25, 0, 0], atol=1e-15)  # a zero vector is similar to nothing
     np.testing.assert_allclose(found["dot"], [24, 0, 0], atol=0)
     np.testing.assert_allclose(found["euclidean"], [-np.sqrt(2), -np.sqrt(5), -1], atol=1e-15)
     np.testing.assert_allclose(found["manhattan"], [-2, -3, -1], atol=0)
 
 
 def test_similarities_are_computed_in_float64():
-    """This angle's cosine, 1 - 2^-27, would be 1 in float32, and a tie with a pair of equal vectors."""
+    """The cosine of this angle, 1 - 2^-27, would be 1 in float32 and tie with a pair of equal vectors."""
     u = np.array([[1.0, 0.0]], dtype=np.float32)
     v = np.array([[1.0, 2.0**-13]], dtype=np.float32)
     cosine = similarities(u, v)["cosine"]
@@ -52,7 +53,7 @@ def test_similarities_are_computed_in_float64():
 
 
 def test_evaluate_against_numpy(tiny):
-    """Pearson from numpy, Spearman from the squared differences of the ranks, on vectors encoded one by one."""
+    """Pearson from numpy, Spearman from squared rank differences, on vectors encoded one at a time."""
     encoder = SentenceEncoder.load(tiny)
     scores = np.array([pair.score for pair in PAIRS])
     cosines = [float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0]) for pair in PAIRS]
@@ -73,7 +74,7 @@ def test_json_has_these_keys(tiny, tsv, capsys):
     assert {metric: found[metric] for metric in ("pearson", "spearman")} == expected  # to the last digit
 
 
-def test_the_table_says_what_was_measured_and_how(tiny, tsv, capsys):
+def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
     main(["--model", str(tiny), "--data", str(tsv), "--pooling", "max"])
     out = capsys.readouterr().out
     assert f"{tiny}, max pooling" in out
@@ -107,7 +108,7 @@ def test_pairs_without_a_correlation_are_an_error_in_python_too(tiny, pairs):
 
 
 def test_similarities_without_a_correlation_are_an_error(tiny):
-    """Different scores, but every pair is the same two texts."""
+    """The scores differ, but every pair has the same two texts."""
     pairs = [ScoredPair("a cat", "a dog", score) for score in (1.0, 2.0)]
     with pytest.raises(InputError, match="the first list is constant"):
         evaluate(SentenceEncoder.load(tiny), pairs)
@@ -120,12 +121,12 @@ def test_similarities_without_a_correlation_are_an_error(tiny):
         (["--data", "no.tsv"], "no.tsv does not exist"),
     ],
 )
-def test_options_that_do_not_fit(arguments, message):
+def test_invalid_options_are_errors(arguments, message):
     with pytest.raises(InputError, match=message):
         main(arguments)
 
 
-def test_an_unknown_split_names_the_known(capsys):
+def test_an_unknown_split_lists_the_known_ones(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--split", "validation"])
     assert "choose from" in capsys.readouterr().err
@@ -143,10 +144,10 @@ def test_bad_input_is_one_line_and_exit_code_2(tiny, tmp_path):
 
 @pytest.mark.weights
 def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
-    """The published zero-shot scores, 82.03 and 82.74 on test, with the digits that the reference measures."""
+    """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the reference."""
     main(["--model", str(minilm), "--split", "test", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert (found["data"], found["split"], found["pairs"]) == ("stsb", "test", 1379)
     assert found["pearson"]["cosine"] == pytest.approx(0.827406, abs=1e-5)
-    for name in ("cosine", "dot", "euclidean"):  # unit vectors: three ways to write the same order
+    for name in ("cosine", "dot", "euclidean"):  # on unit vectors all three give the same order
         assert found["spearman"][name] == pytest.approx(0.820325, abs=1e-5)

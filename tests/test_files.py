@@ -1,4 +1,4 @@
-"""Files that cannot be read say why; files that cannot be written leave what was there."""
+"""A failed read says why; a failed write leaves the old file."""
 
 import errno
 import json
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from minisbert.core import InputError, decode, read_json, read_text
+from minisbert.core import InputError, read_json
 from minisbert.system import files
-from minisbert.system.files import atomic_file, atomic_folder, write_json
+from minisbert.system.files import atomic_file, atomic_folder, decode, read_text, write_json
 
 
 def names(folder: Path) -> list[str]:
@@ -23,7 +23,7 @@ def names(folder: Path) -> list[str]:
 # ---------------------------------------------------------------------------------------- reading
 
 
-def test_text_is_read_as_it_stands(tmp_path):
+def test_text_is_read_unchanged(tmp_path):
     path = tmp_path / "texts.txt"
     path.write_bytes("naïve\r\n猫\n".encode())
     assert read_text(path) == "naïve\r\n猫\n"
@@ -60,7 +60,7 @@ def test_a_file_that_is_not_utf_8_names_the_line(tmp_path):
     ("content", "line"), [(b"\xff", 1), (b"a\nb\n\x80", 3), (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2), (b"a\n\xe7\x8c", 2)]
 )
 def test_bytes_that_are_not_utf_8_name_the_line(content, line):
-    """A lone byte, after a byte order mark, a surrogate half, a character cut short."""
+    """A lone byte, one after a line break, a surrogate after a byte order mark, a truncated character."""
     with pytest.raises(InputError, match=rf"^standard input, line {line}: not UTF-8"):
         decode(content, "standard input")
 
@@ -115,7 +115,7 @@ def test_missing_json_is_named(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------- writing
-# The same demands on both: each writer puts OLD or NEW at a target, each reader tells what stands there.
+# The same requirements for both: ``write`` fills a target with OLD or NEW, ``content`` reads it back.
 
 OLD, NEW = "old " * 1000, "new"
 
@@ -123,7 +123,7 @@ Open = Callable[[Path], AbstractContextManager[Path]]
 
 
 def write(opened: Path, text: str) -> None:
-    """Fill what ``atomic_file`` or ``atomic_folder`` gave."""
+    """Fill what ``atomic_file`` or ``atomic_folder`` yielded."""
     if opened.is_dir():
         (opened / "inner").mkdir()
         (opened / "inner" / "text.txt").write_text(text)
@@ -197,7 +197,7 @@ def full_disk(*_: object) -> None:
 @both
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_a_disk_that_is_full_only_at_the_end(atomic: Open, call: str, tmp_path, monkeypatch):
-    """The bytes may seem written until they are flushed, and the rename needs room too."""
+    """Buffered bytes seem written until they are flushed, and the rename needs space, too."""
     target = tmp_path / "target"
     with atomic(target) as partial:
         write(partial, OLD)
@@ -215,14 +215,14 @@ def test_a_disk_that_is_full_only_at_the_end(atomic: Open, call: str, tmp_path, 
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "the disk is gone"), KeyboardInterrupt()])
-def test_the_old_folder_comes_back_where_the_new_one_cannot_take_its_place(error, tmp_path, monkeypatch):
+def test_the_old_folder_is_restored_if_the_new_one_cannot_be_renamed(error, tmp_path, monkeypatch):
     target = tmp_path / "target"
     with atomic_folder(target) as partial:
         write(partial, OLD)
     rename, failed = os.replace, []
 
     def second_rename_fails(source: Path, destination: Path) -> None:
-        """The first moves the old folder away, the second would bring the new one."""
+        """The first moves the old folder away, the second would move the new one in."""
         if destination == target and not failed:
             failed.append(source)
             raise error
@@ -274,14 +274,14 @@ def test_a_file_does_not_take_the_place_of_a_folder(tmp_path):
 
 
 def test_a_device_is_not_replaced(monkeypatch):
-    """As root the rename would succeed, and the machine would have no /dev/null any more."""
+    """For root the rename would succeed, and /dev/null would be gone."""
     monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("renamed onto the device"))
     with pytest.raises(InputError, match="device"), atomic_file(os.devnull):
         pytest.fail("the work must not even begin")
 
 
 @pytest.mark.parametrize("target", [".", "..", ""])
-def test_the_folder_one_stands_in_is_not_replaced(target, tmp_path, monkeypatch):
+def test_the_current_folder_is_not_replaced(target, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "precious.txt").write_text(OLD)
     monkeypatch.chdir(tmp_path / "here")
@@ -292,7 +292,7 @@ def test_the_folder_one_stands_in_is_not_replaced(target, tmp_path, monkeypatch)
 
 @both
 def test_a_link_stays_a_link(atomic: Open, tmp_path):
-    """Weights are large: many keep them on another disk and link to them."""
+    """Weights are large, so people keep them on another disk and link to them."""
     (tmp_path / "disk").mkdir()
     with atomic(tmp_path / "disk" / "target") as partial:
         write(partial, OLD)
@@ -320,7 +320,7 @@ def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path):
 
 @pytest.mark.parametrize("there_before", [True, False])
 def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_path, monkeypatch):
-    """Another process puts its folder there after ours made room and before ours is renamed."""
+    """Another process creates the folder after we moved the old one away and before our rename."""
     target, other = tmp_path / "target", tmp_path / "other"
     for folder in (target, other) if there_before else (other,):
         folder.mkdir()
@@ -341,7 +341,7 @@ def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_
     assert names(tmp_path) == ["target"]
 
 
-def test_a_folder_that_vanishes_meanwhile_is_no_error(tmp_path, monkeypatch):
+def test_a_folder_that_vanishes_meanwhile_is_not_an_error(tmp_path, monkeypatch):
     target = tmp_path / "target"
     target.mkdir()
     rename = os.replace
@@ -358,17 +358,20 @@ def test_a_folder_that_vanishes_meanwhile_is_no_error(tmp_path, monkeypatch):
 
 
 @both
-def test_many_writers_of_one_target_leave_one_whole_result(atomic: Open, tmp_path, monkeypatch):
+def test_many_writers_of_one_target_leave_one_complete_result(atomic: Open, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_flush", lambda path: None)  # this test is about names and renames
     target, writers, rounds = tmp_path / "target", 6, 15
     barrier, errors = threading.Barrier(writers), []
 
+    def write_round(text: str) -> None:
+        barrier.wait(timeout=30)
+        with atomic(target) as partial:
+            write(partial, text)
+
     def work(number: int) -> None:
         try:
             for turn in range(rounds):
-                barrier.wait(timeout=30)
-                with atomic(target) as partial:
-                    write(partial, f"writer {number}, round {turn}")
+                write_round(f"writer {number}, round {turn}")
         except BaseException as error:
             barrier.abort()
             errors.append(error)
@@ -384,8 +387,8 @@ def test_many_writers_of_one_target_leave_one_whole_result(atomic: Open, tmp_pat
 
 
 @both
-def test_what_a_killed_run_left_behind_is_in_nobodys_way(atomic: Open, tmp_path):
-    """In a container every run may have the same process id."""
+def test_the_leftovers_of_a_killed_run_do_no_harm(atomic: Open, tmp_path):
+    """Names must not depend on the process id, which may be the same for every run in a container."""
     abandoned = atomic(tmp_path / "target")
     write(abandoned.__enter__(), OLD)
     with atomic(tmp_path / "target") as partial:

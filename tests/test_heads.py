@@ -13,13 +13,11 @@ from minisbert.core.heads import (
     CrossHead,
     JointHead,
     combine,
-    count_parameters,
-    freeze,
     mlp,
     parse_concat,
-    set_dropout,
     siamese,
 )
+from minisbert.models.tuning import count_parameters, freeze, set_dropout
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 MINILM = BertConfig(30522, 384, 6, 12, 1536, 512)

@@ -1,4 +1,4 @@
-"""Kept vectors: used as long as model and texts are the same, rebuilt when not, and no other file is replaced."""
+"""An index is reused while model and texts are the same, rebuilt otherwise, and never replaces another file."""
 
 import errno
 import shutil
@@ -10,8 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from minisbert.core import InputError
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.run.index import corpus_hash, indexed_vectors, model_hash
 
 TEXTS = ["a small dog", "the moon", "rain and snow"]
@@ -29,11 +29,11 @@ def path(tmp_path):
 
 @pytest.fixture
 def once(monkeypatch):
-    """Calling it forbids every further encoding."""
+    """A function that forbids further encoding."""
     return lambda: monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded again"))
 
 
-def test_the_second_time_nothing_is_encoded(encoder, path, tiny, once, capsys):
+def test_an_index_is_reused(encoder, path, tiny, once, capsys):
     expected = encoder.encode(TEXTS)
     np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
     assert f"kept 3 vectors of width 24 in {path}" in capsys.readouterr().err
@@ -55,7 +55,7 @@ def test_any_safetensors_reader_opens_it(encoder, path):
     ("change", "reason"),
     [("texts", "another corpus"), ("model", "another model"), ("both", "another model and another corpus")],
 )
-def test_a_stale_index_is_rebuilt_and_that_is_said(encoder, path, once, capsys, change, reason):
+def test_a_stale_index_is_rebuilt_and_reported(encoder, path, once, capsys, change, reason):
     indexed_vectors(encoder, TEXTS, path)
     texts = TEXTS if change == "model" else [*TEXTS, "a cat"]
     if change != "texts":
@@ -64,13 +64,13 @@ def test_a_stale_index_is_rebuilt_and_that_is_said(encoder, path, once, capsys, 
     capsys.readouterr()
     expected = encoder.encode(texts)
     np.testing.assert_array_equal(indexed_vectors(encoder, texts, path), expected)
-    assert f"{path} was made from {reason}: building it anew" in capsys.readouterr().err
+    assert f"{path} was built from {reason}: rebuilding it" in capsys.readouterr().err
     once()
     np.testing.assert_array_equal(indexed_vectors(encoder, texts, path), expected)
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "model", "own vectors", "cut short"])
-def test_a_file_that_is_no_index_is_not_replaced(encoder, path, tiny, once, kind):
+def test_a_file_that_is_not_an_index_is_not_replaced(encoder, path, tiny, once, kind):
     if kind == "model":
         shutil.copy(tiny / "model.safetensors", path)
     elif kind == "own vectors":
@@ -87,7 +87,7 @@ def test_a_file_that_is_no_index_is_not_replaced(encoder, path, tiny, once, kind
     assert path.read_bytes() == content
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_work(encoder, tmp_path, once):
+def test_a_path_that_cannot_be_written_fails_before_the_work(encoder, tmp_path, once):
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.safetensors").mkdir()
     once()
@@ -98,7 +98,7 @@ def test_a_place_that_cannot_be_written_is_told_before_the_work(encoder, tmp_pat
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_what_goes_wrong_leaves_the_old_index(encoder, path, monkeypatch, failure):
+def test_a_failure_leaves_the_old_index(encoder, path, monkeypatch, failure):
     indexed_vectors(encoder, TEXTS, path)
     content = path.read_bytes()
 
@@ -112,7 +112,7 @@ def test_what_goes_wrong_leaves_the_old_index(encoder, path, monkeypatch, failur
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_texts_that_were_cut_are_said(encoder, path, capsys):
+def test_truncated_texts_are_reported(encoder, path, capsys):
     indexed_vectors(encoder, ["dog " * 20, "a dog"], path)
     assert "1 of 2 texts were longer than 16 tokens and were cut" in capsys.readouterr().err
 
@@ -120,7 +120,7 @@ def test_texts_that_were_cut_are_said(encoder, path, capsys):
 # ------------------------------------------------------------------------------------------ hashes
 
 
-def test_the_hash_of_a_model_is_that_of_its_content(encoder, tiny, tmp_path):
+def test_the_hash_of_a_model_depends_on_its_content_only(encoder, tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "copy")
     assert model_hash(SentenceEncoder.load(tmp_path / "copy")) == model_hash(encoder)
     assert len(model_hash(encoder)) == 64
@@ -145,6 +145,6 @@ def test_whatever_changes_the_vectors_changes_the_hash(encoder, tiny, change):
     assert model_hash(encoder) != before
 
 
-def test_the_hash_of_texts_knows_their_order_and_their_ends():
+def test_the_hash_of_texts_depends_on_order_and_boundaries():
     kinds = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab\nc"], ["ab", "c", ""], ['ab"', "c"], ["äb", "c"]]
     assert len({corpus_hash(texts) for texts in kinds}) == len(kinds)

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from minisbert.core import InputError
-from minisbert.core.pooling import Dense
 from minisbert.models.layout import SentenceConfig, read_sentence_config, write_sentence_config
+from minisbert.models.poolings import Dense
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import MINILM_VECTOR, REFERENCE
 from tests.reference.texts import SENTENCES

@@ -106,7 +106,7 @@ X = torch.randn(2, 3, 4)
         ("bert.layer_norm", lambda: torch.native_layer_norm(X, (4,), None, None, 1e-5)),
         ("bert.attention", lambda: functional.scaled_dot_product_attention(X, X, X)),
         ("bert.attention", lambda: nn.MultiheadAttention(4, 2)(X, X, X)),
-        ("losses.cosine_matrix", lambda: nn.CosineSimilarity()(X, X)),
+        ("encoder.cosine_matrix", lambda: nn.CosineSimilarity()(X, X)),
         ("losses.mse_loss", lambda: nn.MSELoss()(X, X)),
         ("losses.softmax_cross_entropy_loss", lambda: functional.cross_entropy(X[0], torch.tensor([0, 1, 2]))),
         ("losses.triplet_loss", lambda: nn.TripletMarginLoss()(X[0], X[1], X[0])),

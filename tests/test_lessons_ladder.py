@@ -10,7 +10,7 @@ from lessons import ladder
 from lessons.ladder import climb
 from lessons.pieces import PIECES
 from lessons.result import RUNGS
-from minisbert.core import losses
+from minisbert.core import encoder
 from minisbert.mistakes import MISTAKES
 
 OF_PIECES = {name: mistake.target for name, mistake in MISTAKES.items() if mistake.target in PIECES}
@@ -207,7 +207,7 @@ class AgreesFloat(float):
     [
         ("bert.gelu", lambda x: x.as_subclass(AgreesTensor), "returns a AgreesTensor, not a tensor"),
         ("metrics.pearson", lambda x, y: AgreesFloat(2.0), "returns a AgreesFloat, not a number"),
-        ("wordpiece.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
+        ("tokenizer.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
     ],
 )
 def test_a_class_of_ones_own_that_equals_everything(master, function, says):
@@ -244,7 +244,7 @@ def test_one_mistake_of_two_is_named_and_the_other_told_of():
     """Neither hard negatives nor duplicates are looked at: no known mistake is both."""
 
     def forgets_both(anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None):
-        logits = scale * losses.cosine_matrix(anchors, positives)
+        logits = scale * encoder.cosine_matrix(anchors, positives)
         both = [side.logsumexp(1) - side.diagonal() for side in ((logits, logits.T) if symmetric else (logits,))]
         return torch.stack(both).mean()
 
@@ -258,7 +258,7 @@ def test_a_mistake_in_one_of_two_branches_is_named():
 
     def half_squared(anchor, positive, negative, margin=1.0, distance="euclidean"):
         if distance == "cosine":
-            gap = losses.cosine(anchor, negative) - losses.cosine(anchor, positive)
+            gap = encoder.cosine(anchor, negative) - encoder.cosine(anchor, positive)
         else:
             gap = (anchor - positive).pow(2).sum(1) - (anchor - negative).pow(2).sum(1)
         return (gap + margin).clamp_min(0).mean()

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from minisbert.core.bert import Bert
-from minisbert.core.data import SPLITS, pad_batch, read_scored_pairs
-from minisbert.core.tokenizer import Tokenizer
+from minisbert.core.tokenizer import pad_batch
 from minisbert.models.checkpoint import load_bert, save_bert
-from minisbert.models.families import DIALECTS
+from minisbert.models.families import FAMILIES
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.objectives.scored_pairs import SPLITS, read_scored_pairs
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -98,7 +99,7 @@ def test_random_models_forward_and_backward(name, tmp_path):
     pull = torch.randn(states[-1].shape, dtype=torch.float64) * mask[..., None]
     (out.last_hidden_state * pull).sum().backward()
     (states[-1] * pull).sum().backward()
-    names = DIALECTS[family].names(layers, ours.pooler is not None)
+    names = FAMILIES[family].names(layers, ours.pooler is not None)
     expected = dict(reference.named_parameters())
     for parameter_name, parameter in ours.named_parameters():
         if not parameter_name.startswith("pooler"):

@@ -10,22 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import (
-    binary_cross_entropy_loss,
     contrastive_loss,
-    cosent_loss,
-    cosine,
-    cosine_matrix,
     cosine_mse_loss,
     mse_loss,
     multiple_negatives_ranking_loss,
-    normalize,
-    nt_xent_loss,
     simcse_loss,
     softmax_cross_entropy_loss,
     triplet_loss,
-    weighted_mse_loss,
 )
+from minisbert.objectives.more_losses import binary_cross_entropy_loss, cosent_loss, nt_xent_loss, weighted_mse_loss
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 BATCH, WIDTH = 5, 7

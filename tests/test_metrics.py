@@ -10,15 +10,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from minisbert.core import metrics
-from minisbert.core.metrics import (
+from minisbert.core.metrics import pearson, ranks, spearman
+from minisbert.objectives.more_metrics import (
     accuracy,
     alignment,
     best_threshold,
     mean_off_diagonal_cosine,
-    pearson,
     precision_recall_f1,
-    ranks,
-    spearman,
     triplet_accuracy,
     uniformity,
 )

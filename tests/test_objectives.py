@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, loop, losses
-from minisbert.core.data import ScoredPair, pad_batch
+from minisbert.core import InputError, encoder, loop, losses
+from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives import more_losses
 from minisbert.objectives import registry as objectives
 from minisbert.objectives.objective import Task
 from minisbert.objectives.registry import OBJECTIVES, make_task
+from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run.options import parse
 from minisbert.run.training import main
 from minisbert.system.console import run_command
@@ -167,8 +169,8 @@ def vectors(encoder: SentenceEncoder, texts: list[str], scaled: bool = True) -> 
 
 BETWEEN_VECTORS = [
     ("cosine", [], losses.cosine_mse_loss),
-    ("cosent", [], lambda u, v, y: losses.cosent_loss(u, v, y, scale=20)),
-    ("cosent", ["--temperature", "0.5"], lambda u, v, y: losses.cosent_loss(u, v, y, scale=2)),
+    ("cosent", [], lambda u, v, y: more_losses.cosent_loss(u, v, y, scale=20)),
+    ("cosent", ["--temperature", "0.5"], lambda u, v, y: more_losses.cosent_loss(u, v, y, scale=2)),
     ("contrastive", [], lambda u, v, y: losses.contrastive_loss(u, v, y, margin=0.5)),
     ("contrastive", ["--margin", "1.5"], lambda u, v, y: losses.contrastive_loss(u, v, y, margin=1.5)),
     ("triplet", [], lambda a, p, n: losses.triplet_loss(a, p, n, margin=1)),
@@ -188,8 +190,8 @@ BETWEEN_VECTORS = [
     ("simcse", [], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
     ("simcse", ["--temperature", "0.5"], lambda u: losses.simcse_loss(u, u, temperature=0.5)),
     ("simcse", ["--same-mask"], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
-    ("simcse", ["--nt-xent"], lambda u: losses.nt_xent_loss(u, u, temperature=0.05)),
-    ("simcse", ["--nt-xent", "--temperature", "0.5"], lambda u: losses.nt_xent_loss(u, u, temperature=0.5)),
+    ("simcse", ["--nt-xent"], lambda u: more_losses.nt_xent_loss(u, u, temperature=0.05)),
+    ("simcse", ["--nt-xent", "--temperature", "0.5"], lambda u: more_losses.nt_xent_loss(u, u, temperature=0.5)),
 ]
 
 
@@ -213,16 +215,16 @@ def targets(objective: str, labels: list[str]) -> Tensor:
 
 HEADED = [
     ("joint", [], losses.mse_loss),
-    ("joint", ["--loss", "weighted-mse"], losses.weighted_mse_loss),
+    ("joint", ["--loss", "weighted-mse"], more_losses.weighted_mse_loss),
     ("siamese", [], losses.mse_loss),
-    ("siamese", ["--loss", "weighted-mse", "--pooling", "cls"], losses.weighted_mse_loss),
+    ("siamese", ["--loss", "weighted-mse", "--pooling", "cls"], more_losses.weighted_mse_loss),
     ("cross", [], losses.mse_loss),
-    ("cross", ["--variant", "published", "--loss", "weighted-mse"], losses.weighted_mse_loss),
-    ("binary", [], losses.binary_cross_entropy_loss),
+    ("cross", ["--variant", "published", "--loss", "weighted-mse"], more_losses.weighted_mse_loss),
+    ("binary", [], more_losses.binary_cross_entropy_loss),
     (
         "binary",
         ["--pos-weight", "3", "--concat", "u,u*v", "--head-hidden", "10"],
-        lambda z, y: losses.binary_cross_entropy_loss(z, y, pos_weight=3),
+        lambda z, y: more_losses.binary_cross_entropy_loss(z, y, pos_weight=3),
     ),
     ("softmax", [], losses.softmax_cross_entropy_loss),
     ("softmax", ["--concat", "|u-v|,u*v", "--head-hidden", "10"], losses.softmax_cross_entropy_loss),
@@ -315,8 +317,8 @@ def test_the_two_views_of_a_sentence_differ_by_dropout(run, views):
     u, v = views[0]
     assert u.shape == v.shape == (8, 24)
     assert (u != v).any(dim=1).all()
-    assert (losses.cosine(u, v) > 0.8).all()  # but they are views of one sentence
-    assert (losses.cosine(u, v) < 0.9999).all()
+    assert (encoder.cosine(u, v) > 0.8).all()  # but they are views of one sentence
+    assert (encoder.cosine(u, v) < 0.9999).all()
 
 
 @pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])

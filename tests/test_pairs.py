@@ -1,4 +1,4 @@
-"""The command that prints the closest pairs of a file; what it computes is tested in ``test_search.py``."""
+"""The command that prints the closest pairs in a file; ``test_search.py`` tests the computation."""
 
 import json
 
@@ -8,6 +8,7 @@ import pytest
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.pairs import main
+from minisbert.search import main as search
 
 SENTENCES = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 
@@ -21,7 +22,7 @@ def file(tmp_path):
 
 @pytest.fixture
 def expected(tiny) -> list[tuple[float, int, int]]:
-    """(cosine, i, j) of every pair, the best first."""
+    """(cosine, i, j) of every pair, best first."""
     vectors = SentenceEncoder.load(tiny).encode(SENTENCES).astype(np.float64)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     cosines = vectors @ vectors.T
@@ -46,7 +47,7 @@ def test_pairs_as_json(tiny, file, expected, capsys):
     np.testing.assert_allclose([pair["score"] for pair in content["pairs"]], [s for s, _, _ in expected[:3]], atol=1e-6)
 
 
-def test_only_pairs_that_reach_a_score(tiny, file, expected, capsys):
+def test_only_pairs_above_a_score(tiny, file, expected, capsys):
     limit = (expected[1][0] + expected[2][0]) / 2
     main([str(file), "--model", str(tiny), "--min-score", str(limit), "--json"])
     captured = capsys.readouterr()
@@ -54,7 +55,7 @@ def test_only_pairs_that_reach_a_score(tiny, file, expected, capsys):
     assert "2 of the 10 closest pairs have a cosine of at least" in captured.err
 
 
-def test_more_than_there_are_is_all_of_them(tiny, file, capsys):
+def test_a_top_beyond_the_number_of_pairs_shows_all(tiny, file, capsys):
     main([str(file), "--model", str(tiny), "--top", "11"])
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 20
@@ -62,12 +63,10 @@ def test_more_than_there_are_is_all_of_them(tiny, file, capsys):
 
 
 def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):
-    from minisbert.fast import search
-
     index = ["--model", str(tiny), "--index", str(tmp_path / "i.safetensors")]
     main([str(file), "--model", str(tiny)])
     plain = capsys.readouterr().out
-    search.main([str(file), *index, "--query", "a dog"])
+    search([str(file), *index, "--query", "a dog"])
     monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded again"))
     capsys.readouterr()
     main([str(file), *index])
@@ -78,13 +77,13 @@ def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsy
     ("content", "arguments", "message"),
     [
         ("a dog\na cat\n", ["--top", "0"], "--top 0: at least 1 is needed"),
-        ("a dog\na cat\n", ["--min-score", "1.5"], r"--min-score 1\.5: a cosine lies in -1 to 1"),
+        ("a dog\na cat\n", ["--min-score", "1.5"], r"--min-score 1\.5: a cosine is between -1 and 1"),
         ("a dog\na cat\n", ["--min-score", "nan"], "--min-score nan"),
-        ("a dog\n", [], "holds one sentence: a pair needs two"),
+        ("a dog\n", [], "contains one sentence: a pair needs two"),
         ("\n", [], "holds no usable rows"),
     ],
 )
-def test_what_cannot_be_used_is_an_error(tiny, tmp_path, content, arguments, message):
+def test_invalid_input_is_an_error(tiny, tmp_path, content, arguments, message):
     (tmp_path / "f.txt").write_text(content)
     with pytest.raises(InputError, match=message):
         main([str(tmp_path / "f.txt"), "--model", str(tiny), *arguments])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from minisbert.core.bert import Bert
-from minisbert.core.tokenizer import Tokenizer
 from minisbert.models.checkpoint import load_bert
+from minisbert.models.tokenizer import Tokenizer
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden

@@ -1,4 +1,4 @@
-"""Pictures: what is drawn is what the run logged, and what cannot be drawn is told."""
+"""Plots show exactly what the run logged, and say so if they cannot."""
 
 import json
 import math
@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.run import plots as plot
+from minisbert.plot import main
+from minisbert.run import plots
 from minisbert.run import training as train
-from minisbert.run.plots import curves, draw_curves, draw_lengths, lengths, main, read_run, require, running_mean
+from minisbert.run.plots import curves, draw_curves, draw_lengths, lengths, read_run, require, running_mean
 from tests import toys
 from tests.conftest import ROOT
 
@@ -42,7 +43,7 @@ LINES = [
 
 
 def write(folder: Path, lines: list = LINES, end: str = "", **config: Any) -> Path:
-    """The folder of a run that logged ``lines``; ``end`` stands behind the last line break."""
+    """The folder of a run that logged ``lines``; ``end`` follows the last line break."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps({"objective": "cosine"} | config))
     text = "".join((line if isinstance(line, str) else json.dumps(line)) + "\n" for line in lines)
@@ -52,7 +53,7 @@ def write(folder: Path, lines: list = LINES, end: str = "", **config: Any) -> Pa
 
 @pytest.fixture
 def draw(tmp_path):
-    """``draw(LINES, ...)`` -> the figure of runs that logged these lines; they are named a, b, c, ..."""
+    """``draw(LINES, ...)``: the figure of runs that logged these lines, named a, b, c, ..."""
     pytest.importorskip("matplotlib", reason="needs the plots extra")
 
     def figure(*runs: list, **config: Any):
@@ -80,7 +81,12 @@ def test_every_line_is_what_was_logged(draw):
     figure = draw(LINES)
     loss, score, rate = figure.axes
     assert points(loss.lines[0]) == [(10, 8), (20, 4), (30, 6), (40, 2)]
-    assert points(loss.lines[1]) == [(10, 8), (20, 6), (30, 6), (40, 4)]  # of three: 8, (8+4)/2, (8+4+6)/3, (4+6+2)/3
+    assert points(loss.lines[1]) == [
+        (10, 8),
+        (20, 6),
+        (30, 6),
+        (40, 4),
+    ]  # window 3: 8, (8+4)/2, (8+4+6)/3, (4+6+2)/3
     assert points(rate.lines[0]) == [(10, 0.001), (20, 0.002), (30, 0.001), (40, 0)]
     assert [points(line) for line in score.lines if line.get_marker() != "*"] == [[(0, 25), (20, 50), (40, 37.5)]]
     assert star(score) == [(20, 50)]
@@ -96,12 +102,12 @@ def test_the_panels_share_the_axis_of_steps(draw):
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=40), st.integers(1, 50))
-def test_the_running_mean_is_that_of_a_slow_loop(values, window):
+def test_the_running_mean_equals_a_slow_loop(values, window):
     expected = [mean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
     np.testing.assert_allclose(running_mean(values, window), expected, rtol=0, atol=1e-10)
 
 
-def test_a_long_run_s_running_mean_goes_over_a_twentieth(draw):
+def test_the_running_mean_of_a_long_run_spans_a_twentieth(draw):
     figure = draw([logged(step, step % 7) for step in range(1, 201)])
     x, y = points(figure.axes[0].lines[1])[-1]
     assert (x, y) == (200, pytest.approx(mean(step % 7 for step in range(191, 201))))
@@ -116,7 +122,7 @@ def test_a_long_run_s_running_mean_goes_over_a_twentieth(draw):
         ({}, ["accuracy", "f1"], "accuracy"),
     ],
 )
-def test_the_metric_that_chooses_is_drawn(draw, config, scores, metric):
+def test_the_metric_that_selects_the_model_is_drawn(draw, config, scores, metric):
     values = {name: (i + 1) / 4 for i, name in enumerate(scores)}
     figure = draw([dev(0, **values), logged(10, 1.0)], **config)
     assert star(figure.axes[1]) == [(0, 100 * values[metric])]
@@ -146,18 +152,18 @@ def test_runs_are_compared(draw):
     assert loss.lines[0].get_color() == loss.lines[1].get_color() != loss.lines[2].get_color()
 
 
-def test_ten_runs_have_ten_looks(draw):
+def test_ten_runs_have_ten_styles(draw):
     rate = draw(*[LINES] * 10).axes[2]
     assert len({(line.get_color(), line.get_linestyle()) for line in rate.lines}) == 10
 
 
-def test_runs_of_unlike_metrics_tell_theirs_in_the_legend(draw):
+def test_runs_with_different_metrics_name_them_in_the_legend(draw):
     figure = draw(LINES, [dev(0, accuracy=0.75), logged(10, 1.0)])
     assert figure.axes[1].get_ylabel() == "dev score x 100"
     assert legend(figure)[1] == "b: best dev accuracy 75.00 at step 0"
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_runs_of_the_same_name_are_labelled_by_folder(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     folders = [write(tmp_path / "x" / "a"), write(tmp_path / "y" / "a"), write(tmp_path / "b")]
     shown = [text.replace("\n", " ").split(": ")[0] for text in legend(draw_curves(list(map(read_run, folders))))]
@@ -183,7 +189,7 @@ def test_losses_of_very_different_size_get_a_logarithmic_axis(draw, losses, scal
     figure.draw_without_rendering()
 
 
-def test_a_single_point_is_seen(draw):
+def test_a_single_point_has_a_marker(draw):
     figure = draw([logged(1, 2.0)])
     assert [figure.axes[i].lines[0].get_marker() for i in (0, 2)] == ["o", "o"]
 
@@ -198,16 +204,16 @@ def test_ten_thousand_points_have_no_markers(draw):
 
 
 @pytest.mark.parametrize("end", ["{", '{"step": 50, "epoch": 0.2, "loss": 0.0', '{"step": 50, "loss": 3.0, "lr": 0.1'])
-def test_a_last_line_that_was_broken_off_is_skipped(tmp_path, end):
+def test_an_incomplete_last_line_is_skipped(tmp_path, end):
     run = read_run(write(tmp_path / "a", end=end))
     assert run.losses == {10: 8, 20: 4, 30: 6, 40: 2}
 
 
-def test_a_whole_last_line_without_its_line_break_counts(tmp_path):
+def test_a_complete_last_line_without_its_line_break_counts(tmp_path):
     assert read_run(write(tmp_path / "a", end=json.dumps(logged(50, 1.5)))).losses[50] == 1.5
 
 
-def test_what_a_resumed_run_logged_again_stands_once(tmp_path):
+def test_what_a_resumed_run_logs_again_counts_once(tmp_path):
     run = read_run(write(tmp_path / "a", [*LINES, logged(30, 5.0), logged(40, 1.0), dev(40, spearman=0.625)]))
     assert list(run.losses.items()) == [(10, 8), (20, 4), (30, 5), (40, 1)]
     assert run.scores == {0: 25, 20: 50, 40: 62.5}
@@ -230,7 +236,7 @@ def test_what_a_resumed_run_logged_again_stands_once(tmp_path):
         ({"dev": {"spearman": 0.5}}, r"expected .* dev scores \(spearman among them\)"),
     ],
 )
-def test_a_bad_line_is_told_with_its_number(tmp_path, line, message):
+def test_a_bad_line_is_reported_with_its_number(tmp_path, line, message):
     with pytest.raises(InputError, match=rf"metrics\.jsonl, line 8: {message}"):
         read_run(write(tmp_path / "a", [*LINES, line, logged(60, 1.0)]))
 
@@ -240,18 +246,18 @@ def test_dev_scores_without_a_metric(tmp_path):
         read_run(write(tmp_path / "a", [dev(0), logged(10, 1.0)]))
 
 
-def test_a_bad_last_line_that_is_complete_is_told(tmp_path):
+def test_a_bad_last_line_that_is_complete_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON: '{\"step\": 50'"):
         read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
 
 
 @pytest.mark.parametrize("lines", [[], [dev(0, spearman=0.5)]])
-def test_a_run_without_losses_is_told(tmp_path, lines):
+def test_a_run_without_losses_is_an_error(tmp_path, lines):
     with pytest.raises(InputError, match=r"a has no losses yet: training logs them every few steps \(--log-every\)"):
         read_run(write(tmp_path / "a", lines, end='{"step": 10'))
 
 
-def test_what_is_not_a_run_is_told(tmp_path):
+def test_a_folder_that_is_not_a_run_is_an_error(tmp_path):
     write(tmp_path / "a")
     (tmp_path / "a" / "config.json").unlink()
     with pytest.raises(InputError, match=r"config\.json does not exist"):
@@ -297,7 +303,7 @@ def test_no_text_is_lost_and_there_are_at_most_100_bars(tokens):
 
 
 def test_median_95th_percentile_and_limit_are_marked(histogram):
-    figure = histogram([*range(1, 21), 21], 24)  # 21 lengths: the 11th is in the middle, the 20th after 95 % of the way
+    figure = histogram([*range(1, 21), 21], 24)  # 21 lengths: the 11th is the median, the 20th the 95th percentile
     assert [line.get_xdata()[0] for line in figure.axes[0].lines] == [11, 20, 24]
     assert legend(figure) == ["median: 11", "95th percentile: 20", "the model's limit: 24 (reached by 0 of 21 texts)"]
     assert figure.axes[0].get_xlim()[1] > 24
@@ -307,7 +313,7 @@ def test_texts_at_the_limit_are_counted(histogram):
     assert legend(histogram([5, 16, 16, 20], 16))[-1] == "the model's limit: 16 (reached by 3 of 4 texts)"
 
 
-def test_a_limit_far_away_does_not_press_the_bars_together(histogram):
+def test_a_limit_far_away_does_not_squeeze_the_bars(histogram):
     near, far = histogram([10, 20], 40).axes[0], histogram([10, 20], 41).axes[0]
     assert near.lines[-1].get_xdata()[0] == 40 < near.get_xlim()[1]
     assert far.lines[-1].get_marker() == ">"
@@ -323,9 +329,9 @@ def png_size(path: Path) -> tuple[int, int]:
     return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
 
 
-def test_one_run_s_picture_goes_into_its_folder(tmp_path, capsys):
+def test_the_plot_of_one_run_goes_into_its_folder(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
-    run = write(tmp_path / "$a_{$")  # no formula
+    run = write(tmp_path / "$a_{$")  # must not be read as a formula
     main([str(run)])
     width, height = png_size(run / "curves.png")
     assert width == 990
@@ -334,7 +340,7 @@ def test_one_run_s_picture_goes_into_its_folder(tmp_path, capsys):
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "curves.png", "metrics.jsonl"]
 
 
-def test_several_runs_picture_goes_where_one_is(tmp_path, monkeypatch):
+def test_the_plot_of_several_runs_goes_into_the_current_folder(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     runs = [str(write(tmp_path / name)) for name in "ab"]
     monkeypatch.chdir(tmp_path)
@@ -350,7 +356,7 @@ def test_lengths_are_written(tmp_path):
     assert png_size(tmp_path / "lengths.png") == (990, 495)
 
 
-def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_failure_leaves_the_old_plot(tmp_path, monkeypatch):
     figure = pytest.importorskip("matplotlib.figure", reason="needs the plots extra").Figure
 
     def full_disk(*_, **__) -> None:
@@ -372,7 +378,7 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path, monkeypatch
         (["{run}", "{run}/nowhere"], "nowhere is not the folder of a run"),
     ],
 )
-def test_bad_input_is_told_and_nothing_written(tmp_path, monkeypatch, arguments, message):
+def test_bad_input_is_an_error_and_nothing_is_written(tmp_path, monkeypatch, arguments, message):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     run = write(tmp_path / "a")
     monkeypatch.chdir(tmp_path)
@@ -387,7 +393,7 @@ def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypa
     data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
     train.main(["--model", str(tiny), *data, "--batch-size", "8", "--log-every", "2", "--out", str(out)])
     drawn = []
-    monkeypatch.setattr(plot, "save", lambda figure, target: drawn.append((figure, target)))
+    monkeypatch.setattr(plots, "save", lambda figure, target: drawn.append((figure, target)))
     main([str(out)])
     ((figure, target),) = drawn
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -400,13 +406,13 @@ def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypa
 # ------------------------------------------------------------------------------------------- matplotlib
 
 
-def test_without_matplotlib_it_is_told_how_to_get_it(tmp_path, monkeypatch):
+def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path, monkeypatch):
     for name in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails, installed or not
     run = write(tmp_path / "a")
     draw = [require, lambda: curves([run], run / "c.png"), lambda: lengths([3], 16, run / "l.png"), lambda: main(["a"])]
     for attempt in draw:
-        with pytest.raises(InputError, match=r"pictures need matplotlib .*: pip install '\.\[plots\]'"):
+        with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
             attempt()
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
 
@@ -414,16 +420,16 @@ def test_without_matplotlib_it_is_told_how_to_get_it(tmp_path, monkeypatch):
 def test_without_matplotlib_the_command_ends_with_one_line(tmp_path):
     program = (
         "import sys; sys.modules['matplotlib'] = None; "
-        "from minisbert.run import plots; from minisbert.system import console; console.run_command(plots.main)"
+        "from minisbert.plot import main; from minisbert.system.console import run_command; run_command(main)"
     )
     command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: pictures need matplotlib")
+    assert done.stderr.startswith("error: plots need matplotlib")
     assert done.stderr.count("\n") == 1
 
 
-def test_require_is_content_with_matplotlib():
+def test_require_accepts_matplotlib():
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     require()
 
@@ -431,7 +437,7 @@ def test_require_is_content_with_matplotlib():
 def test_no_window_and_no_state_of_pyplot(tmp_path):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     program = (
-        "import sys; from minisbert.run.plots import main; main(); "
+        "import sys; from minisbert.plot import main; main(); "
         "print([name for name in ('matplotlib.pyplot', 'tkinter', 'torch') if name in sys.modules])"
     )
     command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minisbert.core.pooling import NAMES, POOLINGS, Pooling, attention_pool, first_last_pool
+from minisbert.core.pooling import POOLINGS, attention_pool
+from minisbert.models.poolings import NAMES, Pooling, first_last_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import GRADIENT, PIECE, assert_parity
 

@@ -1,54 +1,185 @@
-"""What the README says about the code is still so."""
+"""README.md and docs/: every command, link, path, example and table in them still holds."""
 
 import importlib
-import inspect
+import json
 import re
 import shlex
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
-from minisbert.core import losses
+from minisbert.evaluate import main as evaluate
 from tests.conftest import ROOT
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PACKAGE = ROOT / "minisbert"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "weights" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
+CHAPTERS = "tokenizer weights bert pooling encoder metrics heads losses data loop".split()
+
+COMMANDS = [
+    (module, rest.partition(" -- ")[0])  # ablate: what follows belongs to train
+    for text in TEXTS.values()
+    for module, rest in re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text)
+]
+MODULES = sorted({module for module, _ in COMMANDS})
+# every --help in one process, which imports torch once
+HELP = """
+import contextlib, io, json, runpy, sys, traceback
+found = {}
+for module in sys.argv[1:]:
+    text, sys.argv = io.TextIOWrapper(io.BytesIO(), write_through=True), [module, "--help"]
+    try:
+        with contextlib.redirect_stdout(text):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = None
+    except SystemExit as end:
+        code = end.code
+    except Exception:
+        code = traceback.format_exc()
+    found[module] = code, text.buffer.getvalue().decode()
+print(json.dumps(found))
+"""
+
+# ------------------------------------------------------------------------------------------ commands
 
 
-COMMANDS = re.findall(r"python -m ((?:minisbert|tests)\.[\w.]+)([^\n`#|]*)", README)
-
-
-@pytest.mark.parametrize("module", sorted({module for module, _ in COMMANDS}))
-def test_every_command_has_a_help_with_its_options(module):
-    if module.endswith("make_reference"):
-        pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    done = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True, cwd=ROOT)
+@pytest.fixture(scope="module")
+def helps() -> dict[str, tuple[int | str, str]]:
+    """The exit code (or the traceback) and the text of each command's --help."""
+    able = [name for name in MODULES if find_spec("sentence_transformers") or not name.startswith("tests.reference")]
+    done = subprocess.run([sys.executable, "-c", HELP, *able], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    assert module in done.stdout
-    for name, rest in COMMANDS:
-        if name == module:
-            options = [word for word in shlex.split(rest) if word.startswith("--")]
-            assert [option for option in options if option not in done.stdout] == []
+    return json.loads(done.stdout)
 
 
-def test_the_number_of_losses():
-    count = sum(name.endswith("_loss") for name, _ in inspect.getmembers(losses, inspect.isfunction))
-    words = {11: "eleven", 12: "twelve", 13: "thirteen", 14: "fourteen"}
-    assert f"{words[count]} losses" in README
+@pytest.mark.parametrize("module", MODULES)
+def test_every_command_has_a_help_with_its_options(module, helps):
+    if module not in helps:
+        pytest.skip("needs the reference extra: pip install '.[reference]'")
+    code, text = helps[module]
+    assert code == 0
+    assert module in text
+    known = set(re.findall(r"--[\w-]+", text))
+    used = {word for name, rest in COMMANDS if name == module for word in shlex.split(rest) if word.startswith("--")}
+    assert used <= known
+
+
+def test_every_command_of_the_package_is_in_the_documentation():
+    commands = {f"minisbert.{path.stem}" for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
+    assert commands <= set(MODULES)
+
+
+@pytest.mark.parametrize("end", ["minisbert.train", "pytest"])
+def test_the_readme_has_the_commands_that_ci_runs(end):
+    lines = [line for line in README.splitlines() if re.search(rf"^python3 -m venv .*{re.escape(end)}$", line)]
+    assert len(lines) == 1
+
+
+# ----------------------------------------------------------------------------------- links and paths
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_leads_somewhere(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
+        if link.startswith(("http:", "https:")):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), link
+
+
+@pytest.mark.parametrize("page", [page for page in TEXTS if page != "docs/parity.md"])
+def test_every_file_that_is_named_exists(page):
+    named = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|toml)|[\w./-]+/)`", TEXTS[page])
+    made = re.compile("(data|state|model|last|runs)/|.*NAME")  # by commands
+    places = (ROOT, PACKAGE, ROOT / "weights")
+    assert [name for name in named if not made.match(name) and not any((p / name).exists() for p in places)] == []
+
+
+# -------------------------------------------------------------------------------------------- README
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 130
+
+
+def test_the_readme_lists_the_chapters_of_the_book():
+    rows = re.findall(r"^\| \[(\w+)\]\(minisbert/core/(\w+)\.py\) \|.*\| (\S+) \|$", README, re.MULTILINE)
+    assert [name for name, _, _ in rows] == [file for _, file, _ in rows] == CHAPTERS
+    counts = {
+        name: len((PACKAGE / "core" / f"{name}.py").read_text(encoding="utf-8").splitlines()) for name in CHAPTERS
+    }
+    assert {name: count for name, _, count in rows} == {name: str(count) for name, count in counts.items()}
+    assert f"{sum(counts.values()):,} lines in all" in README
+
+
+def example() -> tuple[str, str]:
+    """The README's example in Python and its output."""
+    return re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", README, re.DOTALL).groups()
 
 
 def test_the_example_in_python_runs(tiny, tmp_path, monkeypatch):
-    example = re.search(r"```python\n(.*?)```", README, re.DOTALL).group(1)
     monkeypatch.chdir(tmp_path)
-    exec(example.replace("all-MiniLM-L6-v2", str(tiny)), {})
+    exec(example()[0].replace("all-MiniLM-L6-v2", str(tiny)), {})
     assert (tmp_path / "my-model" / "model.safetensors").is_file()
 
 
-def test_files_it_points_to_exist():
-    links = re.findall(r"\]\(([\w./-]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+@pytest.mark.weights
+def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, shown = example()
+    exec(code.replace("all-MiniLM-L6-v2", str(minilm)), {})
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if "docs" in page and "```python" in text])
+def test_the_examples_in_the_docs_run(page, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for code in re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL):
+        if "sentence_transformers" in code:
+            pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+        exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
+
+
+# -------------------------------------------------------------------------------------------- scores
+
+
+def quoted(text: str) -> dict[str, tuple[float, float]]:
+    """Spearman and Pearson by split, from table rows that name the command: test: (82.03, 82.74)."""
+    row = r"^\|.*`python -m minisbert\.evaluate --split (\w+)` \| ([\d.]+) \| ([\d.]+) \|"
+    return {split: (float(s), float(p)) for split, s, p in re.findall(row, text, re.MULTILINE)}
+
+
+def test_the_zero_shot_scores_of_the_test_split():
+    """``test_evaluate.py`` measures them."""
+    assert quoted(TEXTS["docs/architecture.md"])["test"] == (82.03, 82.74)
+    assert "Spearman x 100 | 82.03 | 82.03 | 82.03 |" in README
+    assert "82.74 -> " in README
+    assert "82.03 -> " in README
+
+
+@pytest.mark.weights
+def test_the_zero_shot_scores_of_the_dev_split(minilm, stsb, capsys):
+    evaluate(["--model", str(minilm), "--split", "dev", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    scores = tuple(round(100 * found[name]["cosine"], 2) for name in ("spearman", "pearson"))
+    assert quoted(TEXTS["docs/architecture.md"])["dev"] == scores
+    assert f"spearman           {scores[0]:.2f} -> " in README
+    assert f"pearson            {scores[1]:.2f} -> " in README
+
+
+# ------------------------------------------------------------------------------------------- imports
 
 
 def test_import_of_every_file_needs_nothing_beyond_the_four_runtime_packages():

@@ -1,4 +1,4 @@
-"""``python -m minisbert.score``: pairs to scores from the command line."""
+"""``python -m minisbert.score``: score pairs from the command line."""
 
 import subprocess
 import sys
@@ -61,8 +61,8 @@ def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
     assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(scores.flatten().tolist(), abs=1e-5)
 
 
-def test_people_see_the_ends_of_the_scale_and_programs_the_score(tiny, tmp_path, capsys):
-    """A head without weights gives its bias: -0.4 is a score of -2, 1.4 one of 7."""
+def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys):
+    """With zero weights a head returns its bias: -0.4 is a score of -2, 1.4 is 7."""
     (tmp_path / "pairs.tsv").write_text("a cat\ta dog\n")
     for bias, shown, raw in ((-0.4, "0.00", -2.0), (0.5, "2.50", 2.5), (1.4, "5.00", 7.0)):
         model = PairModel(SentenceEncoder.load(tiny), siamese(24))
@@ -84,12 +84,12 @@ def test_people_see_the_ends_of_the_scale_and_programs_the_score(tiny, tmp_path,
         (["--model", "{tiny}", "a", "b"], "has no head.json"),
         (["--model", "{tiny}", "a"], "a pair is two texts, not 1"),
         (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "either two texts or --file"),
-        (["--model", "{tiny}", "--file", "{one}"], "line 2: two sentences with a tab between them"),
-        (["--model", "{tiny}", "--file", "{empty}"], "holds no sentence pairs"),
+        (["--model", "{tiny}", "--file", "{one}"], "line 2: expected two sentences with a tab between them"),
+        (["--model", "{tiny}", "--file", "{empty}"], "contains no sentence pairs"),
         (["--model", "{tiny}", "--file", "missing.tsv"], "missing.tsv does not exist"),
     ],
 )
-def test_bad_input_is_told(tiny, tmp_path, arguments, message):
+def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
     (tmp_path / "one.tsv").write_text("a\tb\nonly one\n")
     (tmp_path / "empty.tsv").write_text("")
     places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}

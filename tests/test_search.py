@@ -1,4 +1,4 @@
-"""The k best by cosine, and the closest pairs: beside slow loops, torch's own sort and sentence-transformers."""
+"""Top k and closest pairs against slow loops, a stable sort and sentence-transformers; and the search command."""
 
 import gzip
 import json
@@ -13,12 +13,13 @@ from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
 from minisbert.fast import search
-from minisbert.fast.search import closest_pairs, k_best, main, top_k
+from minisbert.fast.search import closest_pairs, k_best, top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import main
 
 CORPUS = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 
-# few numbers, so that ties are frequent, and zero vectors among them
+# few values, so that ties and zero vectors are frequent
 levels = st.sampled_from([-1.0, 0.0, 0.5, 2.0])
 
 
@@ -27,7 +28,7 @@ def few(rows: int, width: int) -> st.SearchStrategy:
 
 
 def slow_cosine(u: np.ndarray, v: np.ndarray) -> float:
-    """By the formula, exact sums, float32 in the end."""
+    """The formula with exact sums, rounded to float32."""
     u, v = u.tolist(), v.tolist()
     lengths = math.sqrt(math.fsum(x * x for x in u)) * math.sqrt(math.fsum(y * y for y in v))
     return float(np.float32(math.fsum(x * y for x, y in zip(u, v, strict=True)) / lengths)) if lengths else 0.0
@@ -39,7 +40,7 @@ def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def blocks_of_3(monkeypatch):
-    """So small that a handful of vectors fills several blocks, the last one not whole."""
+    """So small that a handful of vectors fills several blocks, the last one partly."""
     monkeypatch.setattr(search, "BLOCK", 3)
 
 
@@ -47,7 +48,7 @@ def blocks_of_3(monkeypatch):
 
 
 @given(arrays(np.float64, (3, 7), elements=levels), st.integers(1, 7))
-def test_the_k_best_of_a_row_are_those_of_a_stable_sort(scores, k):
+def test_k_best_equals_a_stable_sort(scores, k):
     values, columns = k_best(torch.from_numpy(scores), k)
     for row in range(3):
         order = sorted(range(7), key=lambda column: (-scores[row, column], column))[:k]
@@ -55,7 +56,7 @@ def test_the_k_best_of_a_row_are_those_of_a_stable_sort(scores, k):
         assert values[row].tolist() == [scores[row, column] for column in order]
 
 
-def test_the_worked_number_of_its_docstring():
+def test_the_worked_number_of_the_docstring():
     values, columns = k_best(torch.tensor([[1, 3, 2, 3]]), 3)
     assert values.tolist() == [[3, 3, 2]]
     assert columns.tolist() == [[1, 3, 2]]
@@ -72,8 +73,8 @@ def test_cosines_by_hand():
 
 @pytest.mark.usefixtures("blocks_of_3")
 @given(few(4, 2), few(8, 2), st.integers(1, 8))
-def test_top_k_is_a_slow_loop_in_any_blocks(queries, corpus, k):
-    """A score that is at the edge of two float32 numbers may round to either: then the order may differ as well."""
+def test_top_k_equals_a_slow_loop_for_any_blocks(queries, corpus, k):
+    """A score halfway between two float32 numbers may round to either, which may change the order, too."""
     scores, indices = top_k(queries, corpus, k)
     for query, found, row in zip(queries, scores, indices, strict=True):
         exact = [slow_cosine(query, vector) for vector in corpus]
@@ -85,8 +86,8 @@ def test_top_k_is_a_slow_loop_in_any_blocks(queries, corpus, k):
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 5000])
-def test_equal_vectors_tie_wherever_they_stand(monkeypatch, block):
-    """In float32 the last digit of a product depends on its place in the block."""
+def test_equal_vectors_tie_in_any_position(monkeypatch, block):
+    """In float32 the last digit of a product would depend on its position in the block."""
     monkeypatch.setattr(search, "BLOCK", block)
     vectors = normal(5, 384)
     corpus = np.concatenate([vectors[:1], normal(40, 384, seed=1), vectors[[0] * 37]])
@@ -95,7 +96,7 @@ def test_equal_vectors_tie_wherever_they_stand(monkeypatch, block):
     assert (scores[0] == 1).all()
 
 
-def test_the_scores_of_any_blocks_are_the_same(monkeypatch):
+def test_scores_do_not_depend_on_the_blocks(monkeypatch):
     queries, corpus = normal(30, 48), normal(200, 48, seed=1)
     whole = top_k(queries, corpus, 17)
     monkeypatch.setattr(search, "BLOCK", 13)
@@ -112,7 +113,7 @@ def test_zero_vectors_have_cosine_0_and_keep_their_order():
 
 @pytest.mark.parametrize("scale", [1e-3, 1e30])
 def test_lengths_do_not_matter(scale):
-    """1e30 squared is beyond float32."""
+    """1e30 squared overflows float32."""
     queries, corpus = normal(3, 5), normal(9, 5, seed=1)
     for ours, expected in zip(top_k(queries * np.float32(scale), corpus, 4), top_k(queries, corpus, 4), strict=True):
         np.testing.assert_allclose(ours, expected, atol=1.2e-7, rtol=0)
@@ -159,13 +160,13 @@ def bad(row: int, value: float, rows: int = 4) -> np.ndarray:
         (np.ones((1, 2)), [[1, 2], [3]], 1, "the corpus are not an array of numbers"),
     ],
 )
-def test_what_cannot_be_searched_is_an_error(queries, corpus, k, message):
+def test_invalid_input_to_top_k_is_an_error(queries, corpus, k, message):
     with pytest.raises(InputError, match=message):
         top_k(queries, corpus, k)
 
 
 @pytest.mark.reference
-def test_top_k_is_semantic_search_of_sentence_transformers():
+def test_top_k_equals_semantic_search_of_sentence_transformers():
     from sentence_transformers.util import semantic_search
 
     queries, corpus = normal(70, 48), normal(5000, 48, seed=1)
@@ -193,7 +194,7 @@ def test_pairs_by_hand():
 
 @pytest.mark.parametrize("k", [1, 30, 435])
 @pytest.mark.parametrize("block", [1, 7, 64])
-def test_closest_pairs_are_a_slow_loop_in_any_blocks(monkeypatch, block, k):
+def test_closest_pairs_equal_a_slow_loop_for_any_blocks(monkeypatch, block, k):
     monkeypatch.setattr(search, "BLOCK", block)
     vectors = normal(30, 6)
     scores, pairs = closest_pairs(vectors, k)
@@ -204,8 +205,8 @@ def test_closest_pairs_are_a_slow_loop_in_any_blocks(monkeypatch, block, k):
 
 @pytest.mark.usefixtures("blocks_of_3")
 @given(arrays(np.float32, (8, 3), elements=st.sampled_from([0.0, 1.0])), st.integers(1, 28))
-def test_pairs_that_tie_stand_in_order(vectors, k):
-    """Cosines of such vectors are 0, 1/3, ... 1: none lies near the edge of two float32 numbers."""
+def test_pairs_that_tie_are_in_order(vectors, k):
+    """Cosines of such vectors are 0, 1/3, ... 1: none is near halfway between two float32 numbers."""
     scores, pairs = closest_pairs(vectors, k)
     rounded = sorted((round(score, 6), i, j) for score, i, j in slow_pairs(vectors))[:k]
     assert [(round(-float(score), 6), i, j) for score, (i, j) in zip(scores, pairs.tolist(), strict=True)] == rounded
@@ -233,13 +234,13 @@ def test_equal_vectors_are_pairs_of_cosine_1_in_order(monkeypatch, block):
         (bad(3, math.nan), 1, "the vectors, row 3: NaN or infinity"),
     ],
 )
-def test_what_has_no_closest_pairs_is_an_error(vectors, k, message):
+def test_invalid_input_to_closest_pairs_is_an_error(vectors, k, message):
     with pytest.raises(InputError, match=message):
         closest_pairs(vectors, k)
 
 
 @pytest.mark.reference
-def test_closest_pairs_are_paraphrase_mining_of_sentence_transformers():
+def test_closest_pairs_equal_paraphrase_mining_of_sentence_transformers():
     from sentence_transformers.util.retrieval import paraphrase_mining_embeddings
 
     vectors = normal(1500, 24)
@@ -296,11 +297,11 @@ def test_the_command_as_json(tiny, corpus, tmp_path, capsys):
     for result in content["results"]:
         expected = expected_hits(tiny, result["query"], 2)
         assert [(hit["index"], hit["text"]) for hit in result["hits"]] == [(i, CORPUS[i]) for _, i in expected]
-        # vectors of other batches differ in the last digits
+        # in other batches the last digits of a vector differ
         np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [s for s, _ in expected], atol=1e-6)
 
 
-def test_more_than_the_corpus_holds_is_all_of_it(tiny, corpus, capsys):
+def test_a_top_beyond_the_corpus_shows_all_of_it(tiny, corpus, capsys):
     main([str(corpus), "--model", str(tiny), "--query", "a dog", "--top", "9"])
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 + len(CORPUS)
@@ -334,7 +335,7 @@ def test_an_index_gives_the_same_results_and_encodes_the_corpus_once(tiny, corpu
         (["--query", "a dog", "--index", "i.npy"], r"--index i.npy: the name must end in \.safetensors"),
     ],
 )
-def test_what_the_command_cannot_use_is_an_error(tiny, corpus, arguments, message):
+def test_invalid_arguments_are_errors(tiny, corpus, arguments, message):
     with pytest.raises(InputError, match=message):
         main([str(corpus), "--model", str(tiny), *arguments])
 
@@ -357,7 +358,7 @@ def test_a_corpus_that_cannot_be_read_is_an_error(tiny, tmp_path, name, content,
 
 @pytest.mark.weights
 def test_the_red_planet(minilm, tmp_path, capsys):
-    """Sentence-transformers' own numbers for these sentences, as it prints them, to four digits."""
+    """The scores that sentence-transformers prints for these sentences, to four digits."""
     sentences = [
         "Venus is often called Earth's twin because of its similar size and proximity.",
         "Mars, known for its reddish appearance, is often referred to as the Red Planet.",

@@ -1,4 +1,4 @@
-"""Each source gives the bytes of its files or a FetchError, whatever servers, archives and pip do."""
+"""Each source yields the bytes of its files or raises FetchError, whatever servers, archives and pip do."""
 
 import errno
 import hashlib
@@ -28,7 +28,7 @@ from tests.servers import cut, cut_chunked, serve
 CONTENT = {"model.bin": bytes(range(256)) * 8, "sub/config.json": b'{"a": 1}\n'}
 FILES = tuple(AssetFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in CONTENT.items())
 MODEL = FILES[0]
-# what an attacker, or a careless packager, may put into an archive beside the files
+# what an attacker, or a careless packager, may add to an archive
 STRAY = {"../evil.txt": b"evil", "inside/../../evil.txt": b"evil", "/evil.txt": b"evil", "inside/setup.py": b"evil"}
 
 
@@ -55,7 +55,7 @@ GOOD = {f"inside/{name}": data for name, data in CONTENT.items()}
 
 
 def wheel(folder: Path, entries: dict[str, bytes], name: str = "tiny_weights", version: str = "1.0") -> Path:
-    """The smallest wheel that pip takes for one."""
+    """The smallest wheel that pip accepts."""
     about = f"{name}-{version}.dist-info"
     entries = entries | {
         f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode(),
@@ -69,7 +69,7 @@ def wheel(folder: Path, entries: dict[str, bytes], name: str = "tiny_weights", v
 
 
 def save(source: Files, folder: Path) -> None:
-    """Copy every file to disk as a fetch does."""
+    """Copy every file to disk, as ``fetch`` does."""
     for file, stream in source:
         sources.write_verified(stream, folder / file.name, file, LiveLine())
 
@@ -86,7 +86,7 @@ def line() -> LiveLine:
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch) -> Path:
-    """Where temporary files go: the sources must leave it empty. No proxy, pip asks no server and reads no settings."""
+    """The folder of temporary files, which sources must leave empty. Disables proxies and pip's index and config."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -127,16 +127,16 @@ def test_one_wrong_byte_is_refused_with_both_hashes(tmp_path):
     with pytest.raises(FetchError) as error:
         copy(wrong, tmp_path / "model.bin", MODEL)
     assert str(error.value) == (
-        f"model.bin has sha256 {hashlib.sha256(wrong).hexdigest()}, not {MODEL.sha256} as the manifest says "
-        "(2,048 bytes came)"
+        f"model.bin has sha256 {hashlib.sha256(wrong).hexdigest()}, not {MODEL.sha256} as in the manifest "
+        "(2,048 bytes received)"
     )
 
 
 @pytest.mark.parametrize(("data", "came"), [(b"", "0"), (CONTENT["model.bin"][:1500], "1,500"), (b"x" * 2049, "2,049")])
-def test_a_wrong_length_is_told_as_such(data, came, tmp_path):
+def test_a_wrong_length_is_reported_as_such(data, came, tmp_path):
     with pytest.raises(FetchError) as error:
         copy(data, tmp_path / "model.bin", MODEL)
-    assert str(error.value) == f"model.bin came with {came} bytes, not 2,048 as the manifest says"
+    assert str(error.value) == f"model.bin has {came} bytes, not 2,048 as in the manifest"
 
 
 def test_a_file_may_have_no_published_length(tmp_path):
@@ -146,7 +146,7 @@ def test_a_file_may_have_no_published_length(tmp_path):
         copy(b"ab", tmp_path / "a.txt", file)
 
 
-def test_md5_decides_only_where_there_is_no_sha256(tmp_path):
+def test_md5_decides_only_without_a_sha256(tmp_path):
     md5 = hashlib.md5(b"a").hexdigest()
     copy(b"a", tmp_path / "a.txt", AssetFile("a.txt", 1, md5=md5))
     with pytest.raises(FetchError, match=rf"^a\.txt has md5 {hashlib.md5(b'b').hexdigest()}, not {md5}"):
@@ -161,7 +161,7 @@ class FullDisk(io.BytesIO):
 
 
 def test_a_full_disk_is_not_the_fault_of_the_source(tmp_path, monkeypatch):
-    """A ``FetchError`` would send us to the next source, for nothing."""
+    """A ``FetchError`` would try the next source, which cannot help."""
     monkeypatch.setattr(sources, "open", lambda *_: FullDisk(), raising=False)
     with pytest.raises(OSError, match="No space left"):
         copy(CONTENT["model.bin"], tmp_path / "model.bin", MODEL)
@@ -181,11 +181,11 @@ def test_a_stream_that_breaks_is_the_fault_of_the_source(error, tmp_path):
         def read(self, size: int | None = -1) -> bytes:
             raise error
 
-    with pytest.raises(FetchError, match=r"^model\.bin broke off: "):
+    with pytest.raises(FetchError, match=r"^model\.bin could not be read to its end: "):
         sources.write_verified(Broken(), tmp_path / "model.bin", MODEL, LiveLine())
 
 
-def test_progress_names_the_file_and_what_is_still_to_come(tmp_path, monkeypatch):
+def test_progress_names_the_file_and_both_sizes(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "CHUNK", 1_500_000)
     data = bytes(2_000_000)
     shown = []
@@ -208,7 +208,7 @@ def hub(site_address: str, monkeypatch: pytest.MonkeyPatch) -> dict:
 def test_the_hub_is_asked_for_each_file_at_its_revision(line, monkeypatch):
     pages = {f"/mirror/someone/tiny/resolve/abc123/{name}": data for name, data in CONTENT.items()}
     with serve(pages) as site:
-        source = hub(f"{site.address}/mirror/", monkeypatch)  # people end an address in a slash or not
+        source = hub(f"{site.address}/mirror/", monkeypatch)  # with or without a slash at the end
         assert collect(sources.from_hub(FILES, source, line)) == CONTENT
     assert site.asked == list(pages)
 
@@ -231,13 +231,13 @@ def test_without_a_mirror_the_hub_itself_is_asked_over_https(endpoint, line, mon
     assert asked == ["https://huggingface.co/someone/tiny/resolve/abc123/model.bin"]
 
 
-def test_a_plain_address_gives_its_one_file(line):
+def test_a_url_yields_its_one_file(line):
     with serve({"/some/where.tsv": b"content"}) as site:
         source = {"url": f"{site.address}/some/where.tsv"}
         assert collect(sources.from_url((MODEL,), source, line)) == {"model.bin": b"content"}
 
 
-def test_a_page_that_is_not_there_is_named_with_the_servers_answer(line):
+def test_a_missing_page_is_named_with_the_servers_answer(line):
     with serve({}) as site, pytest.raises(FetchError) as error:
         collect(sources.from_url((MODEL,), {"url": f"{site.address}/gone"}, line))
     assert str(error.value) == f"{site.address}/gone: HTTP Error 404: Not Found"
@@ -250,7 +250,7 @@ def test_a_server_that_is_gone(line):
         collect(sources.from_url((MODEL,), {"url": f"{address}/a"}, line))
 
 
-def test_a_server_that_says_nothing(line, monkeypatch):
+def test_a_server_that_never_answers(line, monkeypatch):
     monkeypatch.setattr(sources, "TIMEOUT", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -259,7 +259,7 @@ def test_a_server_that_says_nothing(line, monkeypatch):
 
 
 @pytest.mark.parametrize("address", ["nowhere", "", "http://", "http://[", "http://a b/", "gopher://127.0.0.1/"])
-def test_an_address_that_is_none(address, line):
+def test_an_invalid_url(address, line):
     with pytest.raises(FetchError):
         collect(sources.from_url((MODEL,), {"url": address}, line))
 
@@ -267,12 +267,12 @@ def test_an_address_that_is_none(address, line):
 @pytest.mark.parametrize(
     ("breaking", "message"),
     [
-        (lambda data: cut(data, 1000), r"^model\.bin came with 1,000 bytes, not 2,048"),
-        (cut_chunked, r"^model\.bin broke off: IncompleteRead"),
+        (lambda data: cut(data, 1000), r"^model\.bin has 1,000 bytes, not 2,048"),
+        (cut_chunked, r"^model\.bin could not be read to its end: IncompleteRead"),
     ],
     ids=["length promised", "chunked"],
 )
-def test_a_connection_that_breaks_off_is_noticed(breaking, message, line, tmp_path):
+def test_an_interrupted_connection_is_noticed(breaking, message, line, tmp_path):
     with serve({"/a": breaking(CONTENT["model.bin"])}) as site, pytest.raises(FetchError, match=message):
         save(sources.from_url((MODEL,), {"url": f"{site.address}/a"}, line), tmp_path)
 
@@ -288,7 +288,10 @@ def test_a_server_that_stops_in_the_middle(line, tmp_path, monkeypatch):
         handler.wfile.flush()
         time.sleep(0.5)
 
-    with serve({"/a": stall}) as site, pytest.raises(FetchError, match=r"^model\.bin broke off: timed out"):
+    with (
+        serve({"/a": stall}) as site,
+        pytest.raises(FetchError, match=r"^model\.bin could not be read to its end: timed out"),
+    ):
         save(sources.from_url((MODEL,), {"url": f"{site.address}/a"}, line), tmp_path)
 
 
@@ -305,7 +308,7 @@ archives = pytest.mark.parametrize("ending", PACKERS)
 
 
 @archives
-def test_an_archive_gives_only_the_files_of_the_manifest(ending, tmp_path, temporary):
+def test_an_archive_yields_only_the_files_in_the_manifest(ending, tmp_path, temporary):
     assert from_archive(PACKERS[ending](STRAY | GOOD), ending) == CONTENT
     assert list(temporary.iterdir()) == []
     assert not list(tmp_path.rglob("evil*"))
@@ -324,7 +327,7 @@ def test_a_folder_in_place_of_a_file(temporary):
         folder = tarfile.TarInfo("inside/model.bin")
         folder.type = tarfile.DIRTYPE
         archive.addfile(folder)
-    with pytest.raises(FetchError, match=r"archive\.tar\.gz: model\.bin is not a file"):
+    with pytest.raises(FetchError, match=r"archive\.tar\.gz: inside/model\.bin is not a file"):
         from_archive(buffer.getvalue(), ".tar.gz")
     assert list(temporary.iterdir()) == []
 
@@ -336,7 +339,7 @@ def test_a_page_in_place_of_an_archive(ending):
 
 
 def damaged(body: bytes) -> list[bytes]:
-    """The archive cut short at many places, and with a wrong byte at each place of its head and its tail."""
+    """The archive truncated at many lengths, and with each byte of its head and tail flipped."""
     places = [*range(60), *range(len(body) - 160, len(body))]
     cuts = [body[:length] for length in range(0, len(body), 80)]
     return cuts + [body[:i] + bytes([body[i] ^ 0xFF]) + body[i + 1 :] for i in places]
@@ -344,7 +347,7 @@ def damaged(body: bytes) -> list[bytes]:
 
 @archives
 def test_a_damaged_archive_is_a_fetch_error_or_harmless(ending, tmp_path, monkeypatch):
-    """Damage shows as many kinds of exception; whichever it is, the next source must get its turn."""
+    """Damage raises many kinds of exception; after any of them the next source must be tried."""
     body = b""
 
     @contextmanager
@@ -352,7 +355,7 @@ def test_a_damaged_archive_is_a_fetch_error_or_harmless(ending, tmp_path, monkey
         yield io.BytesIO(body)
 
     monkeypatch.setattr(sources, "connect", local)
-    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))  # one for all
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda prefix: nullcontext(str(tmp_path)))  # one folder for all
     source = {"archive": f"http://127.0.0.1/archive{ending}", "inside": "inside"}
     variants, refused = damaged(PACKERS[ending](GOOD | {"naïve.txt": b""})), 0
     for body in variants:  # noqa: B007 (``local`` serves it)
@@ -395,7 +398,7 @@ with_pip = pytest.mark.skipif(find_spec("pip") is None, reason="this environment
 
 
 def stub_pip(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``python -m pip`` run ``code``."""
+    """Make ``python -m pip`` run ``code``."""
     folder.mkdir()
     (folder / "pip.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(folder))
@@ -411,7 +414,7 @@ def test_a_wheel_is_downloaded_and_read_but_not_installed(line, tmp_path, tempor
 
 
 @with_pip
-def test_a_wheel_that_is_not_to_be_had_gives_pips_reason(line, tmp_path, temporary):
+def test_a_wheel_that_is_unavailable_gives_pips_reason(line, tmp_path, temporary):
     wheel(tmp_path / "wheels", {}, version="2.0")
     with pytest.raises(FetchError, match=r"^pip could not download it: ERROR: .*tiny-weights==1\.0"):
         collect(sources.from_wheel(FILES, WHEEL, line))
@@ -446,8 +449,8 @@ def test_a_wheel_without_the_files_is_a_fetch_error(body, line, tmp_path, tempor
     assert list(temporary.iterdir()) == []
 
 
-def test_pip_is_stopped_with_us_and_shows_progress_until_then(line, tmp_path, temporary, monkeypatch):
-    """pip keeps a download in its TMPDIR until it is whole; what lies there is our progress."""
+def test_an_interrupt_kills_pip_and_until_then_progress_is_shown(line, tmp_path, temporary, monkeypatch):
+    """pip downloads to its TMPDIR; the size of that folder is our progress."""
     shown, pips = [], []
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0)
@@ -470,14 +473,14 @@ time.sleep(60)
             collect(sources.from_wheel(FILES, WHEEL, line))
     with pips[0] as pip:
         pip.settimeout(30)
-        assert pip.recv(1) == b""  # the process that held the other end is gone
+        assert pip.recv(1) == b""  # the process at the other end has exited
     assert all(text.startswith("  tiny-weights==1.0: ") for text in shown)
     assert shown[-1].endswith(" of 3.0 MB")
     assert list(temporary.iterdir()) == []
 
 
-def test_this_interpreters_own_pip_is_asked(line, tmp_path, monkeypatch):
-    """Neither another Python's pip nor the code of what is downloaded: no setup.py may run."""
+def test_this_interpreters_own_pip_is_used(line, tmp_path, monkeypatch):
+    """Not another Python's pip; and no setup.py of a downloaded package may run."""
     seen = tmp_path / "seen.json"
     tell = f"import json; json.dump([sys.prefix, *sys.argv[1:]], open({str(seen)!r}, 'w'))"
     stub_pip(tmp_path / "stub", SAVE.format(zipped({})) + "\n" + tell, monkeypatch)
@@ -507,7 +510,7 @@ def test_files_and_folders_may_vanish_while_they_are_measured(tmp_path, monkeypa
     getsize: Callable = os.path.getsize
 
     def vanish(path: str) -> int:
-        """Asked for the first file, everything else goes."""
+        """On the first call, delete everything else."""
         for name in {"a", "b"} - {Path(path).name}:
             (tmp_path / name).unlink(missing_ok=True)
         (tmp_path / "sub" / "c").unlink(missing_ok=True)

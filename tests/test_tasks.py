@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from minisbert.core import InputError
-from minisbert.core.data import ScoredPair
-from minisbert.core.heads import freeze
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tuning import freeze
 from minisbert.objectives.corpora import LabelledPair
 from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.objectives.objective import Task, binary_scores, cosine_scores, pair_scores, vector_scores
 from minisbert.objectives.registry import make_task
+from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run.options import parse
 from tests import toys
 

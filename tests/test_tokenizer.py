@@ -17,7 +17,8 @@ from tokenizers import BertWordPieceTokenizer
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError
-from minisbert.core.tokenizer import Tokenizer, longest_first
+from minisbert.core.tokenizer import longest_first
+from minisbert.models.tokenizer import Tokenizer
 
 # letters alone, at a word's start and inside it (##); "e" only at the start, so a word that goes on with it is unknown
 PIECES = """

@@ -19,11 +19,12 @@ from torch.nn.functional import cosine_similarity, mse_loss
 
 from minisbert.core import InputError, bert
 from minisbert.core import losses as loss_functions
-from minisbert.core.data import read_scored_pairs
-from minisbert.core.loop import SCHEDULES, constant_schedule, cosine_schedule, linear_schedule
+from minisbert.core.loop import linear_schedule
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import objective as tasks
+from minisbert.objectives.schedules import SCHEDULES, constant_schedule, cosine_schedule
+from minisbert.objectives.scored_pairs import read_scored_pairs
 from minisbert.run.distributed import Team
 from minisbert.run.options import parse
 from minisbert.run.training import main, parts

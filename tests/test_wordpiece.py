@@ -7,9 +7,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
 from minisbert.core import read_json
-from minisbert.core.data import SPLITS, read_scored_pairs
-from minisbert.core.tokenizer import Tokenizer
-from minisbert.core.wordpiece import split_words, token_ids, word_pieces
+from minisbert.core.tokenizer import split_words, token_ids, word_pieces
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.objectives.scored_pairs import SPLITS, read_scored_pairs
 from tests.parity import ROOT
 from tests.reference.texts import SENTENCES, TEXTS
 

@@ -1,7 +1,7 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
-Read from top to bottom: the configuration, the three formulas (``gelu``, ``layer_norm``,
-``attention``) as plain functions, then the modules that give the formulas their weights.
+First the configuration, then the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the
+modules that give the formulas their weights.
 
 Dimension legend, used in every file of the project:
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 class BertConfig:
     """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``.
 
-    Raises ``ValueError`` where the values do not describe a BERT that this file can compute.
+    Raises ``ValueError`` for values that do not describe an encoder that this chapter can compute.
     """
 
     vocab_size: int  # V
@@ -31,33 +31,29 @@ class BertConfig:
     intermediate_size: int  # F
     max_position_embeddings: int  # rows of the position table
     type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second; DistilBERT has none
-    position_offset: int = 0  # row of the first token: RoBERTa starts behind its padding index
+    position_offset: int = 0  # row of the first token: RoBERTa starts after its padding index
     layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
     hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
     attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
     hidden_act: str = "gelu"  # the exact GELU; no other is accepted
     position_embedding_type: str = "absolute"  # learned, one vector per position
-    initializer_range: float = 0.02  # standard deviation of freshly made weights (BERT, A.2)
+    initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
     pad_token_id: int = 0
-    model_type: str = "bert"  # the family of ``dialects.py`` whose names a saved checkpoint bears
+    model_type: str = "bert"  # the ``Family`` whose names a saved checkpoint uses
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-        for name in (*sizes, "max_position_embeddings", "type_vocab_size", "position_offset"):
+        for name in (name for name, kind in self.__annotations__.items() if kind is int and name != "pad_token_id"):
             value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
-                f"hidden_size {self.hidden_size} cannot be shared out to {self.num_attention_heads} "
-                "attention heads: it must be a multiple of num_attention_heads"
+                f"hidden_size {self.hidden_size} cannot be divided among {self.num_attention_heads} attention "
+                "heads: it must be a multiple of num_attention_heads"
             )
-        if self.hidden_act != "gelu":
-            raise ValueError(f"hidden_act {self.hidden_act!r} is not supported: only 'gelu' (the exact one) is")
-        if self.position_embedding_type != "absolute":
-            raise ValueError(
-                f"position_embedding_type {self.position_embedding_type!r} is not supported: only 'absolute' is"
-            )
+        for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+            if getattr(self, name) != supported:
+                raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")
         if self.layer_norm_eps <= 0:
             raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps!r}")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
@@ -68,15 +64,12 @@ class BertConfig:
 
     @property
     def positions(self) -> int:
-        """The most tokens that one text can have."""
+        """The largest number of tokens that one text can have."""
         return self.max_position_embeddings - self.position_offset
 
 
-# ---------------------------------------------------------------------------------------- formulas
-
-
 def gelu(x: Tensor) -> Tensor:
-    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, eq. 1).
+    """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, section 2).
 
     Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``.
     The tanh approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
@@ -85,7 +78,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """Every token's vector shifted to mean 0, scaled to variance 1, then stretched by ``weight`` and moved by ``bias``.
+    """Every token's vector shifted to mean 0 and scaled to variance 1, then times ``weight`` plus ``bias``.
 
     x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
     ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
@@ -93,7 +86,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
     variance = centred.pow(2).mean(dim=-1, keepdim=True)  # (..., 1)
-    # subtle: divide by D, not D - 1, and eps stands inside the root
+    # subtle: divide by D, not D - 1, and eps is inside the root
     return centred * torch.rsqrt(variance + eps) * weight + bias  # (..., D)
 
 
@@ -115,9 +108,6 @@ def attention(
     return weights @ value, probabilities  # (B, H, T, K), (B, H, T, S)
 
 
-# ----------------------------------------------------------------------------------------- modules
-
-
 class LayerNorm(nn.Module):
     """``layer_norm`` with a learned weight (BERT's gamma) and bias (beta), each (D,)."""
 
@@ -132,7 +122,7 @@ class LayerNorm(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Sum of what the token is, where it stands and which sentence it belongs to (BERT, figure 2)."""
+    """What the token is, plus its position, plus the sentence it belongs to (BERT, figure 2)."""
 
     def __init__(self, config: BertConfig):
         super().__init__()
@@ -153,17 +143,21 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: H heads of width K look at the sentence side by side."""
+    """Multi-head attention: H heads of width K look at the sentence side by side.
 
-    def __init__(self, config: BertConfig):
+    Raises ``ValueError`` unless the width is a multiple of the number of heads.
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        width = config.hidden_size
-        self.heads = config.num_attention_heads
+        if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
+            raise ValueError(f"a width of {width} cannot be divided among {heads!r} attention heads")
+        self.heads = heads
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)
         self.value = nn.Linear(width, width)
         self.output = nn.Linear(width, width)
-        self.dropout = config.attention_probs_dropout_prob
+        self.dropout = dropout
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, H, T, K): head h takes columns h * K to (h + 1) * K."""
@@ -197,13 +191,12 @@ class Layer(nn.Module):
 
     def __init__(self, config: BertConfig):
         super().__init__()
-        self.attention = Attention(config)
+        self.attention = Attention(config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob)
         self.attention_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        # DistilBERT drops nothing between attention and the sum
-        self.attention_dropout = nn.Identity() if config.model_type == "distilbert" else self.dropout
+        self.attention_dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
@@ -237,20 +230,22 @@ class Bert(nn.Module):
     ) -> Tensor:
         """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B, T, D).
 
-        ``mask=None`` says every token is real, ``token_types=None`` that all are of the first sentence.
-        A dict given as ``trace`` is filled with every intermediate result under its name: ``embeddings``,
+        ``mask=None`` says that every token is real, ``token_types=None`` that all are of the first sentence.
+        A dict given as ``trace`` is filled with every intermediate result by name: ``embeddings``,
         ``layers.0.attention`` (probabilities, (B, H, T, T)), ``layers.0`` (output), and so on.
 
         Raises ``ValueError`` for ids that are not (B, T) or not in the vocabulary, for more tokens than there
-        are positions, and for a mask of another shape, of floats, or with a row without a single real token.
+        are positions, and for a mask of another shape, of floats, or with a row without a real token.
         """
         self._check(ids, mask, token_types)
         attention_mask = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, T)
-        trace = {} if trace is None else trace
-        x = trace["embeddings"] = self.embeddings(ids, token_types)  # (B, T, D)
+        x = self.embeddings(ids, token_types)  # (B, T, D)
+        if trace is not None:
+            trace["embeddings"] = x
         for i, layer in enumerate(self.layers):
-            x, trace[f"layers.{i}.attention"] = layer(x, attention_mask)
-            trace[f"layers.{i}"] = x  # (B, T, D)
+            x, probabilities = layer(x, attention_mask)  # (B, T, D), (B, H, T, T)
+            if trace is not None:
+                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
         return x
 
     def hidden_states(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> list[Tensor]:
@@ -266,27 +261,22 @@ class Bert(nn.Module):
         return torch.tanh(self.pooler(hidden[:, 0]))  # (B, D)
 
     def _check(self, ids: Tensor, mask: Tensor | None, token_types: Tensor | None) -> None:
+        tokens, words, types = self.config.positions, self.config.vocab_size, self.config.type_vocab_size
         if ids.ndim != 2 or 0 in ids.shape:
             raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
-        if ids.shape[1] > self.config.positions:
-            raise ValueError(
-                f"{ids.shape[1]} tokens, but the position table has {self.config.positions}: "
-                "cut the text before it comes here (the tokenizer does)"
-            )
-        if ids.min() < 0 or ids.max() >= self.config.vocab_size:
-            raise ValueError(
-                f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to "
-                f"{self.config.vocab_size - 1}: do tokenizer and weights belong together?"
-            )
+        if ids.shape[1] > tokens:
+            raise ValueError(f"{ids.shape[1]} tokens, but the position table has {tokens}: let the tokenizer cut them")
+        if ids.min() < 0 or ids.max() >= words:
+            found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
+            raise ValueError(f"{found}: do tokenizer and weights belong together?")
         for name, other in (("mask", mask), ("token_types", token_types)):
             if other is not None and other.shape != ids.shape:
                 raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
-        types = self.config.type_vocab_size
         if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
             raise ValueError(f"token_types run up to {token_types.max().item()}, this model has {types or 'no'} types")
-        if mask is not None:
-            if mask.is_floating_point():
-                raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
-            if not mask.bool().any(dim=1).all():
-                row = int((~mask.bool().any(dim=1)).nonzero()[0])
-                raise ValueError(f"row {row} of the mask has no real token: its attention would be 0/0")
+        if mask is not None and mask.is_floating_point():
+            raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
+        if mask is not None and not (real := mask.bool().any(dim=1)).all():
+            raise ValueError(
+                f"row {int(real.int().argmin())} of the mask has no real token: its attention would be 0/0"
+            )

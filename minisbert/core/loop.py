@@ -1,13 +1,28 @@
-"""AdamW written out: the step as a formula, and an optimizer that takes it for every parameter.
+"""The training loop: a schedule for the learning rate, AdamW, and ``fit``, which steps through batches.
 
-``train.py`` uses torch's own, which takes the same steps for many tensors at once.
+optimizer = adamw(list(encoder.parameters()), lr=2e-5)
+for step in fit(encoder, loss, batches, optimizer, lambda step: linear_schedule(step, 18, 180)):
+    print(step.number, step.loss)
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+from . import InputError
+
+
+def linear_schedule(step: int, warmup: int, total: int) -> float:
+    """The share of the full learning rate at a step, counted from 0: up linearly over ``warmup``, then down to 0.
+
+    With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0 (BERT, A.2).
+    """
+    if step < warmup:
+        return step / warmup
+    return max(0.0, (total - step) / max(1, total - warmup))
 
 
 def adamw_step(
@@ -32,16 +47,14 @@ def adamw_step(
     # subtle: both began at 0 and are too small by this share, most of all in the first steps
     unbiased_mean = mean / (1 - betas[0] ** step)
     unbiased_square = square / (1 - betas[1] ** step)
-    # subtle: the decay shrinks the parameter itself; in the gradient it would be divided by the root like the rest
+    # subtle: the decay shrinks the parameter itself; in the gradient it would be divided by the root like the rest.
+    # (The paper's line 12 decays by the schedule's share alone; times lr is PyTorch's convention.)
     parameter = parameter * (1 - lr * weight_decay)
     return parameter - lr * unbiased_mean / (unbiased_square.sqrt() + eps), mean, square
 
 
 class AdamW(torch.optim.Optimizer):
-    """``adamw_step`` for every parameter that has a gradient; equal to ``torch.optim.AdamW``.
-
-    ``parameters`` as any optimizer of torch's takes them: a list, or groups with settings of their own.
-    """
+    """``adamw_step`` for every parameter that has a gradient; equal to ``torch.optim.AdamW``."""
 
     def __init__(self, parameters: Iterable[nn.Parameter] | Iterable[dict], lr: float, weight_decay: float = 0.01):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
@@ -50,9 +63,7 @@ class AdamW(torch.optim.Optimizer):
     def step(self, closure: None = None) -> None:
         """Change every parameter in place by one step."""
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
+            for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
                 state = self.state[parameter]
                 taken = state.get("step", 0) + 1
                 mean, square = (state.get(key, torch.zeros_like(parameter)) for key in ("mean", "square"))
@@ -63,31 +74,60 @@ class AdamW(torch.optim.Optimizer):
                 parameter.copy_(new)
 
 
-def linear_schedule(step: int, warmup: int, total: int) -> float:
-    """The share of the full learning rate at a step, counted from 0: up in a line over ``warmup``, then down to 0.
+def adamw(parameters: list, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+    """The same steps by PyTorch's own optimizer, all parameters in one kernel: betas .9 and .999, eps 1e-8."""
+    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
 
-    With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0 (BERT, A.2).
+
+class Diverged(InputError):
+    """The loss, or its gradient, is not a finite number."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one step of ``fit`` did."""
+
+    number: int  # counted from 1
+    batch: Sequence
+    loss: float
+    share: float  # of the full learning rate
+
+
+def whole(batch: Sequence) -> list[Sequence]:
+    """A batch in one part."""
+    return [batch]
+
+
+def fit(
+    model: nn.Module,
+    loss: Callable[[nn.Module, Sequence], Tensor],
+    batches: Iterable[Sequence],
+    optimizer: torch.optim.Optimizer,
+    schedule: Callable[[int], float],
+    start: int = 0,
+    clip: float = math.inf,
+    micro_batches: Callable[[Sequence], Sequence[Sequence]] = whole,
+) -> Iterator[Step]:
+    """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops between two.
+
+    ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the share of each parameter group's learning
+    rate, ``start`` the steps made before, ``clip`` the largest gradient norm. ``micro_batches`` cuts a batch into parts
+    whose gradients are added up; that is exact if a batch's loss is the mean of its rows' losses. Dropout is on if the
+    model is in train mode. Raises ``Diverged`` instead of making a step from a loss or gradient that is not finite.
     """
-    if step < warmup:
-        return step / warmup
-    return max(0.0, (total - step) / max(1, total - warmup))
-
-
-def cosine_schedule(step: int, warmup: int, total: int) -> float:
-    """The same warm-up, then down to 0 along half a cosine (Loshchilov & Hutter 2017): half-way down it is .5."""
-    if step < warmup:
-        return step / warmup
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, total - warmup))))
-
-
-def constant_schedule(step: int, warmup: int, total: int) -> float:
-    """The same warm-up, then 1."""
-    return min(1.0, step / warmup) if warmup else 1.0
-
-
-SCHEDULES = {"linear": linear_schedule, "cosine": cosine_schedule, "constant": constant_schedule}
-
-
-def adamw(parameters: list, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2), betas .9 and .999, eps 1e-8."""
-    return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)  # fused: all in one kernel
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, batch in enumerate(batches, start=start):
+        share = schedule(number)
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * share
+        optimizer.zero_grad()
+        total = 0.0
+        for part in micro_batches(batch):
+            part_loss = loss(model, part) * (len(part) / len(batch))
+            part_loss.backward()
+            total += part_loss.item()
+        norm = nn.utils.clip_grad_norm_(parameters, clip)
+        if not (math.isfinite(total) and norm.isfinite()):
+            raise Diverged(f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}: the step is not made")
+        optimizer.step()
+        yield Step(number + 1, batch, total, share)

@@ -1,50 +1,34 @@
 """Losses: pure functions, tensors in, a scalar out, each the mean over its batch unless it says otherwise.
 
-The order is that of what a row holds: a score (``scores`` or ``logits``), a pair of vectors with a label, then rows
-whose wrong answers are the other rows of the batch. All raise ``ValueError`` for shapes that do not fit, an empty
-batch, or an argument outside its range.
+The order is that of what a row holds: a score or logits, a pair of vectors with a target, then rows whose negatives
+are the other rows of the batch. All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument
+outside its range.
 """
 
 import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+
+from .encoder import cosine, cosine_matrix
 
 
 def mse_loss(scores: Tensor, target: Tensor) -> Tensor:
     """Mean of (score - target)^2 (SBERT, section 3, regression). Both (B,): ``0.5`` for ``0.1`` gives 0.16."""
-    _check_equal(scores, target)
+    check_equal(scores, target)
     return (scores - target).pow(2).mean()
 
 
-def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    """Mean of w * (score - target)^2, w = ``weight`` where target < threshold, else 1; divided by B, not by sum w.
+def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
+    """Mean of (cos(u, v) - target)^2 over the batch (SBERT, section 3: the regression objective).
 
-    Pairs that share nothing are rare in STS-B, so the reference recipe counts targets below 1 of 5 twice. Both (B,) on
-    the 0 to 1 scale. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
+    u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
+    (0.70711 - 0.5)^2 = 0.04289.
     """
-    _check_equal(scores, target)
-    _check_positive(weight=weight)
-    if not (0 <= threshold <= 1 and ((target >= 0) & (target <= 1)).all()):
-        raise ValueError("targets and threshold must lie in 0..1: divide STS scores of 0 to 5 by 5")
-    weights = torch.ones_like(scores).masked_fill(target < threshold, weight)  # (B,)
-    return (weights * (scores - target).pow(2)).mean()
-
-
-def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so that 1 - s(z) = s(-z).
-
-    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 buys recall. Logs of a sigmoid are taken at once,
-    because s(z) rounds to 0 or 1 far out. ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives
-    (2 * 0.69315 + 2.12693) / 2 = 1.75661. As torch's ``BCEWithLogitsLoss``.
-    """
-    _check_equal(logits, target)
-    _check_positive(pos_weight=pos_weight)
-    if not ((target >= 0) & (target <= 1)).all():
-        raise ValueError("targets must lie in 0..1: they are probabilities of the positive class")
-    y = target.to(logits.dtype)
-    return -(pos_weight * y * logsigmoid(logits) + (1 - y) * logsigmoid(-logits)).mean()
+    check_rows({"u": u, "v": v}, target=target)
+    if not (target.abs() <= 1).all():  # also true of NaN
+        raise ValueError("targets of a cosine must lie in -1..1: divide STS scores of 0 to 5 by 5")
+    return mse_loss(cosine(u, v), target)
 
 
 def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -61,18 +45,6 @@ def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return (logits.logsumexp(dim=1) - chosen).mean()
 
 
-def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    """Mean of (cos(u, v) - target)^2 over the batch (SBERT, section 3: the regression objective).
-
-    u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
-    (0.70711 - 0.5)^2 = 0.04289.
-    """
-    _check_rows({"u": u, "v": v}, target=target)
-    if not (target.abs() <= 1).all():  # also true of NaN
-        raise ValueError("targets of a cosine must lie in -1..1: divide STS scores of 0 to 5 by 5")
-    return mse_loss(cosine(u, v), target)
-
-
 def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
     """Mean of (y * d^2 + (1 - y) * max(margin - d, 0)^2) / 2 with d = 1 - cos(u, v) (Hadsell et al. 2006, eq. 4).
 
@@ -80,8 +52,8 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     d Euclidean; sentence-transformers has it as here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives
     0.04289 and label 0 gives (0.5 - 0.29289)^2 / 2 = 0.02145.
     """
-    _check_rows({"u": u, "v": v}, labels=labels)
-    _check_margin(margin, "cosine")
+    check_rows({"u": u, "v": v}, labels=labels)
+    check_margin(margin, "cosine")
     if not ((labels == 0) | (labels == 1)).all():
         raise ValueError("labels must be 0 (apart) or 1 (together)")
     y = labels.to(u.dtype)
@@ -97,30 +69,13 @@ def triplet_loss(
     All (B, D); ``distance`` is "euclidean" or "cosine" (1 - cos).
     ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
     """
-    _check_rows({"anchor": anchor, "positive": positive, "negative": negative})
-    _check_margin(margin, distance)
+    check_rows({"anchor": anchor, "positive": positive, "negative": negative})
+    check_margin(margin, distance)
     if distance == "cosine":
         closer, further = 1 - cosine(anchor, positive), 1 - cosine(anchor, negative)  # (B,)
     else:
         closer, further = (torch.linalg.vector_norm(anchor - other, dim=1) for other in (positive, negative))  # (B,)
     return (closer - further + margin).clamp_min(0).mean()
-
-
-def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
-    """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT, Huang et al. 2024).
-
-    Only the order of the targets counts, as in Spearman's correlation. u and v (B, D), target (B,); one number for the
-    batch, not a mean. Equal targets set no order: 0 where all are equal. Cosines 1 and 0 for targets 0 and 1 at scale
-    1 give log(1 + e) = 1.31326.
-    """
-    _check_rows({"u": u, "v": v}, target=target)
-    _check_positive(scale=scale)
-    if not target.isfinite().all():
-        raise ValueError("targets must be finite: NaN has no place in an order")
-    cosines = cosine(u, v)
-    higher = target[:, None] > target[None, :]  # (B, B)
-    gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), above 0 where the order is wrong
-    return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
 
 
 def multiple_negatives_ranking_loss(
@@ -139,9 +94,9 @@ def multiple_negatives_ranking_loss(
     as wrong (the diagonal needs no entry). Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]],
     positives = [[1, 0], [1, 1]]``, with cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
     """
-    _check_rows({"anchors": anchors, "positives": positives})
-    _check_candidates(anchors, hard_negatives)
-    _check_positive(scale=scale)
+    check_rows({"anchors": anchors, "positives": positives})
+    check_candidates(anchors, hard_negatives)
+    check_positive(scale=scale)
     logits = scale * cosine_matrix(anchors, positives)  # (B, B)
     labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
     if duplicates is not None:
@@ -171,9 +126,9 @@ def simcse_loss(
     temperature 1 gives log(1 + 1/e) = 0.31326; with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641;
     with weight log 2 besides log(2e + 3) - 1 = 1.13258.
     """
-    _check_rows({"u": u, "v": v} if hard_negatives is None else {"u": u, "v": v, "hard_negatives": hard_negatives})
-    _check_candidates(u, hard_negatives)
-    _check_positive(temperature=temperature)
+    check_rows({"u": u, "v": v} if hard_negatives is None else {"u": u, "v": v, "hard_negatives": hard_negatives})
+    check_candidates(u, hard_negatives)
+    check_positive(temperature=temperature)
     if not math.isfinite(hard_negative_weight) or (hard_negative_weight and hard_negatives is None):
         raise ValueError(f"hard_negative_weight must be finite, 0 without hard_negatives: {hard_negative_weight}")
     logits = cosine_matrix(u, v) / temperature  # (B, B)
@@ -183,42 +138,12 @@ def simcse_loss(
     return softmax_cross_entropy_loss(logits, torch.arange(len(u), device=u.device))
 
 
-def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
-    """SimCLR, eq. 1: all 2B rows of u and v in turn pick their other view among the 2B - 1 rows that are not they.
-
-    u and v (B, D). Other than ``simcse_loss``, rows of u are wrong answers to u as well. ``u = v = [[1, 0], [0, 1]]``
-    at temperature 1 gives log(e + 2) - 1 = 0.55144.
-    """
-    _check_rows({"u": u, "v": v})
-    _check_candidates(u, None)
-    _check_positive(temperature=temperature)
-    z = torch.cat([u, v])  # (2 B, D)
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
-    return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))
-
-
-def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Cosine of the angle between matching rows: u and v (B, D) -> (B,). ``cosine([1, 0], [1, 1]) = 0.70711``."""
-    return (normalize(u) * normalize(v)).sum(dim=-1)  # (B,)
-
-
-def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
-    """Cosine of each row of u (B, D) with each row of v (N, D) -> (B, N)."""
-    return normalize(u) @ normalize(v).T
-
-
-def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
-    """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] -> [0.6, 0.8]``."""
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
-
-
-def _check_equal(scores: Tensor, target: Tensor) -> None:
+def check_equal(scores: Tensor, target: Tensor) -> None:
     if scores.shape != target.shape or scores.ndim != 1 or len(scores) == 0:  # (B, 1) with (B,) would become (B, B)
         raise ValueError(f"scores and targets must both be (B,), not {tuple(scores.shape)}, {tuple(target.shape)}")
 
 
-def _check_rows(vectors: dict[str, Tensor], **per_row: Tensor) -> None:
+def check_rows(vectors: dict[str, Tensor], **per_row: Tensor) -> None:
     first = next(iter(vectors.values())).shape
     fit = len(first) == 2 and all(x.shape == first for x in vectors.values())
     if not fit or any(x.shape != first[:1] for x in per_row.values()):
@@ -229,22 +154,22 @@ def _check_rows(vectors: dict[str, Tensor], **per_row: Tensor) -> None:
         raise ValueError("an empty batch has no loss")
 
 
-def _check_candidates(anchors: Tensor, hard_negatives: Tensor | None) -> None:
+def check_candidates(anchors: Tensor, hard_negatives: Tensor | None) -> None:
     if len(anchors) < 2 and (hard_negatives is None or hard_negatives.numel() == 0):
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
     if hard_negatives is not None and hard_negatives.shape[1:] != anchors.shape[1:]:
         raise ValueError(f"hard_negatives must be (N, {anchors.shape[1]}), not {tuple(hard_negatives.shape)}")
 
 
-def _check_positive(**numbers: float) -> None:
+def check_positive(**numbers: float) -> None:
     for name, value in numbers.items():
         if not 0 < value < math.inf:  # also true of NaN
             raise ValueError(f"{name} must be above 0 and finite, not {value}")
 
 
-def _check_margin(margin: float, distance: str) -> None:
+def check_margin(margin: float, distance: str) -> None:
     if distance not in ("euclidean", "cosine"):
         raise ValueError(f"distance must be 'euclidean' or 'cosine', not {distance!r}")
-    _check_positive(margin=margin)
+    check_positive(margin=margin)
     if distance == "cosine" and margin > 2:
         raise ValueError(f"margin {margin} can never be kept: a cosine distance lies in 0..2")

@@ -1,24 +1,19 @@
-"""Metrics by hand: how well do scores agree with what people said, and how do vectors lie in space?
+"""Metrics: how well scores agree with people's. Pearson's and Spearman's correlation, by hand.
 
-Three groups: correlations of scores, decisions against labels, the geometry of vectors. All take lists, arrays or
-tensors on the CPU, give a Python float, and raise ``ValueError`` for input for which there is no such number.
+Both take lists, arrays or tensors on the CPU, return a Python float, and raise ``ValueError`` for input for which no
+correlation is defined: fewer than 2 values, two lengths, NaN or infinity, a constant side.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-BLOCK = 256  # rows of a matrix of all pairs that stand in memory at a time
-
-# -------------------------------------------------------------------------------------- correlations
-
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson's r, the covariance over both standard deviations: x and y (N,) -> -1..1.
 
-    ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``. Raises ``ValueError`` where no correlation is defined: fewer
-    than 2 values, two lengths, NaN or infinity, or a constant side.
+    ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
-    x, y = _checked(x, y)
+    x, y = _check(x, y)
     x, y = x - x.mean(), y - y.mean()
     # each side is scaled first: values of 1e-200 must not underflow when they are squared
     x, y = x / np.abs(x).max(), y / np.abs(y).max()
@@ -29,9 +24,8 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Spearman's rho: Pearson's r of the ranks; equal values share the mean of their ranks.
 
     ``spearman([1, 2, 3], [1, 2, 400]) = 1.0``, ``spearman([1, 1, 2], [1, 2, 3]) = 0.86603``.
-    Raises ``ValueError`` as ``pearson`` does.
     """
-    x, y = _checked(x, y)
+    x, y = _check(x, y)
     return pearson(ranks(x), ranks(y))
 
 
@@ -42,7 +36,7 @@ def ranks(x: ArrayLike) -> np.ndarray:
     return (last - (count - 1) / 2.0)[group]  # subtle: the middle of a group's ranks, not its first
 
 
-def _checked(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def _check(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if x.ndim != 1 or x.shape != y.shape:
         raise ValueError(f"two lists of one length are needed, not shapes {x.shape} and {y.shape}")
@@ -54,174 +48,3 @@ def _checked(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
         if (values == values[0]).all():
             raise ValueError(f"the {name} list is constant ({values[0]:g}): its correlation is not defined")
     return x, y
-
-
-# ----------------------------------------------------------------------------------------- decisions
-
-
-def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of rows that are right. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
-    predicted, labels = _classes("predicted", predicted), _classes("labels", labels)
-    _same_shape(predicted=predicted, labels=labels)
-    return float((predicted == labels).mean())
-
-
-def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
-    """Of those called 1, how many are; of those that are 1, how many were called so; and their harmonic mean.
-
-    With TP rightly and FP wrongly called 1, FN wrongly called 0: precision TP / (TP + FP), recall TP / (TP + FN),
-    F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). Both (N,) of 0 and 1. Where nothing is called 1, precision is 0.
-    ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
-    """
-    predicted, labels = _zero_one("predicted", predicted), _zero_one("labels", labels)
-    _same_shape(predicted=predicted, labels=labels)
-    called, true = predicted.sum(), _positives(labels)
-    right = (predicted & labels).sum()
-    return float(right / max(called, 1)), float(right / true), float(2 * right / (called + true))
-
-
-def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> tuple[float, float]:
-    """The threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
-
-    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two neighbouring different scores (the threshold
-    is their middle), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
-    highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
-    by accuracy (0.85, 0.75). A threshold chosen on the rows that it is then judged by flatters: choose it on dev.
-    """
-    if metric not in ("f1", "accuracy"):
-        raise ValueError(f"metric must be 'f1' or 'accuracy', not {metric!r}")
-    scores, labels = _scores(scores), _zero_one("labels", labels)
-    _same_shape(scores=scores, labels=labels)
-    order = np.argsort(-scores, kind="stable")
-    scores, labels = scores[order], labels[order]  # from the highest score down
-    # subtle: a cut inside a group of equal scores cannot be made, so only the last row of each group may end "1"
-    last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,) of G different scores
-    called = np.append(0, last + 1)  # (G + 1,) rows called 1 by each cut; first the cut above all
-    right = np.append(0, np.cumsum(labels)[last])  # of these, how many are 1
-    if metric == "f1":
-        values = 2 * right / (called + _positives(labels))
-    else:
-        values = (right + (~labels).sum() - (called - right)) / len(labels)  # rightly 1 and rightly 0
-    above, below = scores[last[:-1]], scores[last[1:]]
-    middle = above / 2 + below / 2
-    # subtle: between two neighbouring floats there is no middle; the upper one cuts as well. All in the scores' own
-    # dtype, or a float32 score could fall on the other side of a float64 threshold
-    middle = np.where((below < middle) & (middle <= above), middle, above)
-    cuts = np.concatenate([[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]])
-    best = int(np.argmax(values))  # the first of the best
-    return float(cuts[best]), float(values[best])
-
-
-# ------------------------------------------------------------------------------------------ geometry
-
-
-def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike) -> float:
-    """Share of rows with cos(a, p) > cos(a, n). All (N, D). Equal is not right.
-
-    ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
-    """
-    a, p, n = _directions("anchor", anchor), _directions("positive", positive), _directions("negative", negative)
-    _same_shape(anchor=a, positive=p, negative=n)
-    return float(((a * p).sum(1) > (a * n).sum(1)).mean())
-
-
-def alignment(u: ArrayLike, v: ArrayLike) -> float:
-    """How near pairs lie that belong together: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4).
-
-    u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
-    ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
-    """
-    u, v = _directions("u", u), _directions("v", v)
-    _same_shape(u=u, v=v)
-    return float(((u - v) ** 2).sum(1).mean())
-
-
-def uniformity(x: ArrayLike) -> float:
-    """How evenly vectors spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of two different rows.
-
-    Wang & Isola 2020, section 4, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
-    0 where all point one way, about -4 where they spread evenly over a sphere of many dimensions.
-    ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
-    """
-    x = _directions("x", x, least=2)
-    total = 0.0
-    for start in range(0, len(x), BLOCK):
-        cosines = x[start : start + BLOCK] @ x[start:].T  # (b, N - start)
-        # -2 ||x - y||^2 = -2 (2 - 2 cos); above the diagonal each pair stands once, and no row meets itself
-        total += np.triu(np.exp(4 * cosines - 4), k=1).sum()
-    return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
-
-
-def mean_off_diagonal_cosine(x: ArrayLike) -> float:
-    """Mean cosine of two different rows: x (N, D), N >= 2. Near 0: all directions are used; near 1: a narrow cone.
-
-    The sum over all pairs is ||sum of x||^2, of which the N rows with themselves are N, on unit vectors.
-    ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
-    """
-    x = _directions("x", x, least=2)
-    total = x.sum(0)  # (D,)
-    return float((total @ total - (x * x).sum()) / (len(x) * (len(x) - 1)))
-
-
-# -------------------------------------------------------------------------------------------- checks
-
-
-def _classes(name: str, values: ArrayLike) -> np.ndarray:
-    """(N,) whole numbers, of whatever type."""
-    values = np.asarray(values)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"{name} must be a list of at least one class, not of shape {values.shape}")
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be whole numbers, not {values.dtype}")
-    bad = ~np.isfinite(values) | (values != np.floor(values))
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: classes are whole numbers, not scores")
-    return values
-
-
-def _zero_one(name: str, values: ArrayLike) -> np.ndarray:
-    """(N,) of 0 and 1 -> bool."""
-    values = _classes(name, values)
-    bad = (values != 0) & (values != 1)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: only 0 and 1 can stand here")
-    return values.astype(bool)
-
-
-def _positives(labels: np.ndarray) -> int:
-    if not labels.any():
-        raise ValueError("no label is 1: recall and F1 are not defined")
-    return int(labels.sum())
-
-
-def _scores(values: ArrayLike) -> np.ndarray:
-    """(N,) finite numbers, in their own floating dtype."""
-    values = np.asarray(values)
-    values = values if values.dtype.kind == "f" else values.astype(np.float64)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"scores must be a list of at least one number, not of shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise ValueError(f"value {int(np.argmin(np.isfinite(values)))} of scores is not a finite number")
-    return values
-
-
-def _directions(name: str, values: ArrayLike, least: int = 1) -> np.ndarray:
-    """(N, D) -> float64 rows of length 1."""
-    values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or len(values) < least or values.shape[1] == 0:
-        raise ValueError(f"{name} must be (N, D) with at least {least} rows, not {values.shape}")
-    # each row is scaled by its largest number first: 1e-200 must not underflow when it is squared
-    largest = np.abs(values).max(1, keepdims=True)  # (N, 1)
-    bad = ~np.isfinite(largest) | (largest == 0)
-    if bad.any():
-        raise ValueError(f"row {int(np.argmax(bad))} of {name} is zero or not finite: it has no direction")
-    values = values / largest
-    return values / np.sqrt((values * values).sum(1, keepdims=True))
-
-
-def _same_shape(**arrays: np.ndarray) -> None:
-    if len({array.shape for array in arrays.values()}) > 1:
-        shapes = ", ".join(str(array.shape) for array in arrays.values())
-        raise ValueError(f"{' and '.join(arrays)} must have one shape, not {shapes}")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from minisbert.core.tokenizer import Tokenizer
+from minisbert.models.tokenizer import Tokenizer
 
 CHUNK = 2**18  # characters that are tokenized at once
 ID_BYTES = array("i").itemsize  # of a token in the form in which many texts are kept

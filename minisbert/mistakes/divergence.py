@@ -17,7 +17,7 @@ PARTS = {
     "pooled": "which pooling it is, and whether it leaves out the pads",
     "vector": "what stands behind the pooling: scaling to length 1, in some models a dense layer before it",
 }
-FORWARD = ("bert.", "pooling.", "encoder.", "losses.normalize")  # mistakes elsewhere leave these numbers as they are
+FORWARD = ("bert.", "pooling.", "encoder.", "encoder.normalize")  # mistakes elsewhere leave these numbers as they are
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from minisbert.core import heads, pooling
 from minisbert.core.tokenizer import Encoded
 from minisbert.mistakes.planting import mistake
-from minisbert.models import pair_model
+from minisbert.models import pair_model, poolings
 from minisbert.models import sentence_encoder as encoder
 
 Maybe = Tensor | None
@@ -147,12 +147,12 @@ def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
     return (scores.softmax(0) * hidden).sum(1)
 
 
-@mistake(pooling, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
+@mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
 def _(hidden: Tensor, mask: Maybe, first: Tensor) -> Tensor:
     return pooling.mean_pool(first + hidden, mask)
 
 
 @mistake(encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "first-last takes the embeddings as first")
-def _(self: encoder.SentenceEncoder, ids: Tensor, mask: Maybe = None) -> Tensor:
+def _(self, ids: Tensor, mask: Maybe = None, precision: torch.dtype = torch.float32) -> Tensor:
     states = self.bert.hidden_states(ids, mask)
     return self.dense(self.pool(states[-1], mask, states[0]))

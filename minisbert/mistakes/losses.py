@@ -9,32 +9,33 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from minisbert.core import losses
+from minisbert.core import encoder, losses
 from minisbert.mistakes.planting import mistake
+from minisbert.objectives import more_losses
 
 Maybe = Tensor | None
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
-_cosine, _matrix, _entropy = losses.cosine, losses.cosine_matrix, losses.softmax_cross_entropy_loss
-_ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, losses.nt_xent_loss
-_binary, _contrastive, _cosent = losses.binary_cross_entropy_loss, losses.contrastive_loss, losses.cosent_loss
+_cosine, _matrix, _entropy = encoder.cosine, encoder.cosine_matrix, losses.softmax_cross_entropy_loss
+_ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, more_losses.nt_xent_loss
+_binary, _contrastive, _cosent = more_losses.binary_cross_entropy_loss, losses.contrastive_loss, more_losses.cosent_loss
 
 # ------------------------------------------------------------------------------------- shared pieces
 
 
-@mistake(losses, "cosine", "dot for cosine", "the vectors are not scaled to length 1 before they are multiplied")
+@mistake(encoder, "cosine", "dot for cosine", "the vectors are not scaled to length 1 before they are multiplied")
 def _(u: Tensor, v: Tensor) -> Tensor:
     return (u * v).sum(-1)
 
 
-@mistake(losses, "cosine_matrix", "dot products in the batch", "in-batch losses compare vectors of any length")
+@mistake(encoder, "cosine_matrix", "dot products in the batch", "in-batch losses compare vectors of any length")
 def _(u: Tensor, v: Tensor) -> Tensor:
     return u @ v.T
 
 
-@mistake(losses, "cosine_matrix", "cosine of one side", "only the first vectors are scaled to length 1")
+@mistake(encoder, "cosine_matrix", "cosine of one side", "only the first vectors are scaled to length 1")
 def _(u: Tensor, v: Tensor) -> Tensor:
-    return losses.normalize(u) @ v.T
+    return encoder.normalize(u) @ v.T
 
 
 # ----------------------------------------------------------------------- scores: squares and entropy
@@ -42,7 +43,7 @@ def _(u: Tensor, v: Tensor) -> Tensor:
 
 @mistake(losses, "cosine_mse_loss", "absolute error", "the difference is not squared")
 def _(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
-    return (losses.cosine(u, v) - target).abs().mean()
+    return (encoder.cosine(u, v) - target).abs().mean()
 
 
 @mistake(losses, "mse_loss", "summed, not averaged", "the loss grows with the batch")
@@ -50,28 +51,28 @@ def _(scores: Tensor, target: Tensor) -> Tensor:
     return (scores - target).pow(2).sum()
 
 
-@mistake(losses, "weighted_mse_loss", "weights on the wrong side", "targets above the threshold weigh more")
+@mistake(more_losses, "weighted_mse_loss", "weights on the wrong side", "targets above the threshold weigh more")
 def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
     return (torch.ones_like(scores).masked_fill(target >= threshold, weight) * (scores - target).pow(2)).mean()
 
 
-@mistake(losses, "weighted_mse_loss", "threshold included", "a target at the threshold weighs more too")
+@mistake(more_losses, "weighted_mse_loss", "threshold included", "a target at the threshold weighs more too")
 def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
     return (torch.ones_like(scores).masked_fill(target <= threshold, weight) * (scores - target).pow(2)).mean()
 
 
-@mistake(losses, "weighted_mse_loss", "weights averaged out", "the sum is divided by the weights' sum, not by B")
+@mistake(more_losses, "weighted_mse_loss", "weights averaged out", "the sum is divided by the weights' sum, not by B")
 def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
     weights = torch.ones_like(scores).masked_fill(target < threshold, weight)
     return (weights * (scores - target).pow(2)).sum() / weights.sum()
 
 
-@mistake(losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight lands on the other class")
+@mistake(more_losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight lands on the other class")
 def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return -(target * logsigmoid(logits) + pos_weight * (1 - target) * logsigmoid(-logits)).mean()
 
 
-@mistake(losses, "binary_cross_entropy_loss", "sigmoid twice", "the model's sigmoid is followed by the loss's own")
+@mistake(more_losses, "binary_cross_entropy_loss", "sigmoid twice", "the model's sigmoid is followed by the loss's own")
 def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return _binary(logits.sigmoid(), target, pos_weight)
 
@@ -124,19 +125,19 @@ def _distances(anchor: Tensor, positive: Tensor, negative: Tensor, distance: str
     return (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
 
 
-@mistake(losses, "cosent_loss", "order the wrong way round", "pairs that are right in order are the ones that cost")
+@mistake(more_losses, "cosent_loss", "order the wrong way round", "pairs that are right in order are the ones that cost")
 def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return _cosent(u, v, -target, scale)
 
 
-@mistake(losses, "cosent_loss", "ties count as order", "pairs with equal targets are pushed apart as well")
+@mistake(more_losses, "cosent_loss", "ties count as order", "pairs with equal targets are pushed apart as well")
 def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     cosines = _cosine(u, v)
     gaps = scale * (cosines[None, :] - cosines[:, None])
     return torch.cat([gaps.new_zeros(1), gaps[target[:, None] >= target[None, :]]]).logsumexp(0)
 
 
-@mistake(losses, "cosent_loss", "no 1 inside the log", "the loss goes below 0 where the order is right")
+@mistake(more_losses, "cosent_loss", "no 1 inside the log", "the loss goes below 0 where the order is right")
 def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return _cosent(u, v, target, scale).expm1().log()
 
@@ -214,17 +215,17 @@ def _(
     return _entropy(logits, torch.arange(len(u), device=u.device))
 
 
-@mistake(losses, "nt_xent_loss", "itself among the candidates", "each row is its own best match: cosine 1")
+@mistake(more_losses, "nt_xent_loss", "itself among the candidates", "each row is its own best match: cosine 1")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     z = torch.cat([u, v])
     return _entropy(_matrix(z, z) / temperature, torch.arange(len(z), device=z.device).roll(len(u)))
 
 
-@mistake(losses, "nt_xent_loss", "other view only", "rows of the same view are not wrong answers, as in SimCSE")
+@mistake(more_losses, "nt_xent_loss", "other view only", "rows of the same view are not wrong answers, as in SimCSE")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return (_simcse(u, v, temperature=temperature) + _simcse(v, u, temperature=temperature)) / 2
 
 
-@mistake(losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens, not sharpens")
+@mistake(more_losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens, not sharpens")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return _nt_xent(u, v, 1 / temperature)

@@ -10,15 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import data, loop, wordpiece
+from minisbert.core import data, loop, tokenizer, weights
 from minisbert.fast import search
 from minisbert.mistakes.planting import mistake
-from minisbert.models import families as dialects
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
 _names, _pad_batch, _grouped, _step = (
-    dialects.Dialect.names,
-    data.pad_batch,
+    weights.Family.names,
+    tokenizer.pad_batch,
     data.length_grouped_batches,
     loop.adamw_step,
 )
@@ -28,39 +27,39 @@ _names, _pad_batch, _grouped, _step = (
 
 def _words(text: str, accents: bool = False, capitals: bool = False, marks_alone: bool = True) -> list[str]:
     """Text to words with every choice open; the right ones are the defaults."""
-    text = "".join(f" {c} " if wordpiece.is_ideograph(c) else c for c in map(wordpiece.cleaned, text))
+    text = "".join(f" {c} " if tokenizer.is_ideograph(c) else c for c in map(tokenizer.cleaned, text))
     if not accents:
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
     text = text if capitals else "".join(c.lower() for c in text)
-    return "".join(f" {c} " if marks_alone and wordpiece.is_punctuation(c) else c for c in text).split()
+    return "".join(f" {c} " if marks_alone and tokenizer.is_punctuation(c) else c for c in text).split()
 
 
-@mistake(wordpiece, "split_words", "accents kept", "letters keep their accents, and the words have no piece")
+@mistake(tokenizer, "split_words", "accents kept", "letters keep their accents, and the words have no piece")
 def _(text: str) -> list[str]:
     return _words(text, accents=True)
 
 
-@mistake(wordpiece, "split_words", "capitals kept", "the words are not in lower case")
+@mistake(tokenizer, "split_words", "capitals kept", "the words are not in lower case")
 def _(text: str) -> list[str]:
     return _words(text, capitals=True)
 
 
-@mistake(wordpiece, "split_words", "split at spaces only", "a punctuation mark stays part of the word before it")
+@mistake(tokenizer, "split_words", "split at spaces only", "a punctuation mark stays part of the word before it")
 def _(text: str) -> list[str]:
     return _words(text, marks_alone=False)
 
 
-@mistake(wordpiece, "word_pieces", "no ## inside a word", "pieces inside a word are looked up as if they began one")
+@mistake(tokenizer, "word_pieces", "no ## inside a word", "pieces inside a word are looked up as if they began one")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, inside="")
 
 
-@mistake(wordpiece, "word_pieces", "shortest piece first", "the shortest piece that fits is taken, not the longest")
+@mistake(tokenizer, "word_pieces", "shortest piece first", "the shortest piece that fits is taken, not the longest")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, longest=False)
 
 
-@mistake(wordpiece, "word_pieces", "pieces before [UNK]", "what was found before the unknown rest stays in the list")
+@mistake(tokenizer, "word_pieces", "pieces before [UNK]", "what was found before the unknown rest stays in the list")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, whole=False)
 
@@ -78,21 +77,21 @@ def _pieces(
             return [unknown] if whole else [*pieces, unknown]
         pieces.append(prefix + word[start:end])
         start = end
-    return pieces if len(word) <= wordpiece.LONGEST_WORD else [unknown]
+    return pieces if len(word) <= tokenizer.LONGEST_WORD else [unknown]
 
 
 # --------------------------------------------------------------------------------------------- names
 
 
 @mistake(
-    dialects.Dialect, "names", "biases not in the table", "only weights have a name: no Linear, no LayerNorm is whole"
+    weights.Family, "names", "biases not in the table", "only weights have a name: no Linear, no LayerNorm is whole"
 )
-def _(self: dialects.Dialect, layers: int, pooler: bool) -> dict[str, str]:
+def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
     return {ours: theirs for ours, theirs in _names(self, layers, pooler).items() if not ours.endswith(".bias")}
 
 
-@mistake(dialects.Dialect, "names", "layers counted from 1", "the first layer is called 1, in the files it is 0")
-def _(self: dialects.Dialect, layers: int, pooler: bool) -> dict[str, str]:
+@mistake(weights.Family, "names", "layers counted from 1", "the first layer is called 1, in the files it is 0")
+def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
     names = _names(self, layers + 1, pooler)
     fixed, first = _names(self, 0, pooler), set(_names(self, 1, pooler))
     return {ours: theirs for ours, theirs in names.items() if ours in fixed or ours not in first}
@@ -101,19 +100,19 @@ def _(self: dialects.Dialect, layers: int, pooler: bool) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- batches
 
 
-@mistake(data, "pad_batch", "mask by the pad's id", "a real token that has the pad's id is hidden as well")
+@mistake(tokenizer, "pad_batch", "mask by the pad's id", "a real token that has the pad's id is hidden as well")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch(rows, pad_id)
     return ids, None if mask is None else ids != pad_id
 
 
-@mistake(data, "pad_batch", "pads in front", "the pads stand before the tokens, which moves every position")
+@mistake(tokenizer, "pad_batch", "pads in front", "the pads stand before the tokens, which moves every position")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch([row[::-1] for row in rows], pad_id)
     return ids.flip(1), None if mask is None else mask.flip(1)
 
 
-@mistake(data, "pad_batch", "mask the wrong way round", "True stands at the pads, not at the tokens")
+@mistake(tokenizer, "pad_batch", "mask the wrong way round", "True stands at the pads, not at the tokens")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch(rows, pad_id)
     return ids, None if mask is None else ~mask

@@ -55,6 +55,7 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
     places = [(vars(module), key) for module in _package() for key, value in vars(module).items() if value is original]
     tables = [table for module in _package() for table in vars(module).values() if isinstance(table, dict)]
     places += [(table, key) for table in tables for key, value in table.items() if value is original]
+    inherited = isinstance(owner, type) and attribute not in vars(owner)
     try:
         if isinstance(owner, type):
             setattr(owner, attribute, stand_in)
@@ -62,7 +63,9 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
             table[key] = stand_in
         yield
     finally:
-        if isinstance(owner, type):
+        if inherited:
+            delattr(owner, attribute)
+        elif isinstance(owner, type):
             setattr(owner, attribute, original)
         for table, key in places:
             table[key] = original

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from minisbert.core import metrics, pooling
 from minisbert.mistakes.planting import mistake
+from minisbert.objectives import more_metrics
 
 # the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
-_accuracy, _precision_recall_f1, _best_threshold = metrics.accuracy, metrics.precision_recall_f1, metrics.best_threshold
+_accuracy, _precision_recall_f1, _best_threshold = more_metrics.accuracy, more_metrics.precision_recall_f1, more_metrics.best_threshold
 
 # ------------------------------------------------------------------------------------------- pooling
 
@@ -78,43 +79,43 @@ def _(x: Any, y: Any) -> float:
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
-@mistake(metrics, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")
+@mistake(more_metrics, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")
 def _(predicted: Any, labels: Any) -> float:
     predicted, labels = np.asarray(predicted), np.asarray(labels)
     return float((predicted == labels)[labels != 0].mean())
 
 
-@mistake(metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the rightly called 0 as well")
+@mistake(more_metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the rightly called 0 as well")
 def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     precision, recall, _ = _precision_recall_f1(predicted, labels)
     return precision, recall, float((np.asarray(predicted) == np.asarray(labels)).mean())
 
 
-@mistake(metrics, "precision_recall_f1", "precision and recall swapped", "false positives are taken for missed ones")
+@mistake(more_metrics, "precision_recall_f1", "precision and recall swapped", "false positives are taken for missed ones")
 def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     precision, recall, f1 = _precision_recall_f1(predicted, labels)
     return recall, precision, f1
 
 
-@mistake(metrics, "precision_recall_f1", "F1 as a plain mean", "precision and recall are averaged arithmetically")
+@mistake(more_metrics, "precision_recall_f1", "F1 as a plain mean", "precision and recall are averaged arithmetically")
 def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     precision, recall, _ = _precision_recall_f1(predicted, labels)
     return precision, recall, (precision + recall) / 2
 
 
-@mistake(metrics, "best_threshold", "threshold inside a tie", "rows of one score are cut apart, as they stand")
+@mistake(more_metrics, "best_threshold", "threshold inside a tie", "rows of one score are cut apart, as they stand")
 def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     scores = np.asarray(scores, dtype=np.float64)
     return _best_threshold(scores - 1e-9 * np.arange(len(scores)), labels, metric)
 
 
-@mistake(metrics, "best_threshold", "threshold made for >", "the threshold is the highest score that means 0")
+@mistake(more_metrics, "best_threshold", "threshold made for >", "the threshold is the highest score that means 0")
 def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     threshold, value = _best_threshold(scores, labels, metric)
     return max((float(score) for score in scores if score < threshold), default=threshold), value
 
 
-@mistake(metrics, "best_threshold", "threshold from a grid", "only ten steps between lowest and highest are tried")
+@mistake(more_metrics, "best_threshold", "threshold from a grid", "only ten steps between lowest and highest are tried")
 def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     scores, tried = np.asarray(scores), {}
     for threshold in np.linspace(scores.min(), scores.max(), 11):
@@ -124,24 +125,24 @@ def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     return float(best), tried[best]
 
 
-@mistake(metrics, "triplet_accuracy", "equal counts as right", "a negative as near as the positive is let pass")
+@mistake(more_metrics, "triplet_accuracy", "equal counts as right", "a negative as near as the positive is let pass")
 def _(anchor: Any, positive: Any, negative: Any) -> float:
     a, p, n = _unit(anchor), _unit(positive), _unit(negative)
     return float(((a * p).sum(1) >= (a * n).sum(1)).mean())
 
 
-@mistake(metrics, "triplet_accuracy", "triplets by dot product", "a long negative wins over a near positive")
+@mistake(more_metrics, "triplet_accuracy", "triplets by dot product", "a long negative wins over a near positive")
 def _(anchor: Any, positive: Any, negative: Any) -> float:
     a, p, n = (np.asarray(x, dtype=np.float64) for x in (anchor, positive, negative))
     return float(((a * p).sum(1) > (a * n).sum(1)).mean())
 
 
-@mistake(metrics, "alignment", "alignment not squared", "the mean distance is taken, not that of its square")
+@mistake(more_metrics, "alignment", "alignment not squared", "the mean distance is taken, not that of its square")
 def _(u: Any, v: Any) -> float:
     return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())
 
 
-@mistake(metrics, "alignment", "alignment off the sphere", "vectors are compared at the length they have")
+@mistake(more_metrics, "alignment", "alignment off the sphere", "vectors are compared at the length they have")
 def _(u: Any, v: Any) -> float:
     return float(((np.asarray(u, dtype=np.float64) - np.asarray(v)) ** 2).sum(1).mean())
 
@@ -151,22 +152,22 @@ def _closeness(x: np.ndarray, t: float = 2.0) -> np.ndarray:
     return np.exp(-t * ((x[:, None] - x) ** 2).sum(-1))
 
 
-@mistake(metrics, "uniformity", "uniformity with the diagonal", "each vector meets itself, at distance 0")
+@mistake(more_metrics, "uniformity", "uniformity with the diagonal", "each vector meets itself, at distance 0")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)).mean()))
 
 
-@mistake(metrics, "uniformity", "uniformity with t = 1", "the distance is not doubled in the exponent")
+@mistake(more_metrics, "uniformity", "uniformity with t = 1", "the distance is not doubled in the exponent")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x), t=1.0)[~np.eye(len(x), dtype=bool)].mean()))
 
 
-@mistake(metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of their mean")
+@mistake(more_metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of their mean")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)))[~np.eye(len(x), dtype=bool)].mean())
 
 
-@mistake(metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine of 1 with itself counts")
+@mistake(more_metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine of 1 with itself counts")
 def _(x: Any) -> float:
     return float((_unit(x) @ _unit(x).T).mean())
 

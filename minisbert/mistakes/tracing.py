@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError
-from minisbert.core.data import pad_batch
+from minisbert.core.tokenizer import pad_batch
 from minisbert.mistakes.divergence import Row, compare, explain, first_divergence, suspects
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model

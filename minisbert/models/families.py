@@ -1,104 +1,17 @@
-"""One explicit name table per checkpoint family: what each of our tensors and settings is called in its files.
+"""The families beyond BERT: what DistilBERT and RoBERTa call our tensors and settings.
 
-A table maps our module's name to the file's; a line with ``{i}`` stands for every layer. Reading and writing
-use the same table, so a checkpoint goes through both ways without loss.
-
-    bert        BERT, MiniLM, and most sentence encoders; as ``bert.*`` with gamma and beta where it is old
-    distilbert  other names, no token types, no pooler
-    roberta     BERT's names; positions start behind the padding index, one token type
+distilbert  other names, no token types, no pooler, no dropout between attention and the sum
+roberta     BERT's names; positions start after the padding index, one token type
 """
 
-from dataclasses import dataclass, field
 from typing import Any
 
+from torch import nn
 
-@dataclass(frozen=True)
-class Dialect:
-    """The names of one family. ``linears`` and ``norms`` have a weight and a bias each, ``tables`` a weight."""
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.weights import BERT, Family, dense
 
-    model_type: str  # in config.json
-    architecture: str  # written to config.json
-    tables: dict[str, str]
-    norms: dict[str, str]
-    linears: dict[str, str]
-    pooler: dict[str, str]  # optional: in the file or not
-    prefix: str  # stands before every name in files that also hold pre-training heads
-    skipped: frozenset[str]  # in some files, of no use to an encoder
-    settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
-    constants: dict[str, Any] = field(default_factory=dict)  # our config fields that the family never states
-
-    def names(self, layers: int, pooler: bool) -> dict[str, str]:
-        """Our name -> the file's name, of every tensor of a model with so many layers."""
-        modules = self.norms | self.linears | (self.pooler if pooler else {})
-        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self.tables.items()}
-        for ours, theirs in modules.items():
-            for i in range(layers) if "{i}" in ours else [0]:
-                for part in ("weight", "bias"):
-                    names[f"{ours.format(i=i)}.{part}"] = f"{theirs.format(i=i)}.{part}"
-        return names
-
-    def canonical(self, name: str) -> str:
-        """A name as it stands in a file -> as it stands in the table: without prefix, gamma and beta renamed."""
-        name = name.removeprefix(self.prefix)
-        for old, new in ((".gamma", ".weight"), (".beta", ".bias")):  # TensorFlow's names, in BERT of 2018
-            if name.endswith(f"LayerNorm{old}"):
-                name = name.removesuffix(old) + new
-        return name
-
-    def fields(self, raw: dict) -> dict[str, Any]:
-        """The contents of ``config.json`` under our field names, the family's constants filled in."""
-        renamed = {theirs: ours for ours, theirs in self.settings.items()}
-        found = {renamed.get(key, key): value for key, value in raw.items()} | self.constants
-        if self.model_type == "roberta":
-            found["position_offset"] = found.get("pad_token_id", 1) + 1
-        return found
-
-    def raw(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The inverse: our fields as the family's ``config.json`` has them, what it never states left out."""
-        hidden = {*self.constants, "position_offset"}
-        return {self.settings.get(name, name): value for name, value in fields.items() if name not in hidden}
-
-
-def dense(module: str) -> set[str]:
-    return {f"{module}.weight", f"{module}.bias"}
-
-
-BERT = Dialect(
-    model_type="bert",
-    architecture="BertModel",
-    tables={
-        "embeddings.word": "embeddings.word_embeddings",
-        "embeddings.position": "embeddings.position_embeddings",
-        "embeddings.token_type": "embeddings.token_type_embeddings",
-    },
-    norms={
-        "embeddings.norm": "embeddings.LayerNorm",
-        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
-        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
-    },
-    linears={
-        "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
-        "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
-        "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
-        "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
-        "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
-        "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
-    },
-    pooler={"pooler": "pooler.dense"},
-    prefix="bert.",
-    skipped=frozenset(
-        # 0, 1, 2, ...: a constant that old versions saved
-        {"embeddings.position_ids"}
-        # the heads of pre-training: masked words and next sentence
-        | {"cls.predictions.bias"}
-        | dense("cls.predictions.transform.dense")
-        | dense("cls.predictions.transform.LayerNorm")
-        | dense("cls.predictions.decoder")
-        | dense("cls.seq_relationship")
-    ),
-)
-
-DISTILBERT = Dialect(
+DISTILBERT = Family(
     model_type="distilbert",
     architecture="DistilBertModel",
     tables={
@@ -135,7 +48,15 @@ DISTILBERT = Dialect(
     constants={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"},
 )
 
-ROBERTA = Dialect(
+
+class RobertaFamily(Family):
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
+        found = super().fields(raw)
+        return found | {"position_offset": found.get("pad_token_id", 1) + 1}
+
+
+ROBERTA = RobertaFamily(
     model_type="roberta",
     architecture="RobertaModel",
     tables=BERT.tables,
@@ -151,4 +72,20 @@ ROBERTA = Dialect(
     ),
 )
 
-DIALECTS = {dialect.model_type: dialect for dialect in (BERT, DISTILBERT, ROBERTA)}
+FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA)}
+
+
+def build_bert(config: BertConfig, pooler: bool) -> Bert:
+    """A new encoder of any of the families."""
+    bert = Bert(config, pooler)
+    if config.model_type == "distilbert":
+        for layer in bert.layers:
+            layer.attention_dropout = nn.Identity()
+    return bert
+
+
+def raw_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Our settings as the family's ``config.json`` has them, without what it never states."""
+    family = FAMILIES[config["model_type"]]
+    hidden = {*family.constants, "position_offset"}
+    return {family.settings.get(name, name): value for name, value in config.items() if name not in hidden}

@@ -1,7 +1,7 @@
 """Pairs of sentences to scores: an encoder and a head (``heads.py``) in one object, saved in one folder.
 
 model = PairModel(encoder, siamese(encoder.width))
-model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, once it is trained
+model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, after training
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, read_json
-from minisbert.core.data import MAX_SCORE, pad_batch
 from minisbert.core.heads import HEADS, ConcatHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded, check_texts
+from minisbert.core.tokenizer import Encoded, check_texts, pad_batch
+from minisbert.core.weights import fill
 from minisbert.fast.batching import budgeted_batches
 from minisbert.fast.fused import evaluating
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
-from minisbert.models.layout import fill
-from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder, model_folder
+from minisbert.models.folders import model_folder
+from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
+MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
+
 TASKS = ("regression", "binary", "classes")
-BLOCK = 4096  # pairs that a head gets at once
+BLOCK = 4096  # pairs that a head gets at a time
 
 
 class PairModel(nn.Module):
@@ -47,8 +49,8 @@ class PairModel(nn.Module):
         if width != needed:
             raise ValueError(f"a head for width {width} gets {needed} from this encoder")
         for parameter in self.parameters():
-            # subtle: loaded weights lie anywhere in their file, and the same numbers at another distance from a
-            # multiple of 64 bytes may be summed in another order; with memory of their own, load gives save's bits
+            # subtle: loaded weights lie anywhere in their file, and numbers at another offset from a multiple of 64
+            # bytes may be summed in another order; with memory of their own, load gives the bits that save had
             parameter.data = parameter.data.clone()
         if task not in TASKS:
             raise ValueError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
@@ -57,17 +59,26 @@ class PairModel(nn.Module):
         if task != "classes" and (outputs != 1 or self.labels):
             raise ValueError(f"{task} has one output and no labels, not {outputs} and {list(self.labels)}")
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None) -> Tensor:
-        """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for classes."""
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        precision: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """A batch, (R, T) each -> what the losses take: (B,), or logits (B, C) for classes.
+
+        ``precision`` is that of the encoder's matrix products, as in ``SentenceEncoder.hidden``.
+        """
         if self.joint:
-            outputs = self.head(self.encoder.bert(ids, mask, token_types))
+            outputs = self.head(self.encoder.hidden(ids, mask, token_types, precision))
         elif len(ids) % 2:
-            raise ValueError(f"{len(ids)} rows are not as many first as second sentences")
+            raise ValueError(f"{len(ids)} rows cannot be split into first and second sentences")
         elif isinstance(self.head, ConcatHead):
-            outputs = self.head(*self.encoder.unscaled(ids, mask).chunk(2))  # u and v, (B, D) each
+            outputs = self.head(*self.encoder.unscaled(ids, mask, precision).chunk(2))  # u and v, (B, D) each
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
-            outputs = self.head(*self.encoder.bert(ids, mask).chunk(2), *masks)
+            outputs = self.head(*self.encoder.hidden(ids, mask, None, precision).chunk(2), *masks)
         return outputs if self.task == "classes" else outputs.squeeze(-1)
 
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
@@ -80,14 +91,14 @@ class PairModel(nn.Module):
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
-        """How many tokens each pair takes in a batch of its like."""
+        """The tokens that each pair takes in a batch of pairs like it."""
         if self.joint:
             return [len(ids) for ids in encoded.ids]
         half = len(encoded) // 2
         return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
 
     def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Ids, mask and token types (R, T) of some pairs, by number, on the model's device; None as in ``Bert``."""
+        """Ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
         pad, half = self.encoder.tokenizer.pad_id, len(encoded) // 2
         chosen = rows if self.joint else [*rows, *(half + row for row in rows)]
         ids, mask = pad_batch([encoded.ids[row] for row in chosen], pad)
@@ -106,8 +117,8 @@ class PairModel(nn.Module):
     ) -> np.ndarray:
         """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for classes.
 
-        A regression is a straight line at its ends and may go a little beyond 0 and 5: it is not clamped, because
-        equal scores have no rank. Raises ``InputError`` for what does not make pairs of valid strings.
+        A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
+        Raises ``InputError`` for anything but pairs of valid strings.
         """
         compute = self._of_vectors if isinstance(self.head, ConcatHead) else self._of_batches
         with evaluating(self):
@@ -140,7 +151,7 @@ class PairModel(nn.Module):
         return outputs
 
     def readable(self, outputs: Tensor) -> Tensor:
-        """What ``forward`` gives on the scale that people read: 0 to 5, or probabilities."""
+        """The outputs of ``forward`` on the scale that people read: 0 to 5, or probabilities."""
         if self.task == "regression":
             return MAX_SCORE * outputs
         return outputs.sigmoid() if self.task == "binary" else outputs.softmax(dim=-1)
@@ -175,7 +186,7 @@ class PairModel(nn.Module):
         except (TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path}: {error}") from error
         file = folder / "head.safetensors"
-        fill(head, read_safetensors(file), file, "head.json")
+        fill(head, read_safetensors(file), file)
         try:
             return cls(encoder, head, about.get("task"), about.get("labels", ())).to(device).eval()
         except (TypeError, ValueError) as error:
@@ -183,6 +194,6 @@ class PairModel(nn.Module):
 
 
 def check_pairs(firsts: int, seconds: int) -> None:
-    """Raise ``InputError`` unless there are as many first as second sentences."""
+    """Raise ``InputError`` unless the two numbers of sentences are equal."""
     if firsts != seconds:
         raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")

@@ -1,4 +1,4 @@
-"""Texts to vectors: tokenizer, encoder, pooling and (for most models) normalising in one object.
+"""The book's sentence encoder for every day: more kinds of models, encoding at full speed, and saving.
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
@@ -7,7 +7,6 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
-from minisbert.core.losses import normalize as unit
-from minisbert.core.pooling import Dense, Pooling
-from minisbert.core.tokenizer import Tokenizer, check_texts, checked
+from minisbert.core.encoder import normalize as unit
+from minisbert.core.tokenizer import check_text, check_texts
 from minisbert.fast.batching import ID_BYTES, chunks, packed_batches, to_ids, tokenize
-from minisbert.fast.fused import FastBert, check_options, evaluating, same_as_master
+from minisbert.fast.fused import FusedBert, evaluating
 from minisbert.models.checkpoint import load_bert, save_bert
+from minisbert.models.folders import find_model, model_folder
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
-from minisbert.system.assets import assets, ensure
+from minisbert.models.poolings import Dense, Pooling
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.devices import choose_precision
-from minisbert.system.files import atomic_folder
 
-BATCH_TOKENS = 2048  # of a batch; on two cores no size is faster, and more takes more memory
+BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
 
 
-class SentenceEncoder(nn.Module):
+class SentenceEncoder(encoder.SentenceEncoder):
     """``load`` a model, ``encode`` texts, compare them by ``similarity``, ``save`` what was trained.
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
@@ -41,12 +40,8 @@ class SentenceEncoder(nn.Module):
     def __init__(
         self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool, dense: Sequence[Dense] = ()
     ):
-        super().__init__()
-        self.tokenizer = tokenizer
-        self.bert = bert
-        self.pooling = pooling
-        self.dense = nn.Sequential(*dense)  # nothing at all, in most models
-        self.normalize = normalize
+        super().__init__(tokenizer, bert, pooling, normalize)
+        self.dense = nn.Sequential(*dense)  # empty in most models
         widths = [pooling.width(bert.config.hidden_size), *(layer.linear.out_features for layer in dense)]
         for layer, width in zip(dense, widths[:-1], strict=True):
             if layer.linear.in_features != width:
@@ -60,9 +55,9 @@ class SentenceEncoder(nn.Module):
     def load(
         cls, model: str | Path, pooling: str | None = None, device: str | torch.device = "cpu"
     ) -> "SentenceEncoder":
-        """A name from the manifest (fetched where it is missing) or a folder in sentence-transformers' layout.
+        """A name from the manifest (fetched if it is missing) or a folder in sentence-transformers' layout.
 
-        ``pooling`` overrides the folder's, and is needed where it states none (a plain BERT). In eval mode.
+        ``pooling`` overrides the folder's, and is needed if that states none (a plain BERT). In eval mode.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
         folder = find_model(model)
@@ -73,25 +68,38 @@ class SentenceEncoder(nn.Module):
                 f"{folder} has no pooling config (1_Pooling/config.json): choose one, for a plain BERT mostly 'mean'"
             )
         bert = load_bert(encoder_folder)
-        pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned)
+        pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned, folder)
         tokenizer = Tokenizer.load(encoder_folder)
         return cls(tokenizer, bert, pooling_module, config.normalize, config.dense).to(device).eval()
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
-        vectors = self.unscaled(ids, mask)
+    def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``precision`` as in ``hidden``."""
+        vectors = self.unscaled(ids, mask, precision)
         return unit(vectors) if self.normalize else vectors
 
-    def unscaled(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The vectors (B, D) before they are scaled to length 1, as the heads of ``heads.py`` read them."""
-        hidden, first = self._states(ids, mask)
-        return self.dense(self.pool(hidden, mask, first))
-
-    def _states(self, ids: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """Hidden states (B, T, D), and those of the first layer (B, T, D) where the pooling asks for them."""
+    def unscaled(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
+        """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
         trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
-        hidden = self.bert(ids, mask, trace=trace)  # (B, T, D)
-        return hidden, trace and trace["layers.0"]
+        hidden = self.hidden(ids, mask, None, precision, trace)  # (B, T, D)
+        return self.dense(self.pool(hidden, mask, trace and trace["layers.0"]))
+
+    def hidden(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        precision: torch.dtype = torch.float32,
+        trace: dict[str, Tensor] | None = None,
+    ) -> Tensor:
+        """Hidden states (B, T, D) as ``Bert.forward`` gives them, its matrix products in ``precision``.
+
+        In bfloat16 only the encoder is autocast: pooling, heads and losses keep their precision, since sums over many
+        numbers belong in float32 (Micikevicius et al. 2018, section 3).
+        """
+        if precision == torch.float32:
+            return self.bert(ids, mask, token_types, trace)
+        with torch.autocast(self.device.type, precision):
+            return self.bert(ids, mask, token_types, trace).float()
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None) -> Tensor:
         """Hidden states (B, T, D), and for ``first-last`` those of the first layer (B, T, D), to vectors (B, D)."""
@@ -121,36 +129,34 @@ class SentenceEncoder(nn.Module):
         """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
 
         An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
-        and counted in ``self.truncated``. Texts of the same tokens are computed once.
+        and counted in ``self.truncated``. Texts with the same tokens are computed once.
 
-        batch_tokens  the most tokens of a batch; texts of several lengths stand in it without pads
+        batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
         progress      True for a live line with rate and time left
-        normalize     True for vectors of length 1, False for those before any scaling, None as the model has it
-        truncate_dim  keep so many columns. As in sentence-transformers they are cut behind the model's own scaling,
-                      and are shorter than 1 then; ``normalize=True`` scales what is left
+        normalize     True for vectors of length 1, False for those before any scaling, None for the model's own choice
+        truncate_dim  keep the first n columns. As in sentence-transformers they are cut after the model's own scaling
+                      and are then shorter than 1; ``normalize=True`` scales what is left
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
-        precision     "float32" (what the weights have), "bfloat16" where the hardware has it, "auto"
+        precision     "float32" (what the weights have), "bfloat16" if the hardware has it, "auto"
         convert       "array" for numpy, "tensor" for torch, both on the CPU
 
-        Raises ``InputError`` for what is not a list of valid strings, and for an option that cannot be.
+        Raises ``InputError`` for anything but a list of valid strings, and for an option out of range.
         """
         check_texts(texts)
-        check_options(self.width, normalize, truncate_dim, output, convert)
-        fast = self._fast(precision)
+        self._check_options(normalize, truncate_dim, output, convert)
+        fused = self._fused(precision)
         line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
         rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
-        # made here, not in inference mode: a caller may compute gradients with what comes back
+        # created here, not in inference mode: a caller may compute gradients with it
         result = torch.empty(len(texts), truncate_dim or self.width, dtype=self.dtype)
         if output == "token":
-            result = [
-                torch.empty(len(key) // ID_BYTES, self.bert.config.hidden_size, dtype=self.dtype) for key in tokens
-            ]
+            sizes = (len(key) // ID_BYTES for key in tokens)
+            result = [torch.empty(size, self.bert.config.hidden_size, dtype=self.dtype) for size in sizes]
         with evaluating(self), torch.autocast(self.device.type, enabled=False), line:
             line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
             for batch in packed_batches(rows, batch_tokens):
-                computed = self._hidden(fast, [to_ids(group, self.device) for group in batch])
-                for group, (hidden, first) in zip(batch, computed, strict=True):  # (B, T, D) each
+                for group, hidden, first in self._states(fused, batch):
                     places = [rows[key] for key in group]
                     if output == "sentence":
                         result[places] = self._finish(hidden, first, normalize, truncate_dim).cpu()
@@ -165,13 +171,13 @@ class SentenceEncoder(nn.Module):
             return result
         return result.numpy() if output == "sentence" else [states.numpy() for states in result]
 
-    def _hidden(self, fast: FastBert | None, groups: list[Tensor]) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Each group's hidden states (B, T, D), and those of the first layer where the pooling asks for them."""
-        if fast is None:
-            return map(self._states, groups)
+    def _states(
+        self, fused: FusedBert, batch: list[list[bytes]]
+    ) -> Iterator[tuple[list[bytes], Tensor, Tensor | None]]:
+        """Each group of a batch with its hidden states (B, T, D), and the first layer's if the pooling needs them."""
         trace: dict[str, list[Tensor]] | None = {} if "first-last" in self.pooling.names else None
-        hidden = fast(groups, trace)
-        return zip(hidden, trace["layers.0"] if trace else [None] * len(hidden), strict=True)
+        hidden = fused([to_ids(group, self.device) for group in batch], trace)
+        return zip(batch, hidden, trace["layers.0"] if trace else [None] * len(hidden), strict=True)
 
     def _finish(self, hidden: Tensor, first: Tensor | None, normalize: bool | None, columns: int | None) -> Tensor:
         """What ``encode`` makes of hidden states (B, T, D): vectors (B, ``columns``)."""
@@ -180,43 +186,40 @@ class SentenceEncoder(nn.Module):
             return (unit(vectors) if self.normalize else vectors)[:, :columns]
         return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
 
+    def _fused(self, precision: str) -> FusedBert:
+        """The encoder in fused operations."""
+        dtype, _ = choose_precision(precision, self.device)
+        return FusedBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
+
+    def _check_options(self, normalize: bool | None, truncate_dim: int | None, output: str, convert: str) -> None:
+        if output not in ("sentence", "token"):
+            raise InputError(f"output {output!r} is not one of sentence, token")
+        if convert not in ("array", "tensor"):
+            raise InputError(f"convert {convert!r} is not one of array, tensor")
+        if output == "token" and (normalize is not None or truncate_dim is not None):
+            raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
+        if truncate_dim is not None and not 1 <= truncate_dim <= self.width:
+            raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {self.width}, the number of columns")
+
     def encode_stream(
         self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
     ) -> Iterator[np.ndarray | Tensor | list]:
-        """``encode`` for more texts than memory holds: the results of some thousand texts after the other, in order.
+        """``encode`` for more texts than fit in memory: yields the results of a few thousand texts at a time, in order.
 
-        ``texts`` may be a generator. ``total`` says, where known, how many there are, for the time left; ``options``
-        are those of ``encode``. ``self.truncated`` counts on. Raises ``InputError`` as ``encode``, on the way.
+        ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
+        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, on the way.
         """
         truncated = self.truncated = 0
         with Progress(total, progress) as line:
-            for chunk in chunks(checked(texts)):
+            for chunk in chunks(valid_texts(texts)):
                 result = self.encode(chunk, progress=line, **options)
                 truncated = self.truncated = truncated + self.truncated
                 yield result
 
-    def _fast(self, precision: str) -> FastBert | None:
-        """The encoder in fused operations; None where it may not stand in for this one."""
-        dtype, _ = choose_precision(precision, self.device)
-        if same_as_master(self.bert):
-            return FastBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
-        if dtype == torch.bfloat16:
-            raise InputError("bfloat16 needs the encoder as bert.py has it; this one has been changed: use float32")
-        return None
-
-    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
-        a, b = np.atleast_2d(a), np.atleast_2d(b)
-        if a.shape[1] != b.shape[1]:
-            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
-        dtype = np.result_type(a, b, np.float32)
-        a, b = (unit(torch.tensor(x.astype(dtype, copy=False))) for x in (a, b))
-        return (a @ b.T).numpy()
-
     def save(self, folder: str | Path) -> None:
-        """Write the model as a folder that sentence-transformers opens too; replaces a model there, atomically.
+        """Write the model as a folder that sentence-transformers opens too; atomically replaces a model there.
 
-        Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose what is in it.
+        Raises ``InputError`` for a folder that holds anything but a model: replacing it would lose its contents.
         """
         with model_folder(folder) as partial:
             self.write(partial)
@@ -229,21 +232,8 @@ class SentenceEncoder(nn.Module):
         write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder)
 
 
-@contextmanager
-def model_folder(folder: str | Path) -> Iterator[Path]:
-    """A new folder to write a model to, which replaces the model at ``folder``, and nothing but a model, atomically."""
-    folder = Path(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
-    with atomic_folder(folder) as partial:
-        yield partial
-
-
-def find_model(model: str | Path) -> Path:
-    """The folder of a model given by manifest name or path; ``InputError`` lists the names for anything else."""
-    weights = [name for name, entry in assets().items() if entry.kind == "weights"]
-    if str(model) in weights:
-        return ensure(str(model))
-    if Path(model).is_dir():
-        return Path(model)
-    raise InputError(f"no model {one_line(model)}: neither a folder nor one of {', '.join(weights)}")
+def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    for i, text in enumerate(texts):
+        check_text(i, text)
+        yield text

@@ -18,9 +18,10 @@ from typing import IO, TypeVar
 
 import torch
 
-from minisbert.core import InputError, decode, one_line, open_bytes
-from minisbert.core.data import quoted_rows, tab_rows
+from minisbert.core import InputError, one_line
+from minisbert.objectives.scored_pairs import quoted_rows, tab_rows
 from minisbert.system.assets import ensure
+from minisbert.system.files import decode, open_bytes
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # a label's place is its number, as in SBERT's own script
 DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))

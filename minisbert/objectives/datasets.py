@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.core.data import SPLITS, ScoredPair, load_scored_pairs
 from minisbert.objectives.corpora import (
     LabelledPair,
     Triplet,
@@ -23,6 +22,7 @@ from minisbert.objectives.corpora import (
     split_rows,
 )
 from minisbert.objectives.evaluation import check_scores
+from minisbert.objectives.scored_pairs import SPLITS, ScoredPair, load_scored_pairs
 from minisbert.system.assets import asset, assets, ensure
 
 HELD_OUT = 0.1  # of labelled rows, for each of dev and test that has no file of its own

@@ -1,20 +1,15 @@
-"""The papers' tables on what is at hand: one setting is varied, each value trained with several seeds.
+"""Ablations: repeat a table of SBERT or SimCSE with minisbert and compare.
 
-    python -m minisbert.ablate pooling                                    SBERT, table 6: mean, max, cls on STS-B
-    python -m minisbert.ablate concat --data snli.jsonl --limit 10000     SBERT, table 6: what the classifier reads
-    python -m minisbert.ablate dropout --data sentences.txt --epochs 2    SimCSE: how much dropout makes two views
-    python -m minisbert.ablate temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
-
-Each cell is a run of ``python -m minisbert.train``: a recipe, one flag, a seed. A cell that is done is not run again,
-so a table that was stopped goes on where it was. The numbers are those of the last evaluation on dev, not of the best
-one: a setting that ruins a model must show it.
+One setting varies; each value, a row, is trained with several seeds. A cell is one run of training: a recipe, one
+flag, a seed. Finished cells are not run again, so an interrupted table continues. The numbers are those of the last
+evaluation on dev, not of the best one: a setting that ruins the model must be visible. On the command line:
+``python -m minisbert.ablate``.
 """
 
 import argparse
 import io
 import json
 import shutil
-import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -22,28 +17,29 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from minisbert.core import InputError, read_json, read_text
+from minisbert.core import InputError, read_json
 from minisbert.core.heads import CONCATS
 from minisbert.objectives.datasets import NLI, SENTENCES, Form
-from minisbert.run import training as train
+from minisbert.run import training
 from minisbert.run.options import given, parse
 from minisbert.system.assets import asset
-from minisbert.system.console import duration, run_command, say
+from minisbert.system.console import duration, say
+from minisbert.system.files import read_text
 
 # ------------------------------------------------------------------------------------- the tables
 
 
 @dataclass(frozen=True)
 class Row:
-    """A value of the setting that is varied: its flags, and the paper's score x 100 where we know it."""
+    """A value of the setting that varies: its flags, and the paper's score x 100, if known."""
 
     name: str
     flags: str
-    theirs: float | None = None
+    published: float | None = None
 
     @property
     def data(self) -> Form | None:
-        """What --data must hold; None: the run reads the STS Benchmark."""
+        """What --data must contain; None if the row trains on the STS Benchmark."""
         return {"sbert-nli": NLI, "simcse-unsupervised": SENTENCES}.get(self.flags.split()[1])
 
 
@@ -60,24 +56,24 @@ TABLES = {
         Row("NLI max", "--recipe sbert-nli --pooling max", 79.07),
         Row("NLI cls", "--recipe sbert-nli --pooling cls", 79.80),
     ],
-    "concat": [Row(name, f"--recipe sbert-nli --concat {name}", theirs) for name, theirs in CONCAT.items()],
+    "concat": [Row(name, f"--recipe sbert-nli --concat {name}", score) for name, score in CONCAT.items()],
     "dropout": [
         Row("0", "--recipe simcse-unsupervised --dropout 0 --allow-no-dropout", 71.1),
-        *(Row(rate, f"--recipe simcse-unsupervised --dropout {rate}", theirs) for rate, theirs in DROPOUT.items()),
+        *(Row(rate, f"--recipe simcse-unsupervised --dropout {rate}", score) for rate, score in DROPOUT.items()),
         Row("same mask twice", "--recipe simcse-unsupervised --dropout 0.1 --same-mask", 43.6),
     ],
     "temperature": [Row(value, f"--recipe simcse-unsupervised --temperature {value}") for value in TEMPERATURE],
 }
 SBERT = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
 SIMCSE = "SimCSE (Gao et al. 2021): BERT-base, a million sentences, STS-B dev"
-SOURCES = {"pooling": SBERT, "concat": SBERT, "dropout": SIMCSE, "temperature": f"{SIMCSE}, not at hand"}
+SOURCES = {"pooling": SBERT, "concat": SBERT, "dropout": SIMCSE, "temperature": f"{SIMCSE}, scores not included"}
 
 # -------------------------------------------------------------------------------------- the cells
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: a row of the table with a seed, the folder of the run and its arguments."""
+    """One run: a row of the table and a seed, with the folder of the run and the arguments of training."""
 
     row: Row
     seed: int
@@ -85,8 +81,11 @@ class Cell:
     arguments: list[str]
 
 
-def make_cells(options: argparse.Namespace, more: list[str]) -> list[Cell]:
-    """Seed by seed, so that a table that is stopped has something in each row. ``more`` goes to train as it is."""
+def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell]:
+    """Every run of the table, seed by seed, so that an interrupted table has something in each row.
+
+    ``train_flags`` are passed on to training. Raises ``InputError`` for whatever training would refuse.
+    """
     rows = [row for row in TABLES[options.table] if row.data is None or options.data]
     if not rows:
         form = TABLES[options.table][0].data
@@ -95,40 +94,47 @@ def make_cells(options: argparse.Namespace, more: list[str]) -> list[Cell]:
     cells = []
     for seed in options.seeds:
         for row in rows:
-            folder = Path(options.out or f"runs/ablate/{options.table}") / f"{file_name(row.name)}-seed{seed}"
-            flags = [*row.flags.split(), "--model", options.model, "--seed", str(seed)]
-            flags += ["--out", str(folder), "--overwrite", *(["--data", options.data] if row.data else [])]
-            for flag in ("limit", "epochs", "max_steps"):
-                if getattr(options, flag) is not None:
-                    flags += [f"--{flag.replace('_', '-')}", getattr(options, flag)]
-            if twice := given(more).keys() & given(flags).keys():
-                raise InputError(f"--{min(twice).replace('_', '-')} behind --: the table sets it, or give it before --")
-            cells.append(Cell(row, seed, folder, [*flags, *more]))
-            parse(cells[-1].arguments)  # what train refuses is told before anything runs
+            folder = Path(options.out or f"runs/ablate/{options.table}") / f"{folder_name(row.name)}-seed{seed}"
+            flags = cell_flags(row, seed, folder, options)
+            if twice := given(train_flags).keys() & given(flags).keys():
+                flag = min(twice).replace("_", "-")
+                raise InputError(f"--{flag} cannot follow --: the table sets it, or it belongs before --")
+            cells.append(Cell(row, seed, folder, [*flags, *train_flags]))
+            parse(cells[-1].arguments)  # raises now what training would raise after hours
     return cells
 
 
-def file_name(row: str) -> str:
-    """``u,v,|u-v|`` and ``u*v`` as names that every file system takes: ``u_v_u-v``, ``uxv``."""
+def cell_flags(row: Row, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
+    """The arguments of training that the table sets."""
+    flags = [*row.flags.split(), "--model", options.model, "--seed", str(seed)]
+    flags += ["--out", str(folder), "--overwrite", *(["--data", options.data] if row.data else [])]
+    for name in ("limit", "epochs", "max_steps"):
+        if getattr(options, name) is not None:
+            flags += [f"--{name.replace('_', '-')}", getattr(options, name)]
+    return flags
+
+
+def folder_name(row: str) -> str:
+    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
     return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-"}))
 
 
 def is_done(cell: Cell, overwrite: bool) -> bool:
-    """Does the cell's folder hold its results? ``InputError`` where they are of other settings, unless told so."""
+    """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
     if not (cell.folder / "results.json").is_file():
         return False
     config = read_json(cell.folder / "config.json")
     wanted = vars(parse(cell.arguments))
-    where = ("out", "overwrite", "device")  # config.json has the device that was found
-    other = [name for name, value in wanted.items() if config.get(name) != value and name not in where]
+    ignored = ("out", "overwrite", "device")  # config.json has the device that auto resolved to
+    other = [name for name, value in wanted.items() if config.get(name) != value and name not in ignored]
     if other and not overwrite:
-        values = ", ".join(f"{name} {config.get(name)} and not {wanted[name]}" for name in other)
+        values = ", ".join(f"{name} {config.get(name)} instead of {wanted[name]}" for name in other)
         raise InputError(f"{cell.folder} was run with {values}: choose another --out, or --overwrite to replace it")
     return not other
 
 
-def scores(cell: Cell) -> tuple[float, float]:
-    """Dev x 100 before training and at its end, from the run's metrics."""
+def dev_scores(cell: Cell) -> tuple[float, float]:
+    """The dev score x 100 before training and at its end, from the run's metrics."""
     lines = map(json.loads, read_text(cell.folder / "metrics.jsonl").splitlines())
     dev = [line["dev"] for line in lines if "dev" in line]
     metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
@@ -136,25 +142,25 @@ def scores(cell: Cell) -> tuple[float, float]:
 
 
 def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
-    """Train the cells that are not done. What ended a cell, by its folder, for those that failed."""
+    """Train the cells that are not done, adding them to ``done``; the errors of those that failed, by folder."""
     failed, seconds = {}, []
     todo = [cell for cell in cells if cell.folder not in done]
     if done:
-        say(f"{len(done)} of {len(cells)} cells were done before")
+        say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(todo):
         about = f"cell {len(cells) - len(todo) + i + 1} of {len(cells)}: {cell.row.name}, seed {cell.seed}"
         say(f"{about}{f'; about {duration(mean(seconds) * (len(todo) - i))} left' if seconds else ''}")
         started = time.monotonic()
         try:
-            with redirect_stdout(io.StringIO()):  # its own table
-                train.main(cell.arguments)
-        except Exception as error:  # whatever it is: the other cells may be sound
+            with redirect_stdout(io.StringIO()):  # hide the table that training prints
+                training.main(cell.arguments)
+        except Exception as error:  # the other cells may still succeed
             failed[cell.folder] = f"{type(error).__name__}: {error}"
             say(f"{about} failed: {failed[cell.folder]}")
         else:
             done.add(cell.folder)
-            say("{:.2f} -> {:.2f}\n".format(*scores(cell)))
-            shutil.rmtree(cell.folder / "model", ignore_errors=True)  # the table needs the numbers, not 90 MB a cell
+            say("{:.2f} -> {:.2f}\n".format(*dev_scores(cell)))
+            shutil.rmtree(cell.folder / "model", ignore_errors=True)  # the table needs numbers, not 90 MB per cell
             seconds.append(time.monotonic() - started)
     return failed
 
@@ -163,87 +169,29 @@ def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
 
 
 def summarize(cells: list[Cell], done: set[Path]) -> list[dict[str, Any]]:
-    """Per row: each seed's score, mean, sample standard deviation (of two or more), least and most; theirs. x 100."""
+    """Per row, x 100: the score of each seed, mean, sample standard deviation, min, max; and the published score."""
     found = []
     for row in dict.fromkeys(cell.row for cell in cells):
-        runs = {cell.seed: scores(cell) for cell in cells if cell.row == row and cell.folder in done}
+        runs = {cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done}
         summary = dict.fromkeys(("before", "mean", "sd", "min", "max"))
         if runs:
             before, after = zip(*runs.values(), strict=True)
             summary |= {"before": mean(before), "mean": mean(after), "min": min(after), "max": max(after)}
             summary["sd"] = stdev(after) if len(after) > 1 else None
         seeds = {seed: after for seed, (_, after) in runs.items()}
-        found.append({"name": row.name, "theirs": row.theirs, "seeds": seeds} | summary)
+        found.append({"name": row.name, "theirs": row.published, "seeds": seeds} | summary)
     return found
 
 
 def markdown(table: str, summaries: list[dict[str, Any]]) -> str:
-    """The summaries as a table."""
-    lines = [f"| {table} | before | ours | min..max | seeds | theirs |", "|---|---|---|---|---|---|"]
+    """The summaries as a Markdown table."""
+    lines = [f"| {table} | before | minisbert | min..max | seeds | published |", "|---|---|---|---|---|---|"]
     for row in summaries:
         name = row["name"].replace("|", r"\|")
         cells = ["", "no result", ""]
         if row["seeds"]:
             spread = "" if row["sd"] is None else f" ± {row['sd']:.2f}"
             cells = [f"{row['before']:.2f}", f"{row['mean']:.2f}{spread}", f"{row['min']:.2f}..{row['max']:.2f}"]
-        theirs = "" if row["theirs"] is None else f"{row['theirs']:.2f}"
-        lines.append(" | ".join([f"| `{name}`", *cells, str(len(row["seeds"])), f"{theirs} |"]))
+        published = "" if row["theirs"] is None else f"{row['theirs']:.2f}"
+        lines.append(" | ".join([f"| `{name}`", *cells, str(len(row["seeds"])), f"{published} |"]))
     return "\n".join(lines)
-
-
-def seed_list(text: str) -> list[int]:
-    """An argparse type: ``42,43,44``."""
-    found = [int(part) for part in text.split(",")]
-    if len({*found}) < len(found) or min(found) < 0:
-        raise ValueError
-    return found
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.ablate",
-        description="Repeat a table of SBERT or SimCSE: ours (mean and standard deviation over seeds) beside theirs.",
-        usage="%(prog)s TABLE [options] [-- flags of minisbert.train]",
-        epilog="Example: python -m minisbert.ablate dropout --data sentences.txt --max-steps 200 -- --batch-size 128\n"
-        "Each cell is a run in its folder under --out, without the model's weights. Done cells are not run again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("table", choices=TABLES, metavar="TABLE", help="pooling, concat, dropout or temperature")
-    parser.add_argument(
-        "--data", metavar="FILE", help="NLI rows for concat and pooling's second half, plain sentences for the others"
-    )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
-    parser.add_argument("--limit", metavar="ROWS", help="read only so many training rows")
-    parser.add_argument("--epochs", help="default: by recipe, see minisbert.train --recipe list")
-    parser.add_argument("--max-steps", help="stop each run after so many steps")
-    parser.add_argument("--out", metavar="FOLDER", help="of the runs (default: runs/ablate/TABLE)")
-    parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, full precision")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    cut = arguments.index("--") if "--" in arguments else len(arguments)
-    options = parser.parse_args(arguments[:cut])
-
-    cells = make_cells(options, arguments[cut + 1 :])
-    done = {cell.folder for cell in cells if is_done(cell, options.overwrite)}
-    try:
-        failed = run_cells(cells, done)
-    except KeyboardInterrupt:
-        say(f"{len(done)} of {len(cells)} cells are done; the same command goes on from there")
-        raise
-    if not done:
-        raise InputError(f"none of {len(cells)} cells has a result: {next(iter(failed.values()))}")
-    source, summaries = SOURCES[options.table], summarize(cells, done)
-    if options.json:
-        about = {"table": options.table, "model": options.model, "scale": "x 100", "source": source}
-        print(json.dumps(about | {"rows": summaries, "failed": {str(key): value for key, value in failed.items()}}))
-    else:
-        print(f"Spearman x 100 on dev, {options.model}, before and at the end of training: mean ± sd over seeds\n")
-        print(markdown(options.table, summaries))
-        print(f"\ntheirs: {source}")
-    if failed:
-        raise InputError(f"{len(failed)} of {len(cells)} cells failed; the same command runs them again")
-
-
-if __name__ == "__main__":
-    run_command(main)

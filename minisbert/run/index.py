@@ -1,7 +1,7 @@
-"""Vectors of a corpus, kept in a file beside the hashes of the model and of the texts that they were made from.
+"""An index: the vectors of a corpus in a file, with hashes of the model and the texts they were computed from.
 
-The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is used as long as
-both hashes still fit; a stale one is rebuilt, and a file that is anything else is never touched.
+The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is reused while both
+hashes match and rebuilt when stale; a file that is not an index is never overwritten.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from minisbert.system.console import say
 from minisbert.system.devices import choose_device
 from minisbert.system.files import atomic_file
 
-MARK = {"minisbert": "index"}  # in the metadata: whatever has it may be rebuilt
+MARK = {"minisbert": "index"}  # in the metadata: a file with this mark may be rebuilt
 
 
 def add_corpus_options(parser: argparse.ArgumentParser) -> None:
-    """What ``search`` and ``pairs`` have in common."""
+    """The options shared by the commands ``search`` and ``pairs``."""
     model = parser.add_argument_group("model")
     model.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     model.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
@@ -36,15 +36,13 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
         "--index",
         type=Path,
         metavar="F",
-        help="keep the vectors in F.safetensors: the next command on the same model and texts encodes nothing",
+        help="keep the vectors in F.safetensors, to be reused with the same model and texts",
     )
-    kept.add_argument(
-        "--json", action="store_true", help="one JSON object on stdout, full precision; index counts from 0"
-    )
+    kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
 
 
 def read_corpus(path: str) -> list[str]:
-    """The sentences of a file; a word on lines that hold none."""
+    """The sentences of a file; reports how many empty lines were skipped."""
     texts, skipped = read_sentences(path)
     if skipped:
         say(f"{path}: {skipped:,} empty lines are skipped")
@@ -52,20 +50,19 @@ def read_corpus(path: str) -> list[str]:
 
 
 def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[SentenceEncoder, np.ndarray]:
-    """The model of the options and the texts' vectors (N, D), from the index where there is one."""
+    """The model and the vectors (N, D) of the texts, from the index if one is given."""
     if options.index:
         check_index(options.index)  # before the model is loaded
     encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
     if options.index:
         return encoder, indexed_vectors(encoder, texts, options.index)
-    return encoder, encode_aloud(encoder, texts)
+    return encoder, encode_with_progress(encoder, texts)
 
 
 def indexed_vectors(encoder: SentenceEncoder, texts: Sequence[str], path: str | Path) -> np.ndarray:
-    """The vectors (N, D) of the texts: read from the index at ``path``, or encoded and written there.
+    """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
-    An index of another model or of other texts is rebuilt, and that is said. Raises ``InputError`` for a file that
-    is no index.
+    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index.
     """
     path = Path(path)
     wanted = {"model": model_hash(encoder), "corpus": corpus_hash(texts)}
@@ -73,16 +70,16 @@ def indexed_vectors(encoder: SentenceEncoder, texts: Sequence[str], path: str | 
         stale = [name for name, value in wanted.items() if found[name] != value]
         if not stale:
             return read_safetensors(path)["vectors"].numpy()
-        say(f"{path} was made from another {' and another '.join(stale)}: building it anew")
+        say(f"{path} was built from another {' and another '.join(stale)}: rebuilding it")
     with atomic_file(path) as partial:
-        vectors = encode_aloud(encoder, texts)
+        vectors = encode_with_progress(encoder, texts)
         write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
 
 
 def check_index(path: Path) -> dict[str, str] | None:
-    """The hashes in an index, None where there is no file; ``InputError`` for a file that is no index."""
+    """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
     if path.suffix != ".safetensors":
         raise InputError(f"--index {path}: the name must end in .safetensors")
     if not path.exists():
@@ -96,8 +93,8 @@ def check_index(path: Path) -> dict[str, str] | None:
     return metadata
 
 
-def encode_aloud(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
-    """``encode`` with progress, and with a word on texts that were cut."""
+def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+    """``encode`` with a progress line; reports how many texts were truncated."""
     vectors = encoder.encode(texts, progress=True)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
@@ -105,8 +102,8 @@ def encode_aloud(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
 
 
 def model_hash(encoder: SentenceEncoder) -> str:
-    """sha256 of all that the vectors depend on: tokenizer, configuration, and the name and bytes of each weight."""
-    about = {
+    """sha256 of everything the vectors depend on: tokenizer, configuration, names and bytes of all weights."""
+    settings = {
         "bert": dataclasses.asdict(encoder.bert.config),
         "pooling": encoder.pooling.mode,
         "dense": [layer.activation for layer in encoder.dense],
@@ -114,7 +111,7 @@ def model_hash(encoder: SentenceEncoder) -> str:
         "limit": encoder.tokenizer.limit,
         "tokenizer": encoder.tokenizer.backend.to_str(),
     }
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
         digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
         digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy())
@@ -122,8 +119,8 @@ def model_hash(encoder: SentenceEncoder) -> str:
 
 
 def corpus_hash(texts: Sequence[str]) -> str:
-    """sha256 of the texts in their order."""
+    """sha256 of the texts, in order."""
     digest = hashlib.sha256()
     for text in texts:
-        digest.update(json.dumps(text).encode() + b"\n")  # quoted, so that two texts are never one with a line break
+        digest.update(json.dumps(text).encode() + b"\n")  # quoted: ["a", "b"] and ["a\nb"] differ
     return digest.hexdigest()

@@ -1,12 +1,5 @@
-"""Pictures of training: one run, or several compared.
+"""Plots of training: the curves of one or several runs, and text lengths. Needs matplotlib (the ``plots`` extra)."""
 
-    python -m minisbert.plot runs/cosine-all-MiniLM-L6-v2            writes curves.png into the run's folder
-    python -m minisbert.plot runs/A runs/B runs/C --out compared.png
-
-Needs matplotlib, which the ``plots`` extra brings.
-"""
-
-import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -17,50 +10,49 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, one_line, read_json, read_text
-from minisbert.system.console import run_command, say
-from minisbert.system.files import atomic_file
+from minisbert.core import InputError, one_line, read_json
+from minisbert.system.files import atomic_file, read_text
 
-# told apart with every kind of colour vision (Okabe & Ito 2008); broken lines let one that lies below be seen
+# a palette for every kind of colour vision (Okabe & Ito 2008); dashes let a line underneath show through
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLES = ("-", "--", "-.", ":")
-MOST_MARKERS = 50  # on a line of more points they would run into each other
+MAX_MARKERS = 50  # points; on longer lines markers would overlap
 
 
 def require() -> None:
-    """``InputError`` where matplotlib is missing: to be told before the training, not after it."""
+    """``InputError`` if matplotlib is missing. Call it before training, not after."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise InputError(f"pictures need matplotlib ({error}): pip install '.[plots]'") from error
+        raise InputError(f"plots need matplotlib ({error}): pip install '.[plots]'") from error
 
 
 @dataclass(frozen=True)
 class History:
-    """What ``metrics.jsonl`` tells, each by step."""
+    """The contents of ``metrics.jsonl``, by step."""
 
     folder: Path
-    metric: str  # the one that chooses the best
-    losses: dict[int, float]  # means since the step before
+    metric: str  # the one that selects the best model
+    losses: dict[int, float]  # means since the previous entry
     rates: dict[int, float]
-    scores: dict[int, float]  # of dev, x 100
+    scores: dict[int, float]  # on dev, x 100
 
     @property
     def best(self) -> int:
-        """The step of the best dev score; of equals the first, as in training."""
+        """The step of the best dev score; the first if several are equal, as in training."""
         return max(self.scores, key=self.scores.__getitem__)
 
 
 def read_run(folder: Path) -> History:
-    """``InputError`` for what is not the folder of a run, for a bad line, and where no loss is logged yet."""
+    """The history of a run; ``InputError`` if the folder is not a run, a line is bad, or no loss is logged yet."""
     log = folder / "metrics.jsonl"
     if not log.is_file():
         raise InputError(f"{folder} is not the folder of a run: it has no metrics.jsonl, which training writes")
     metric = read_json(folder / "config.json").get("best_metric")
-    losses, rates, scores = {}, {}, {}  # by step: what a resumed run logged again stands once
+    losses, rates, scores = {}, {}, {}  # by step, so what a resumed run logs again counts once
     for number, entry in read_lines(log):
         try:
-            if "dev" in entry:  # before runs said what chooses, Spearman did where there was one
+            if "dev" in entry:  # old runs have no best_metric: Spearman was used, if there was one
                 metric = metric or ("spearman" if "spearman" in entry["dev"] else next(iter(entry["dev"])))
                 scores[int(entry["step"])] = 100 * float(entry["dev"][metric])
             else:
@@ -74,7 +66,7 @@ def read_run(folder: Path) -> History:
 
 
 def read_lines(log: Path) -> Iterator[tuple[int, Any]]:
-    """Each line's number and content, without a last line that broke off when the run was killed."""
+    """Number and content of each line; skips an incomplete last line, left by a run that was killed."""
     *lines, rest = read_text(log).split("\n")
     for number, line in enumerate([*lines, rest], 1):
         try:
@@ -85,7 +77,7 @@ def read_lines(log: Path) -> Iterator[tuple[int, Any]]:
 
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:
-    """Each value's mean with the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
+    """The mean of each value and the ``window - 1`` before it: ``running_mean([1, 2, 6, 7], 3) = [1, 1.5, 3, 5]``."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     end = np.arange(1, len(sums))
     start = np.maximum(0, end - window)
@@ -93,19 +85,19 @@ def running_mean(values: Sequence[float], window: int) -> np.ndarray:
 
 
 def curves(runs: Sequence[Path], target: Path) -> None:
-    """Training loss, dev score and learning rate of one or several runs over the steps, to ``target``, a PNG file."""
+    """Plot training loss, dev score and learning rate of the runs over steps, to ``target``, a PNG file."""
     require()
     save(draw_curves([read_run(Path(run)) for run in runs]), target)
 
 
 def lengths(tokens: Sequence[int], limit: int, target: Path) -> None:
-    """Histogram of texts' lengths, and the most tokens that the model takes, to ``target``, a PNG file."""
+    """Plot a histogram of text lengths and the model's limit, in tokens, to ``target``, a PNG file."""
     require()
     save(draw_lengths(tokens, limit), target)
 
 
 def draw_curves(runs: Sequence[History]) -> Any:
-    """A ``Figure`` of three panels with one axis of steps, a colour per run; the legend tells each one's best."""
+    """A ``Figure`` of three panels that share the step axis, one colour per run; the legend states each best score."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7.2 + 0.22 * len(runs)), dpi=110, layout="constrained")
@@ -117,12 +109,12 @@ def draw_curves(runs: Sequence[History]) -> Any:
         label = name if names.count(name) == 1 else str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
-        labels.append(fill(label.replace("$", r"\$"), 100, break_on_hyphens=False))  # two $ make a formula
+        labels.append(fill(label.replace("$", r"\$"), 100, break_on_hyphens=False))  # two $ would enclose a formula
 
     logged = [value for run in runs for value in run.losses.values() if math.isfinite(value)]
-    if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls that far
+    if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls far
         loss.set_yscale("log")
-    loss.set_title("pale: as logged, bold: its running mean", fontsize=9, loc="right")
+    loss.set_title("pale: as logged, bold: running mean", fontsize=9, loc="right")
     loss.set_ylabel("training loss")
     metrics = {run.metric for run in runs}
     dev.set_title("star: the best", fontsize=9, loc="right")
@@ -130,17 +122,17 @@ def draw_curves(runs: Sequence[History]) -> Any:
     rate.yaxis.get_major_locator().set_params(nbins=5)
     rate.yaxis.set_major_formatter("{x:g}")
     rate.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
-    tidy(panels, whole=[rate.xaxis])
+    tidy(panels, integer_axes=[rate.xaxis])
     figure.legend(handles, labels, loc="outside upper left", frameon=False, handlelength=3)
     return figure
 
 
 def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> Any:
-    """One run's lines -> that of its dev scores. The running mean goes over a twentieth of the run, or 3 points."""
+    """Draw one run; its line of dev scores. The running mean spans a twentieth of the run, at least 3 points."""
     loss, dev, rate = panels
 
     def line(axes: Any, points: dict[int, float], values: Any, **look: Any) -> Any:
-        marker = "o" if len(points) == 1 or (axes is dev and len(points) <= MOST_MARKERS) else None
+        marker = "o" if len(points) == 1 or (axes is dev and len(points) <= MAX_MARKERS) else None
         return axes.plot(list(points), list(values), color=colour, marker=marker, markersize=4, **look)[0]
 
     logged = list(run.losses.values())
@@ -154,14 +146,14 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
 
 
 def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
-    """A ``Figure``; a limit of more than twice the longest text is an arrow at the right edge."""
+    """A ``Figure``; a limit beyond twice the longest text becomes an arrow at the right edge."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
     axes = figure.subplots()
     longest = max(tokens)
-    width = -(-longest // 100)  # lengths that share a bar: at most 100 bars
-    edges = np.arange(longest, -width, -width)[::-1] + 0.5  # a whole number stands in its bar, not between two
+    width = -(-longest // 100)  # lengths per bar, for at most 100 bars
+    edges = np.arange(longest, -width, -width)[::-1] + 0.5  # integers fall inside a bar, not on its edge
     axes.stairs(np.histogram(tokens, edges)[0], edges, fill=True, color="#b8cbd9")
     median, most = np.median(tokens), np.percentile(tokens, 95)
     axes.axvline(median, color=COLOURS[0], linewidth=2, label=f"median: {median:g}")
@@ -175,18 +167,18 @@ def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
     else:
         axes.plot(1, 0.5, ">k", markersize=12, transform=axes.transAxes, clip_on=False, linestyle="", label=label)
     axes.set(xlim=(0, 1.02 * right), xlabel="tokens of a text", ylabel=f"texts, in bars {width} wide")
-    tidy([axes], whole=[axes.xaxis, axes.yaxis])
+    tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     return figure
 
 
-def tidy(panels: Sequence[Any], whole: Sequence[Any]) -> None:
-    """Only the lines that help to read a value; whole numbers on the axes ``whole``."""
+def tidy(panels: Sequence[Any], integer_axes: Sequence[Any]) -> None:
+    """Keep only the lines that help to read a value; label ``integer_axes`` with whole numbers."""
     for axes in panels:
         axes.grid(color="#e5e5e5", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    for axis in whole:
+    for axis in integer_axes:
         axis.get_major_locator().set_params(integer=True)
         axis.set_major_formatter("{x:,.0f}")
 
@@ -194,23 +186,3 @@ def tidy(panels: Sequence[Any], whole: Sequence[Any]) -> None:
 def save(figure: Any, target: Path) -> None:
     with atomic_file(target) as partial:
         figure.savefig(partial, format="png", metadata={"Software": None})
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.plot",
-        description="Training loss, dev score and learning rate of a run, or of several in one picture.",
-        epilog="Example: python -m minisbert.plot runs/A runs/B --out compared.png",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or going on")
-    parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; of one run, in its folder")
-    options = parser.parse_args(arguments)
-    target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
-    if target.suffix != ".png":
-        raise InputError(f"--out {target}: the name must end in .png")
-    curves(options.runs, target)
-    say(f"wrote {target}")
-
-
-if __name__ == "__main__":
-    run_command(main)

@@ -1,19 +1,15 @@
-"""A run's state on disk: stop anywhere, go on as if nothing had happened, to the last bit.
+"""A run's state on disk: stop anywhere, resume as if nothing had happened, to the last bit.
 
 The folder ``state/`` of a run holds ``state.safetensors`` (every trained number, the optimizer's moments, the random
-generators) and ``state.json`` (where in the data the run stands, and what it has seen so far). It is replaced as a
-whole: a run that is killed while it saves leaves the state before.
+generators) and ``state.json`` (the position in the data, and the progress so far). It is replaced atomically: a run
+that is killed while it saves keeps the previous state.
 """
 
 import dataclasses
 import hashlib
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -28,16 +24,16 @@ from minisbert.system.files import atomic_folder, write_json
 
 @dataclass
 class RunState:
-    """Where a run stands, but for tensors."""
+    """The progress of a run, without tensors."""
 
     step: int = 0  # optimizer steps made
-    position: int = 0  # batches of the epoch under way that are done
+    position: int = 0  # batches of the current epoch that are done
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
-    best: float | None = None  # dev score of the model that is kept
+    best: float | None = None  # dev score of the best model
     waited: int = 0  # evaluations since then
     tokens: int = 0
-    seconds: float = 0.0  # of training alone, not of evaluation
+    seconds: float = 0.0  # of training, without evaluation
     recent: list[float] = field(default_factory=list)  # losses, for the live line
     unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
     logged: int = 0  # bytes of metrics.jsonl
@@ -51,7 +47,7 @@ def save_state(
     progress: RunState,
     data: str,
 ) -> None:
-    """Replace the state at ``folder``, atomically. ``data`` says which rows these are (``fingerprint``)."""
+    """Atomically replace the state at ``folder``. ``data`` identifies the training rows (``fingerprint``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"random.{name}": tensor for name, tensor in randomness.items()}
     names = {id(parameter): name for name, parameter in network.named_parameters()}
@@ -68,15 +64,15 @@ def load_state(
 ) -> tuple[RunState, dict[str, Tensor]]:
     """Fill network and optimizer -> the progress and the random generators' states.
 
-    Raises ``InputError`` where the state is not one of this network, optimizer and data. Sets the number of threads
-    to what it was: with another number sums are cut differently, and the last bits with them.
+    Raises ``InputError`` if the state belongs to another network, optimizer or data. Sets the number of threads to
+    what it was: another number splits sums differently and changes their last bits.
     """
     about, path = read_json(folder / "state.json"), folder / "state.safetensors"
     tensors = read_safetensors(path)
     if about.get("data") != data:
         raise InputError(f"{folder}: the training rows are not those of the run (were the files or the model changed?)")
     try:
-        network.load_state_dict(_under("network.", tensors))  # strict, and into the memory that is there
+        network.load_state_dict(_under("network.", tensors))  # strict, and into the existing memory
     except RuntimeError as error:
         raise InputError(f"{path} holds another network than this run's: was its config.json edited?") from error
     names = {id(parameter): name for name, parameter in network.named_parameters()}
@@ -123,47 +119,3 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(states["cuda"], device)
     if "mps" in states:
         torch.mps.set_rng_state(states["mps"])
-
-
-class Interrupts:
-    """Ctrl-C and SIGTERM as ``KeyboardInterrupt``, but never in the middle of what must be whole.
-
-    >>> with Interrupts() as interrupts:
-    ...     with interrupts.held():
-    ...         ...  # a step: the interrupt comes at its end; a second one ends the process at once
-    """
-
-    def __init__(self) -> None:
-        self.holding = self.waiting = False
-        self.replaced: dict[int, Any] = {}
-
-    def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():  # nobody else may
-            for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job stays deaf to Ctrl-C
-                    self.replaced[number] = signal.signal(number, self._arrived)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.replaced.items():
-            signal.signal(number, handler)
-
-    def _arrived(self, *_: object) -> None:
-        if not self.holding:
-            raise KeyboardInterrupt
-        if self.waiting:
-            raise SystemExit(130)  # whoever asks twice does not want to wait, not even for a save
-        self.waiting = True
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        if self.holding:  # within a larger whole
-            yield
-            return
-        self.holding = True
-        try:
-            yield
-        finally:
-            self.holding, waiting, self.waiting = False, self.waiting, False
-        if waiting:
-            raise KeyboardInterrupt

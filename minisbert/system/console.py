@@ -1,6 +1,6 @@
-"""How the commands talk to a person: one kind of error, one live line, one exit code per outcome.
+"""How commands talk to the user: one-line errors, a progress line, exit codes.
 
-Exit codes: 0 done, 2 bad input (one line on stderr, no traceback), 130 stopped by Ctrl-C.
+Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 """
 
 import os
@@ -12,18 +12,18 @@ from minisbert.core import InputError
 
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's ``main`` and turn bad input, a full disk or Ctrl-C into one line and an exit code.
+    """Run a command's ``main``; bad input, a full disk or Ctrl-C become one line on stderr and an exit code.
 
-    ``MINISBERT_TRACEBACK=1`` shows the traceback as well. Errors that are our own fault keep theirs always.
+    ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a character gets its code
+        stream.reconfigure(errors="backslashreplace")  # escape what the terminal cannot encode
     try:
         main()
-        sys.stdout.flush()  # now, while a full disk or a closed pipe can still be told
+        sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
     except (InputError, OSError) as error:
         settle_output()
-        if isinstance(error, BrokenPipeError):  # the reader of our output (head, less) has gone: not an error
+        if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe: not an error
             sys.exit(0)
         if os.environ.get("MINISBERT_TRACEBACK"):
             raise
@@ -35,7 +35,7 @@ def run_command(main: Callable[[], None]) -> None:
 
 
 def settle_output() -> None:
-    """Write out what is still held back; where that cannot be, drop it, or Python complains again at exit."""
+    """Flush both streams; discard what cannot be written, or Python reports the failure again at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -44,12 +44,12 @@ def settle_output() -> None:
 
 
 def say(text: str) -> None:
-    """One line for the person at the terminal; stderr, so that stdout stays clean for results."""
+    """Print a message to stderr, which leaves stdout to the results."""
     print(text, file=sys.stderr, flush=True)
 
 
 class LiveLine:
-    """A progress line on stderr: rewritten in place on a terminal, every ``seconds`` a new line in a log file.
+    """A progress line on stderr: rewritten in place on a terminal, a new line every ``seconds`` in a log file.
 
     >>> with LiveLine() as line:
     ...     line.show("step 1 of 180")
@@ -58,7 +58,7 @@ class LiveLine:
     def __init__(self, seconds: float = 10.0):
         self.terminal = sys.stderr.isatty()
         self.interval = 0.1 if self.terminal else seconds
-        self.last = time.monotonic() if not self.terminal else 0.0  # a log file needs no line for short work
+        self.last = time.monotonic() if not self.terminal else 0.0  # short work logs nothing
         self.width = 0
 
     def __enter__(self) -> "LiveLine":
@@ -68,7 +68,7 @@ class LiveLine:
         self.clear()
 
     def show(self, text: str) -> None:
-        """Show ``text`` unless the line was shown a moment ago."""
+        """Show ``text``, unless the last update was less than the interval ago."""
         now = time.monotonic()
         if now - self.last < self.interval:
             return
@@ -81,7 +81,7 @@ class LiveLine:
             say(text)
 
     def clear(self) -> None:
-        """Make room for an ordinary line."""
+        """Erase the line, so that ordinary output can follow."""
         if self.terminal and self.width:
             sys.stderr.write("\r" + " " * self.width + "\r")
             sys.stderr.flush()
@@ -89,10 +89,10 @@ class LiveLine:
 
 
 class Progress(LiveLine):
-    """How far a long computation over texts is, with its rate and the time left.
+    """Progress of a long computation over texts: tokens done, tokens per second, time left.
 
-    Both go by tokens: texts come longest first, and by texts the time left would be far off. Where not all texts
-    have been tokenized yet, those that have speak for the others. ``total`` texts; None where nobody knows.
+    Counts tokens, not texts: texts come longest first, so an estimate by texts would be far off. Texts not yet
+    tokenized are assumed to be as long as the average so far. ``total`` is the number of texts, None if unknown.
 
     >>> with Progress(total=2) as line:
     ...     line.expect(texts=2, tokens=30)
@@ -107,11 +107,12 @@ class Progress(LiveLine):
         self.texts = self.tokens = self.finished = 0
 
     def expect(self, texts: int, tokens: int) -> None:
-        """So many texts more have been tokenized, and hold so many tokens that must be computed."""
+        """Add newly tokenized texts and the number of tokens to compute for them."""
         self.texts += texts
         self.tokens += tokens
 
     def done(self, tokens: int) -> None:
+        """Add computed tokens and update the line."""
         self.finished += tokens
         if self.shown:
             rate = self.finished / max(time.monotonic() - self.started, 1e-9)
@@ -120,7 +121,7 @@ class Progress(LiveLine):
             self.show(f"{self.finished:,}{share} tokens, {rate:,.0f} a second{left}")
 
     def ahead(self) -> float:
-        """Tokens still to be computed, those of texts not yet tokenized estimated."""
+        """Tokens still to compute, with an estimate for the texts not yet tokenized."""
         return self.tokens * self.total / self.texts - self.finished
 
 

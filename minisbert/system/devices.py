@@ -1,7 +1,7 @@
-"""Where tensors live and how precisely the machine multiplies them: devices, and whether bfloat16 is worth its error.
+"""Devices, precision and memory: where tensors live and whether the hardware multiplies bfloat16.
 
-bfloat16 keeps float32's range in half its bits, with 8 bits of precision (about three digits). Hardware that
-multiplies it is twice as fast or more; hardware that only emulates it is many times slower.
+bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits). Hardware that
+multiplies it natively is at least twice as fast; hardware that emulates it is many times slower.
 """
 
 import ctypes
@@ -16,29 +16,29 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 
-CPU_INFO = Path("/proc/cpuinfo")  # Linux; elsewhere nothing is known, and float32 is what one gets
-TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # names of glibc's malloc.h
+CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 
 def choose_device(name: str) -> torch.device:
-    """``auto`` takes a CUDA GPU, else Apple's MPS, else the CPU; a device that is not there is an ``InputError``."""
+    """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
-        torch.empty(1, device=name).cpu()  # and back: the device "meta" takes everything and returns nothing
-    except (RuntimeError, AssertionError) as error:  # torch raises either, by how it was built
+        torch.empty(1, device=name).cpu()  # there and back: "meta" accepts tensors but cannot return them
+    except (RuntimeError, AssertionError) as error:  # which one depends on how torch was built
         raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
     return torch.device(name)
 
 
 def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
-    """Does this device multiply bfloat16 in hardware, and how do we know? For people: ``"the CPU has avx512_bf16"``."""
+    """Whether the device multiplies bfloat16 in hardware, and the evidence: ``(True, "the CPU has avx512_bf16")``."""
     if device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)  # 8.0 is the first, Ampere
+        capability = torch.cuda.get_device_capability(device)  # Ampere, 8.0, is the first
         return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
     if device.type != "cpu":
-        return False, f"nothing is known about bfloat16 on {device.type}"
+        return False, f"bfloat16 support of {device.type} is unknown"
     try:
         flags = set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
     except OSError:
@@ -50,12 +50,12 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
 
 
 def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
-    """``auto``, ``float32`` or ``bfloat16`` to the dtype of matrix products, and the reason in a few words.
+    """The dtype of matrix products for ``auto``, ``float32`` or ``bfloat16``, and the reason in a few words.
 
-    Raises ``InputError`` for bfloat16 where the hardware lacks it: there it would be many times slower.
+    Raises ``InputError`` for bfloat16 on hardware without it, where it would be many times slower.
     """
     if name == "float32":
-        return torch.float32, "as asked"
+        return torch.float32, "as requested"
     able, reason = bfloat16_hardware(device)
     if name == "auto":
         return (torch.bfloat16 if able else torch.float32), reason
@@ -90,24 +90,23 @@ def autocast(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
 
 
 def keep_few_kernels() -> None:
-    """Let oneDNN keep 64 compiled kernels, for the training command, before the first of them is made.
+    """Limit oneDNN's cache to 64 compiled kernels. Call it before the first matrix product; training does.
 
-    It compiles one for every shape, and batches of like length have many shapes: of 1,024, which is what it keeps by
-    itself, some hundred MiB are never used again.
+    oneDNN compiles a kernel for every shape, and length-grouped batches have many shapes. Its default cache of 1,024
+    kernels would hold hundreds of MiB that are never used again.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library to keep the memory that tensors free, for the next tensors; for commands, at their start.
+    """Let glibc reuse the memory that tensors free instead of returning it to the system. For commands, at start.
 
-    By itself glibc gives every large buffer back to the system at once, and each layer's results then come in pages
-    that the system must clear first: a tenth of the time of encoding. Where there is no glibc, nothing happens.
-    The price is that the process stays as large as it ever was.
+    By default glibc returns every large buffer at once, and the system must zero new pages for each layer's results:
+    10 % of encoding time. The price: the process never shrinks. Without glibc this does nothing.
     """
     try:
         library = ctypes.CDLL("libc.so.6")
     except OSError:
         return
-    library.mallopt(MMAP_THRESHOLD, 2**25)  # the most that glibc takes
+    library.mallopt(MMAP_THRESHOLD, 2**25)  # the largest value that glibc accepts
     library.mallopt(TRIM_THRESHOLD, 2**31 - 1)

@@ -1,4 +1,4 @@
-"""Reading and writing files so that nothing half-written ever looks whole."""
+"""Reading with errors that name file and line; atomic writes: a file or folder appears complete or not at all."""
 
 import errno
 import json
@@ -8,8 +8,36 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from minisbert.core import InputError
+
+
+def decode(content: bytes, where: str, line: int = 1) -> str:
+    """UTF-8 bytes to text; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
+    try:
+        return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
+    except UnicodeDecodeError as error:
+        read = error.object  # without the byte order mark: the error counts from there
+        line += read[: error.start].count(b"\n")
+        byte = f"0x{read[error.start]:02x}"
+        raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8") from error
+
+
+def open_bytes(path: str | Path) -> IO[bytes]:
+    """Open a file for reading; ``InputError`` if it is missing or a folder."""
+    try:
+        return open(path, "rb")
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist") from error
+    except IsADirectoryError as error:
+        raise InputError(f"{path} is a folder, a file is needed") from error
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
+    with open_bytes(path) as file:
+        return decode(file.read(), str(path))
 
 
 def write_json(path: Path, content: object) -> None:
@@ -18,13 +46,13 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def atomic_file(target: str | Path) -> Iterator[Path]:
-    """A temporary path beside ``target`` to write to; renamed to ``target`` on success, removed on any failure."""
+    """Yield a temporary path next to ``target``; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    target = Path(target).resolve()  # a link stays a link
+    target = Path(target).resolve()  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = _beside(target, "partial")
-    partial.touch()  # a folder that cannot be written to is told before the work is done
+    partial.touch()  # fail before the work if the folder is not writable
     try:
         yield partial
         _flush(partial)
@@ -35,12 +63,12 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """A temporary folder beside ``target`` to fill; takes ``target``'s place on success, is removed on any failure.
+    """Yield a temporary folder next to ``target``; rename it to ``target`` on success, remove it on any failure.
 
-    A folder that stands at ``target`` is replaced, and stays as it was until the new one is complete. Of several
-    processes that write the same target at once, the last one stays.
+    An existing folder is replaced only once the new one is complete. If several processes write the same target, the
+    last one wins.
     """
-    target = Path(target).resolve()  # a link stays a link
+    target = Path(target).resolve()  # replace what a link points to, not the link
     if target.is_file():
         raise InputError(f"{target} is a file, a folder is needed")
     if Path.cwd().is_relative_to(target):
@@ -59,20 +87,10 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 
 def _take_place(partial: Path, target: Path) -> None:
-    """Rename the folder ``partial`` to ``target``; the folder there before is removed, or put back on failure."""
+    """Rename ``partial`` to ``target``. A folder already there is removed, or restored on failure."""
     replaced = _beside(target, "replaced")
     try:
-        while True:
-            with suppress(FileNotFoundError):
-                os.replace(target, replaced)
-            try:
-                os.replace(partial, target)
-                return
-            except OSError as error:
-                # subtle: another process may have put its folder there since our last line; then ours replaces it
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not target.exists():
-                    raise
-                shutil.rmtree(replaced, ignore_errors=True)
+        _swap(partial, target, replaced)
     except BaseException:
         if replaced.exists() and not target.exists():
             os.replace(replaced, target)
@@ -81,12 +99,27 @@ def _take_place(partial: Path, target: Path) -> None:
         shutil.rmtree(replaced, ignore_errors=True)
 
 
+def _swap(partial: Path, target: Path, replaced: Path) -> None:
+    """Move ``target`` to ``replaced``, if it exists, and ``partial`` to ``target``."""
+    while True:
+        with suppress(FileNotFoundError):
+            os.replace(target, replaced)
+        try:
+            os.replace(partial, target)
+            return
+        except OSError as error:
+            # subtle: another process may have created target since the line above; if so, try again
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not target.exists():
+                raise
+            shutil.rmtree(replaced, ignore_errors=True)
+
+
 def _beside(target: Path, role: str) -> Path:
-    """A hidden name next to ``target`` that no other process and no earlier, killed run uses."""
+    """A hidden sibling of ``target``, random so that it collides with no other process or killed run."""
     return target.with_name(f".{target.name}.{role}-{secrets.token_hex(4)}")
 
 
 def _flush(path: Path) -> None:
-    """Wait until the file's bytes are on the disk: a rename must not outrun them."""
-    with open(path, "r+b") as file:  # writable: Windows asks for it
+    """Force the file's bytes to disk, which must happen before the rename."""
+    with open(path, "r+b") as file:  # Windows can only sync a writable file
         os.fsync(file.fileno())

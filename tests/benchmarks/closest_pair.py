@@ -24,12 +24,12 @@ from importlib.util import find_spec
 import torch
 
 from minisbert.core import InputError
-from minisbert.core.data import SPLITS, load_scored_pairs
 from minisbert.core.heads import JointHead
 from minisbert.fast.search import closest_pairs
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
+from minisbert.objectives.scored_pairs import SPLITS, load_scored_pairs
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
 

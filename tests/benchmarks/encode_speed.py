@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from minisbert.core.data import load_scored_pairs
 from minisbert.core.metrics import spearman
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.evaluation import similarities
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import bfloat16_hardware, keep_freed_memory

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from minisbert.core.data import load_scored_pairs
+from minisbert.objectives.scored_pairs import load_scored_pairs
 
 STEPS = 30
 

@@ -22,10 +22,11 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core.bert import Bert
-from minisbert.core.data import load_scored_pairs, pad_batch
-from minisbert.core.losses import normalize
+from minisbert.core.encoder import normalize
+from minisbert.core.tokenizer import pad_batch
 from minisbert.fast.fused import FastBert, evaluating, linear
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
 

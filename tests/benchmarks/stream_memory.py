@@ -15,8 +15,8 @@ import sys
 import time
 from collections.abc import Iterator
 
-from minisbert.core.data import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory
 

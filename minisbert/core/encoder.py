@@ -1,0 +1,144 @@
+"""Texts to vectors: tokenizer, encoder, pooling and (for most models) normalising in one object.
+
+    encoder = SentenceEncoder.load("weights/all-MiniLM-L6-v2")
+    vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
+    encoder.similarity(vectors, vectors)  # (2, 2) cosines
+
+``encode`` pads each batch to its longest text: easy to follow. ``minisbert.SentenceEncoder`` gives the same vectors
+several times as fast, and opens more kinds of models.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from . import InputError, read_json
+from .bert import Bert, BertConfig
+from .pooling import Pooling
+from .tokenizer import Tokenizer, pad_batch
+from .weights import FAMILIES, Family, fill, read_config, read_tensors
+
+
+def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
+    """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] -> [0.6, 0.8]``."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
+
+
+def cosine(u: Tensor, v: Tensor) -> Tensor:
+    """Cosine of the angle between matching rows: u and v (B, D) -> (B,). ``cosine([1, 0], [1, 1]) = 0.70711``."""
+    return (normalize(u) * normalize(v)).sum(dim=-1)  # (B,)
+
+
+def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
+    """Cosine of each row of u (B, D) with each row of v (N, D) -> (B, N)."""
+    return normalize(u) @ normalize(v).T
+
+
+# sentence-transformers' flags for the poolings, in the order in which it concatenates their results
+POOLING_FLAGS = {f"pooling_mode_{mode}_token{s}": mode for mode, s in (("cls", ""), ("max", "s"), ("mean", "s"))}
+
+
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Kind and folder of each module that ``modules.json`` lists, in order: Transformer, Pooling, Normalize."""
+    path = folder / "modules.json"
+    content = read_json(path, kind=list)
+    for module in content:
+        if not isinstance(module, dict) or not {"type", "path"} <= module.keys():
+            raise InputError(f"{path}: each module needs a type and a path")
+    # old and new files name different packages, but the same class
+    return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in content]
+
+
+def read_pooling(path: Path) -> list[str]:
+    """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode (old files)."""
+    raw = read_json(path)
+    if "pooling_mode" in raw:
+        return [raw["pooling_mode"]] if isinstance(raw["pooling_mode"], str) else list(raw["pooling_mode"])
+    others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
+    return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
+
+
+def load_bert(
+    folder: Path, families: Mapping[str, Family] = FAMILIES, build: Callable[[BertConfig, bool], Bert] = Bert
+) -> Bert:
+    """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and ``fill`` do."""
+    family, stated = read_config(folder, families)
+    fields = dataclasses.fields(BertConfig)
+    required = [field.name for field in fields if field.default is dataclasses.MISSING]
+    if missing := [family.settings.get(name, name) for name in required if name not in stated]:
+        raise InputError(f"{folder / 'config.json'} does not say {', '.join(missing)}")
+    try:
+        config = BertConfig(**{field.name: stated[field.name] for field in fields if field.name in stated})
+    except ValueError as error:
+        raise InputError(f"{folder / 'config.json'}: {error}") from error
+    found = read_tensors(folder / "model.safetensors", family)
+    pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
+    bert = build(config, pooler)
+    fill(bert, found, folder / "model.safetensors", family.names(config.num_hidden_layers, pooler))
+    return bert.eval()
+
+
+class SentenceEncoder(nn.Module):
+    """``load`` a folder, ``encode`` texts, compare them by ``similarity``.
+
+    ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
+    """
+
+    def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
+        super().__init__()
+        self.tokenizer = tokenizer
+        self.bert = bert
+        self.pooling = pooling
+        self.normalize = normalize  # scale each vector to length 1
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "SentenceEncoder":
+        """A folder in sentence-transformers' layout, in eval mode.
+
+        Raises ``InputError`` for anything missing, damaged, or beyond BERT, one pooling and normalising.
+        """
+        folder = Path(folder)
+        modules = dict(read_modules(folder))
+        if list(modules) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise InputError(f"{folder}: modules {', '.join(modules)}; minisbert.SentenceEncoder may open them")
+        bert = load_bert(modules["Transformer"])
+        limit = read_json(modules["Transformer"] / "sentence_bert_config.json").get("max_seq_length")
+        limit = min(limit or bert.config.positions, bert.config.positions)
+        tokenizer = Tokenizer.load(modules["Transformer"], limit, bert.config.pad_token_id)
+        pooling = Pooling("+".join(read_pooling(modules["Pooling"] / "config.json")))
+        return cls(tokenizer, bert, pooling, "Normalize" in modules).eval()
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""
+        vectors = self.unscaled(ids, mask)
+        return normalize(vectors) if self.normalize else vectors
+
+    def unscaled(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
+        return self.pooling(self.bert(ids, mask), mask)
+
+    @torch.no_grad()
+    def encode(self, texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
+        """Texts -> vectors (N, D), row i for text i; longer texts are cut to the tokenizer's limit.
+
+        An empty text is [CLS] [SEP] and has a vector, as in the reference. Call it in eval mode: dropout is noise here.
+        """
+        ids = self.tokenizer.encode(texts).ids
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))  # texts of like length: few pads
+        vectors = torch.empty(len(ids), self.bert.config.hidden_size, dtype=self.bert.embeddings.word.weight.dtype)
+        for start in range(0, len(ids), batch_size):
+            rows = order[start : start + batch_size]
+            vectors[rows] = self(*pad_batch([ids[row] for row in rows], self.tokenizer.pad_id))
+        return vectors.numpy()
+
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
+        a, b = np.atleast_2d(a), np.atleast_2d(b)
+        if a.shape[1] != b.shape[1]:
+            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
+        dtype = np.result_type(a, b, np.float32)
+        return cosine_matrix(*(torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))).numpy()

@@ -1,0 +1,164 @@
+"""A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``, strict in both.
+
+A checkpoint has names of its own for the tensors of each module. A ``Family`` is one explicit table of those names;
+``BERT`` is the one of BERT and MiniLM. Only safetensors are opened, never a pickle.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from . import InputError, read_json
+
+
+@dataclass(frozen=True)
+class Family:
+    """What the checkpoints of one model family call our tensors and settings.
+
+    A table maps the name of our module to the one in the file; a name with ``{i}`` stands for every layer.
+    ``linears`` and ``norms`` have a weight and a bias each, ``tables`` (embeddings) a weight.
+    """
+
+    model_type: str  # in config.json
+    architecture: str  # written to config.json
+    tables: dict[str, str]
+    norms: dict[str, str]
+    linears: dict[str, str]
+    pooler: dict[str, str]  # optional: in the file or not
+    prefix: str  # stands before every name in files that also hold pre-training heads
+    skipped: frozenset[str]  # in some files, of no use to an encoder
+    settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
+    constants: dict[str, Any] = field(default_factory=dict)  # our config fields that the family never states
+
+    def names(self, layers: int, pooler: bool) -> dict[str, str]:
+        """Our name -> the file's name, for every tensor of a model with L = ``layers``."""
+        modules = self.norms | self.linears | (self.pooler if pooler else {})
+        names = {f"{ours}.weight": f"{theirs}.weight" for ours, theirs in self.tables.items()}
+        for ours, theirs in modules.items():
+            for i in range(layers) if "{i}" in ours else [0]:
+                for part in ("weight", "bias"):
+                    names[f"{ours.format(i=i)}.{part}"] = f"{theirs.format(i=i)}.{part}"
+        return names
+
+    def canonical(self, name: str) -> str:
+        """A name as the file has it -> as the table has it: without the prefix, gamma and beta renamed."""
+        name = name.removeprefix(self.prefix)
+        for old, new in ((".gamma", ".weight"), (".beta", ".bias")):  # TensorFlow's names, in BERT of 2018
+            if name.endswith(f"LayerNorm{old}"):
+                name = name.removesuffix(old) + new
+        return name
+
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """The contents of ``config.json`` under our field names, the family's constants filled in."""
+        renamed = {theirs: ours for ours, theirs in self.settings.items()}
+        return {renamed.get(key, key): value for key, value in raw.items()} | self.constants
+
+
+def dense(module: str) -> set[str]:
+    return {f"{module}.weight", f"{module}.bias"}
+
+
+BERT = Family(
+    model_type="bert",
+    architecture="BertModel",
+    tables={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.token_type": "embeddings.token_type_embeddings",
+    },
+    norms={
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.output.LayerNorm",
+        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
+    },
+    linears={
+        "layers.{i}.attention.query": "encoder.layer.{i}.attention.self.query",
+        "layers.{i}.attention.key": "encoder.layer.{i}.attention.self.key",
+        "layers.{i}.attention.value": "encoder.layer.{i}.attention.self.value",
+        "layers.{i}.attention.output": "encoder.layer.{i}.attention.output.dense",
+        "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
+        "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+    },
+    pooler={"pooler": "pooler.dense"},
+    prefix="bert.",
+    skipped=frozenset(
+        {"embeddings.position_ids"}  # 0, 1, 2, ...: a constant that old versions saved
+        | {"cls.predictions.bias"}  # the heads of pre-training: masked words and next sentence
+        | dense("cls.predictions.transform.dense")
+        | dense("cls.predictions.transform.LayerNorm")
+        | dense("cls.predictions.decoder")
+        | dense("cls.seq_relationship")
+    ),
+)
+FAMILIES = {"bert": BERT}
+
+# what config.json may say about a model that this encoder does not compute, and the only values accepted
+ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
+
+
+def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tuple[Family, dict[str, Any]]:
+    """The family in ``config.json`` and all its settings, ours under our names.
+
+    Raises ``InputError`` for a family or a setting that the encoder does not compute.
+    """
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder with a model in it")
+    raw = read_json(path)
+    family = families.get(raw.get("model_type"))
+    if family is None:
+        raise InputError(f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} are")
+    for key, accepted in ACCEPTED.items():
+        if raw.get(key, accepted[0]) not in accepted:
+            raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is")
+    return family, family.fields(raw)
+
+
+def read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a file by name; ``InputError`` if it is missing or damaged."""
+    if not path.is_file():
+        raise InputError(f"{path} is missing")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(
+            f"{path} is cut short or is not a safetensors file ({error}); fetch or save it again"
+        ) from error
+
+
+def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:
+    """Every tensor of a checkpoint under its canonical name, without those that the family skips."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in read_safetensors(path).items():
+        canonical = family.canonical(name)
+        if canonical in found:
+            raise InputError(f"{path} holds {canonical} twice, under two names")
+        if canonical not in family.skipped:
+            found[canonical] = tensor
+    return found
+
+
+def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapping[str, str] | None = None) -> None:
+    """Give a module the tensors found in a file, as float32; ``names`` maps its parameters to the file's names.
+
+    Every tensor is used and every parameter filled. Raises ``InputError`` with the full list of what is missing,
+    unexpected or misshapen.
+    """
+    names = names or {name: name for name, _ in module.named_parameters()}
+    wanted = {names[ours]: tuple(parameter.shape) for ours, parameter in module.named_parameters()}
+    problems = [f"missing {name} {shape}" for name, shape in wanted.items() if name not in found]
+    problems += [f"unexpected {name} {tuple(found[name].shape)}" for name in found if name not in wanted]
+    for name, shape in wanted.items():
+        if name in found and tuple(found[name].shape) != shape:
+            problems.append(f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}")
+        elif name in found and not found[name].is_floating_point():
+            problems.append(f"{name} holds {found[name].dtype}, not floating point numbers")
+    if problems:
+        raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
+    state = {ours: found[names[ours]].float() for ours, _ in module.named_parameters()}
+    module.load_state_dict(state, assign=True)

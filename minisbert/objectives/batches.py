@@ -1,0 +1,82 @@
+"""Batches in which no text occurs twice, for losses whose negatives are the other rows of the batch."""
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+MOST_HOSTS = 100  # batches that a row left alone is offered to
+
+
+def unique_batches(
+    keys: Sequence[Sequence[Hashable]],
+    lengths: Sequence[int],
+    batch_size: int,
+    generator: torch.Generator,
+    window: int = 50,
+) -> list[list[int]]:
+    """``length_grouped_batches`` in which no key stands twice in a batch, for losses with in-batch negatives.
+
+    There every other row of the batch counts as wrong, and a text that stands in two rows would be wrong to itself.
+    ``keys`` holds the texts of each row; one that repeats within its own row does no harm. A row whose text is in a
+    batch already goes to a later batch of its window, where none has room to the next window: every row is in one
+    batch, and a few batches stay smaller. A batch of one row has no negatives: its row joins the first batch without
+    its texts, which may then have one row more than ``batch_size``. Where there is none (of the first hundred), as
+    when all rows share a text, the row is left out.
+    """
+    if batch_size < 2:
+        raise ValueError(f"a batch of {batch_size} has no negatives: batch_size must be at least 2")
+    if len(keys) != len(lengths):
+        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: both must tell of the same rows")
+    order = torch.randperm(len(keys), generator=generator).tolist()
+    batches: list[list[int]] = []
+    waiting: list[int] = []
+    while order or waiting:
+        fresh = batch_size * window - len(waiting)  # at least 1: in each window at least one row has found its place
+        rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
+        order = order[fresh:]
+        # where most rows wait already, a text is so frequent that more waiting would only cost time
+        may_wait = order and 2 * len(waiting) < len(rows)
+        filled, waiting = _fill(rows, keys, batch_size, most=window if may_wait else len(rows))
+        batches += filled
+    _join_alone(batches, keys, batch_size)
+    batches = [batch for batch in batches if batch]
+    return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+
+def _fill(
+    rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
+) -> tuple[list[list[int]], list[int]]:
+    """At most ``most`` batches, and the rows left: each row in turn to the first batch with room behind its texts'."""
+    batches: list[list[int]] = [[] for _ in range(most)]
+    left = []
+    after: dict[Hashable, int] = {}  # key -> the batch behind the last one that holds it
+    onward = list(range(most + 1))  # a batch with room points at itself, a full one at some later batch
+    for row in rows:
+        at = max((after.get(key, 0) for key in keys[row]), default=0)
+        while onward[at] != at:
+            onward[at] = onward[onward[at]]  # halves the way for the next row
+            at = onward[at]
+        if at == most:
+            left.append(row)
+            continue
+        batches[at].append(row)
+        after.update(dict.fromkeys(keys[row], at + 1))
+        if len(batches[at]) == batch_size:
+            onward[at] = at + 1
+    return [batch for batch in batches if batch], left
+
+
+def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
+    """Move the row of each batch of one to another batch, or out; its own batch is then empty."""
+    held = [{key for row in batch for key in keys[row]} for batch in batches]
+    hosts = list(range(len(batches)))
+    for alone in [at for at, batch in enumerate(batches) if len(batch) == 1]:
+        if len(batches[alone]) > 1:  # another one has joined it since
+            continue
+        row = batches[alone].pop()
+        fits = (at for at in hosts[:MOST_HOSTS] if batches[at] and held[at].isdisjoint(keys[row]))
+        if (at := next(fits, None)) is not None:
+            batches[at].append(row)
+            held[at].update(keys[row])
+            if len(batches[at]) > batch_size:
+                hosts.remove(at)

@@ -1,0 +1,114 @@
+"""Files of scored sentence pairs to rows; every reader names the file and line of what it cannot use."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from minisbert.core import InputError, one_line
+from minisbert.models.pair_model import MAX_SCORE
+from minisbert.system.assets import ensure
+from minisbert.system.files import decode, read_text
+
+SPLITS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class ScoredPair:
+    """Two sentences and how similar people found them, 0 to 5."""
+
+    sentence1: str
+    sentence2: str
+    score: float
+
+
+def load_scored_pairs(data: str, split: str) -> list[ScoredPair]:
+    """``data`` is ``stsb`` (fetched where it is missing; ``split`` is train, dev or test) or a file of one's own."""
+    if data == "stsb":
+        if split not in SPLITS:
+            raise InputError(f"no split is called {one_line(split)}; choose from {', '.join(SPLITS)}")
+        return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv")
+    return read_scored_pairs(data)
+
+
+def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
+    """Rows of a scored-pairs file, in one of three forms, told apart by its first line:
+
+    - STS Benchmark: tab-separated, 7 or more columns: genre, file, year, id, score, sentence1, sentence2, ...
+    - tab-separated, 3 columns: score, sentence1, sentence2
+    - comma-separated, 3 columns in the same order, quoted where a sentence holds a comma
+
+    In tab-separated files quotation marks are text. A first row ``score, sentence1, sentence2`` is a header.
+    Raises ``InputError`` with file and line for too few columns, a score that is no number or not in 0..5, an
+    empty sentence, a file without rows.
+    """
+    path = Path(path)
+    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 inside a sentence
+    lines = read_text(path).split("\n")
+    rows = tab_rows(lines) if "\t" in lines[0] else quoted_rows(path, lines)
+    pairs = []
+    for line, cells in rows:
+        where = f"{path}, line {line}"
+        if len(cells) >= 7:
+            score, first, second = cells[4:7]
+        elif len(cells) == 3:
+            score, first, second = cells
+        else:
+            raise InputError(f"{where}: {len(cells)} columns; 3 are needed (score, sentence1, sentence2) or STS-B's 7")
+        if line == 1 and (score.lower(), first.lower(), second.lower()) == ("score", "sentence1", "sentence2"):
+            continue
+        if not first.strip() or not second.strip():
+            raise InputError(f"{where}: an empty sentence")
+        pairs.append(ScoredPair(first.strip(), second.strip(), parse_score(score, where)))
+    if not pairs:
+        raise InputError(f"{path} holds no sentence pairs")
+    return pairs
+
+
+def tab_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line number and cells of every line that is not empty."""
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            yield number, line.rstrip("\r").split("\t")
+
+
+def quoted_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """The same for separated values with quotes, where a quoted cell may run over several lines."""
+    # subtle: lines keep their ends, or a quoted cell's two lines would become one word where they meet
+    # and text behind a closing quote is an error but in Quora's tabs, a release that nobody can correct any more
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=delimiter == ",")
+    start = 1  # line of the row's beginning
+    try:
+        for cells in reader:
+            if any(cell.strip() for cell in cells):
+                yield start, cells
+            start = reader.line_num + 1
+    except csv.Error as error:
+        kind = "comma" if delimiter == "," else "tab"
+        raise InputError(f"{path}, line {start}: not {kind}-separated values: {error}") from error
+
+
+def parse_score(cell: str, where: str) -> float:
+    try:
+        score = float(cell)
+    except ValueError as error:
+        raise InputError(f"{where}: the score {one_line(cell)} is not a number") from error
+    if not 0.0 <= score <= MAX_SCORE:  # also true of NaN
+        raise InputError(f"{where}: the score {cell.strip()} is not on the scale of 0 to 5; rescale the file")
+    return score
+
+
+def text_lines(lines: Iterable[bytes], where: str) -> Iterator[str]:
+    """One text a line, as they are read: from a file opened in binary, or standard input.
+
+    Raises ``InputError`` for a line that is not UTF-8, for an empty one, which is no text to encode, and at the end
+    where there was no line.
+    """
+    number = 0
+    for number, line in enumerate(lines, start=1):
+        text = decode(line, where, number).removesuffix("\n").rstrip("\r")
+        if not text.strip():
+            raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
+        yield text
+    if not number:
+        raise InputError(f"{where} is empty")
