@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 01: the first embedding
 #
-# Steps through `minisbert/models/sentence_encoder.py`, from the outside. About 25 minutes. You will have sentence
-# vectors and a similarity matrix in the first minute; the rest asks what these numbers are.
+# Steps through `minisbert/core/encoder.py`, from the outside. About 25 minutes. You will have sentence vectors and a
+# similarity matrix in the first minute; the rest asks what these numbers are.
 #
 # How a lesson works: run one cell after the other, in VS Code, in Jupyter, or all at once with `python
 # lessons/01_first_embedding.py`. Every claim in the text has an `assert` beside it. If one fails, either the code or
@@ -12,8 +12,9 @@
 import numpy as np
 from course import figure, heatmap, largest_difference
 
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
 # %% [markdown]
 # ## The question
@@ -25,7 +26,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 # Somebody has trained such a map: all-MiniLM-L6-v2. We load it and try.
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")  # fetched once, 92 MB
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))  # fetched once, 92 MB
 sentences = [
     "A cat sits on the mat.",
     "A kitten is resting on a rug.",
@@ -40,15 +41,15 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 # ## The formula
 #
 # Two symbols for now: `N` is the number of sentences, `D` the number of columns of a vector, its *width*. Here N = 4
-# and D = 384. (The course has one legend of dimensions. It stands at the top of `minisbert/core/bert.py`.)
+# and D = 384. (The course has one legend of dimensions, at the top of `minisbert/core/bert.py`.)
 #
 # The similarity of two vectors u and v, each (D,), is the cosine of the angle between them:
 #
 #     cos(u, v) = sum over d of u[d] * v[d]  /  (|u| * |v|)        |u| = sqrt(sum over d of u[d]^2)
 #
-# It is 1 where both point the same way, 0 where they are at right angles, -1 where they are opposite. The length of a
-# vector plays no part. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N)
-# gives (N, N).
+# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. The length of a vector
+# plays no part. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
+# (N, N).
 
 # %% [markdown]
 # ## The real function
@@ -69,11 +70,11 @@ assert largest_difference(encoder.similarity(small, small), expected) < 1e-4, "c
 print(vectors[:3, :4])
 matrix = encoder.similarity(vectors, vectors)  # (N, N)
 print(matrix)
-assert matrix[0, 1] > 0.6, "the cat and the kitten share almost no word, and are near"
+assert matrix[0, 1] > 0.6, "the cat and the kitten share almost no words, yet are near"
 assert np.abs(matrix[0, 2:]).max() < 0.1, "chess and the stock market are elsewhere"
 
 # %% [markdown]
-# A single column means nothing that you could name. Only the position of whole vectors towards each other does.
+# No single column means anything you could name. Only where whole vectors lie relative to each other does.
 #
 # Look at the lengths: this model scales every vector to length 1. Then the cosine is the plain dot product, and
 # `vectors @ vectors.T` is the same matrix.
@@ -81,7 +82,7 @@ assert np.abs(matrix[0, 2:]).max() < 0.1, "chess and the stock market are elsewh
 # %%
 print(np.linalg.norm(vectors, axis=1))
 assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6), "unit vectors"
-assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, "for unit vectors dot and cosine are one"
+assert largest_difference(vectors @ vectors.T, matrix) < 1e-6, "for unit vectors, dot product and cosine are the same"
 
 # %% [markdown]
 # ## The figure
@@ -104,25 +105,25 @@ figure("01_first_embedding", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# Write your guess down before you run the next cell. A guess that was wrong is remembered.
+# Write your guess down before you run the next cell. A wrong guess is remembered.
 #
 # **1.** "dog bites man" and "man bites dog" have the same words. Is their cosine near 0, about 0.5, about 0.9, or 1?
 
 # %%
 u, v = encoder.encode(["dog bites man", "man bites dog"])
 print(f"{u @ v:.3f}")
-assert 0.85 < u @ v < 0.95, "near, for the subject is the same; not 1, for the order counts"
+assert 0.85 < u @ v < 0.95, "near, since the subject is the same; not 1, since order counts"
 
 # %% [markdown]
-# **2.** One sentence denies the other: "A man is playing a guitar." and "A man is not playing a guitar." Which is
-# nearer to the first one: its denial, or "A person plays an instrument."?
+# **2.** One sentence negates the other: "A man is playing a guitar." and "A man is not playing a guitar." Which is
+# nearer to the first one: its negation, or "A person plays an instrument."?
 
 # %%
-u, denied, wider = encoder.encode(
+u, negated, wider = encoder.encode(
     ["A man is playing a guitar.", "A man is not playing a guitar.", "A person plays an instrument."]
 )
-print(f"its denial {u @ denied:.3f}, the wider statement {u @ wider:.3f}")
-assert u @ denied > u @ wider, "these vectors say what a sentence is about better than whether it is so"
+print(f"its negation {u @ negated:.3f}, the wider statement {u @ wider:.3f}")
+assert u @ negated > u @ wider, "these vectors tell what a sentence is about better than whether it is true"
 
 # %% [markdown]
 # **3.** A question and four answers, each of which names the red planet in some way. Which one wins?
@@ -144,8 +145,9 @@ assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Sa
 # ## Break it
 #
 # The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
-# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes/scores.py`. `planted`
-# puts one of them into the running package and takes it out again at the end of the block.
+# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes/`. `planted` puts one of
+# them into the running `minisbert/core` and takes it out again at the end of the block. (The encoder here is the one in
+# `core`. `minisbert.SentenceEncoder` is faster, takes another path, and would not notice most of them.)
 
 # %%
 print(f"{len(MISTAKES)} known mistakes; for example:")
@@ -157,10 +159,10 @@ for name in ("tanh GELU", "[CLS] and [SEP] left out", "no 1/sqrt(K)", "ReLU"):
     print(f"{name:24} {MISTAKES[name].meaning:62} largest change {moved:.4f}   {first_row}")
 
 # %% [markdown]
-# The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that
-# nobody would question: the cat is near the kitten and far from the stock market. Only the last one looks odd. The
-# next cell proves it. So "the results look sensible" is not a test, and that is why this project compares every number
-# with a reference. Lesson 07 shows how the mistake is found.
+# The first row of the right matrix was 1, 0.655, -0.073, 0.091. Three of the four wrong encoders give a matrix that no
+# one would question: the cat is near the kitten and far from the stock market. Only the last one looks odd. The next
+# cell proves it. So "the results look sensible" is not a test, and that is why this project compares every number with
+# a reference. Lesson 07 shows how to find the mistake.
 
 # %%
 for name, most in (("tanh GELU", 0.001), ("[CLS] and [SEP] left out", 0.03), ("no 1/sqrt(K)", 0.1)):
@@ -175,7 +177,7 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # %% [markdown]
 # ## Exercises
 #
-# 1. Take ten sentences of your own, five pairs of the same meaning. Is each one's nearest neighbour its partner?
+# 1. Write ten sentences, five pairs with the same meaning. Is each one's nearest neighbour its partner?
 # 2. Find two sentences with a cosine below -0.1. It is harder than you may think. Why are most cosines above 0?
 #    (Lesson 11 measures it.)
 # 3. `encoder.encode([""])` gives a vector. Of what? Print `encoder.tokenizer.encode([""]).ids`. (Lesson 02.)

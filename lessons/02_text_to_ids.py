@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 02: text to ids
 #
-# Steps through `minisbert/core/tokenizer.py` and `minisbert/core/wordpiece.py`. About 40 minutes. You will write
-# WordPiece out by hand and prove that it gives the same ids as the library on every sentence of the STS Benchmark.
+# Steps through `minisbert/core/tokenizer.py`. About 40 minutes. You will write WordPiece by hand and show that it gives
+# the same ids as the library on every sentence of the STS Benchmark.
 
 # %%
 import unicodedata
@@ -12,13 +12,10 @@ import torch
 from course import figure, largest_difference
 from tokenizers import Tokenizer as Library
 
-from minisbert.core.tokenizer import pad_batch
-from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.models.tokenizer import Tokenizer
-from minisbert.core.tokenizer import longest_first
-from minisbert.core.tokenizer import token_ids
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, token_ids
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.assets import ensure
 
 # %% [markdown]
@@ -28,11 +25,11 @@ from minisbert.system.assets import ensure
 # and the network has a table of 30,522 rows?
 #
 # A table of whole words would be too large and still miss words. A table of letters would be small, and a sentence
-# would be a hundred steps long. WordPiece stands in between: frequent words are one piece, rare ones are several.
+# would be a hundred steps long. WordPiece is in between: frequent words are one piece, rare ones are several.
 
 # %%
 folder = ensure("all-MiniLM-L6-v2")
-tokenizer = Tokenizer.load(folder)
+tokenizer = Tokenizer.load(folder, limit=256)  # at most 256 tokens per text
 lines = (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
 vocab = {piece: i for i, piece in enumerate(lines)}  # the line number is the id
 print(f"V = {len(vocab):,} pieces; {sum(piece.startswith('##') for piece in vocab):,} of them continue a word")
@@ -46,11 +43,11 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 # n letters is cut from the left, the longest piece first:
 #
 #     s = 0
-#     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters where s > 0)
+#     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters if s > 0)
 #                    take that piece, s = e;  if there is no such e, the whole word is [UNK]
 #
-# Before that the text is cleaned, brought to lower case, freed of accents, and split at white space and around every
-# punctuation mark. After that [CLS] is put in front and [SEP] behind. A text of `T` tokens becomes T ids, special
+# Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
+# punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, special
 # tokens included. Here it is, written out.
 
 
@@ -125,9 +122,9 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Two things are still missing in ours that this data does not show: a word of more than 100 letters is [UNK] as a
-# whole, and every Chinese character is a word of its own. Equal on 17,256 sentences is strong evidence, and it is not
-# proof. `minisbert/core/wordpiece.py` has these rules as well; read it beside ours.
+# Ours still lacks two rules that this data does not test: a word of more than 100 letters is [UNK] as a whole, and
+# every Chinese character is a word of its own. Agreement on 17,256 sentences is strong evidence, but not proof.
+# `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have both rules; read them beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"
@@ -233,13 +230,13 @@ assert (right @ wrong.T).item() < 0.6, "to the model a word spelled in letters i
 
 # %% [markdown]
 # **A trap in the file.** The published `tokenizer.json` of this model pads every text to 128 tokens and cuts at 128,
-# while the model's own limit is 256. Loaded as it stands, "hello" becomes 128 ids. `Tokenizer` clears both settings.
+# while the model's own limit is 256. Loaded as is, it turns "hello" into 128 ids. `Tokenizer` clears both settings.
 
 # %%
 naive = Library.from_file(str(folder / "tokenizer.json")).encode("hello").ids
 print(len(naive), naive[:5])
 assert len(naive) == 128, "3 tokens and 125 pads"
-assert tokenizer.limit == 256, "max_seq_length of sentence_bert_config.json"
+assert encoder.tokenizer.limit == 256, "max_seq_length of sentence_bert_config.json"
 
 # %% [markdown]
 # Pads do no harm as long as the mask hides them (they only cost time). Now plant "no attention mask" and see what the

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 03: the weights file
 #
-# Steps through `minisbert/models/checkpoint.py` and `minisbert/models/families.py`. About 35 minutes. You will read a
-# safetensors file with nothing but `open` and `json`, account for each of its 22,713,216 parameters, and see which
-# errors a strict loader finds and which one it cannot find.
+# Steps through `minisbert/core/weights.py`. About 35 minutes. You will read a safetensors file with nothing but `open`
+# and `json`, account for each of its 22,713,216 parameters, and see which errors a strict loader finds and which one it
+# cannot find.
 
 # %%
 import json
@@ -18,9 +18,9 @@ from course import TINY, figure, largest_difference
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.checkpoint import load_bert
+from minisbert.core.encoder import load_bert
 from minisbert.core.weights import BERT
+from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 # %% [markdown]
@@ -41,12 +41,12 @@ print(f"{path.stat().st_size:,} bytes")
 #
 #     8 bytes          n, the length of the header: an unsigned integer, little-endian
 #     n bytes          the header: JSON, for each tensor its dtype, its shape, and where it begins and ends
-#     all the rest     the numbers, one tensor after the other, row by row
+#     the rest         the numbers, one tensor after the other, row by row
 #
 # A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
 #
-# The legend, as in `bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; `P` here for the rows of
-# the position table. Counted by hand, a BERT has
+# The legend, as in `core/bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; here also `P`, the
+# rows of the position table. Counted by hand, a BERT has
 #
 #     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
 #     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
@@ -66,7 +66,8 @@ for name in header:
 # %% [markdown]
 # ## The real function
 #
-# Three rows of the word table, those of [CLS] hello [SEP], first by arithmetic on bytes, then through `load_bert`.
+# Three rows of the word table, those of [CLS] hello [SEP], first by arithmetic on bytes, then through `load_bert`: it
+# makes an encoder and fills it with what `core/weights.py` reads.
 
 # %%
 about = header["embeddings.word_embeddings.weight"]
@@ -84,15 +85,15 @@ print(bert.embeddings.word.weight[[101, 7592, 102], :4].detach())
 assert largest_difference(by_hand, bert.embeddings.word.weight[[101, 7592, 102]]) == 0, "the same bits"
 
 # %% [markdown]
-# The loader needs a name table, because our modules have other names than the file. There is one explicit table per
-# family of models, in `dialects.py`. It is used for reading and for writing, so it cannot be right in one direction
-# only.
+# The loader needs a name table, because our modules have other names than the file. Each family of models has one
+# explicit table, a `Family`; BERT's is in `core/weights.py`. It is used for reading and for writing, so it cannot be
+# right in one direction only.
 
 # %%
 names = BERT.names(layers=6, pooler=True)
 for ours in ("embeddings.word.weight", "layers.0.attention.query.weight", "layers.0.feed_forward_norm.bias"):
     print(f"{ours:35} {names[ours]}")
-assert {*names} == {name for name, _ in bert.named_parameters()}, "each of our parameters stands in the table"
+assert {*names} == {name for name, _ in bert.named_parameters()}, "each of our parameters is in the table"
 left_over = {*header} - {*names.values()}
 print("in the file, but not in the table:", left_over or "nothing")
 assert left_over <= BERT.skipped, "what is left over must be known by name"
@@ -184,7 +185,7 @@ assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
 
 # %%
 def load_changed(change):
-    """What ``load_bert`` gives for a copy whose tensors ``change`` has altered."""
+    """``load_bert`` of a copy whose tensors ``change`` has altered."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         copy = Path(place) / "copy"
         shutil.copytree(TINY, copy)
@@ -211,8 +212,8 @@ for change in (forget, misspell):
         raise AssertionError(f"{change.__name__}: a strict loader must refuse this file")
 
 # %% [markdown]
-# A loader that is not strict would leave the missing bias as it was made: at zero. The model would run without a word
-# and be wrong, as if somebody had forgotten beta, the bias of LayerNorm.
+# A loader that is not strict would leave the missing bias as it was initialised: at zero. The model would run without
+# complaint and be wrong, as if somebody had forgotten beta, the bias of LayerNorm.
 #
 # And now the mistake that no loader can find. Query and key have the same shape. Swap them in the file:
 
@@ -231,7 +232,7 @@ with torch.no_grad():
     right = tiny(ids)  # (1, T, D)
     swapped = load_changed(swap)(ids)
     print(f"swapped in the file: no error, largest difference {largest_difference(right, swapped):.2f}")
-    assert largest_difference(right, swapped) > 0.1, "loaded without a word, and wrong"
+    assert largest_difference(right, swapped) > 0.1, "loaded without complaint, and wrong"
     for name in ("q and k swapped", "no beta"):
         with planted(MISTAKES[name]):
             wrong = tiny(ids)
@@ -240,14 +241,14 @@ with torch.no_grad():
         assert (largest_difference(swapped, wrong) < 1e-5) == (name == "q and k swapped"), "one of them is the swap"
 
 # %% [markdown]
-# The numbers of the swapped file are those of the mistake "q and k swapped", to the last digit that float32 has. So a
-# wrong result can be recognised, like a fingerprint. The grader and `minisbert.trace` do that for you.
+# The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
+# result can be recognised, like a fingerprint. The grader and `minisbert.trace` do that for you.
 #
 # ## Exercises
 #
 # 1. Read `layers.3.attention.query.bias` by hand, byte by byte, as above.
 # 2. How many bytes would the file have in float16? Which numbers could be lost?
-# 3. `dialects.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
+# 3. `minisbert/models/families.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
 # 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are
 #    stuck.
 #

@@ -10,10 +10,11 @@ import torch
 from course import figure, heatmap, largest_difference
 
 from minisbert.core import bert
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 embeddings = encoder.bert.embeddings
 
 # %% [markdown]
@@ -39,8 +40,8 @@ embeddings = encoder.bert.embeddings
 # %% [markdown]
 # ## The real function
 #
-# First `layer_norm` alone, on numbers small enough for the head. The mean of [1, 3] is 2, the variance 1. Then [2, 6]
-# and [11, 13]: twice as much, and ten more.
+# First `layer_norm` alone, on numbers small enough to do in your head. The mean of [1, 3] is 2, the variance 1. Then
+# [2, 6] and [11, 13]: twice as much, and ten more.
 
 # %%
 x = torch.tensor([[1.0, 3.0], [2.0, 6.0], [11.0, 13.0]])  # (3, D) with D = 2
@@ -72,13 +73,13 @@ by_hand = by_hand * norm.weight + norm.bias
 assert largest_difference(by_hand, normed) < 1e-5, "sum of three rows, then LayerNorm: that is all"
 
 # %% [markdown]
-# Three rows and three tables: no multiplication so far, only looking up and adding. The word table is half of the
+# Three rows from three tables: no multiplication so far, only looking up and adding. The word table is half of the
 # model (lesson 03), and a text touches a dozen of its rows.
 #
 # ## The figure
 #
-# Position vectors were learned, nobody told them that 7 stands next to 8. Left: the cosine of each position vector
-# with each other one. Right: the spread of the numbers of each token before and after LayerNorm, for a sentence.
+# Position vectors were learned; no one told them that 7 is next to 8. Left: the cosine of each position vector with
+# every other. Right: the spread of each token's numbers before and after LayerNorm, for one sentence.
 #
 # ![Cosines of position vectors, and spread before and after LayerNorm](figures/04_embeddings.png)
 
@@ -163,7 +164,7 @@ assert largest_difference(u, v) < 1e-6, "the same vector: nothing else in a BERT
 #
 # ## Break it
 #
-# Every known mistake of these two pieces, and how far it moves the embeddings of our three tokens.
+# Every known mistake in these two pieces, and how far it moves the embeddings of our three tokens.
 
 # %%
 moved = {}
@@ -179,9 +180,9 @@ for name, change in sorted(moved.items(), key=lambda item: item[1]):
 #
 # - *token types ignored* changes nothing: with a single sentence all types are 0. A test must have a second sentence.
 # - *detached LayerNorm statistics* changes nothing either: only the gradient is wrong. A test must look at gradients.
-# - *eps outside the root*: with eps = 1e-12 nobody can see it. A test must use a larger eps.
-# - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small. In the final cosines they are below 1e-4.
-# - The others are large, and still the model runs.
+# - *eps outside the root*: with eps = 1e-12 it is invisible. A test must use a larger eps.
+# - *LayerNorm eps 1e-5* and *unbiased variance* (D - 1 for D) are small: below 1e-4 in the final cosines.
+# - The others are large, and the model still runs.
 #
 # So the choice of test data decides what a test can find. The package's tests use models whose every parameter is
 # random, pairs of sentences, eps = 1e-3, and gradients.
@@ -208,7 +209,7 @@ assert largest_difference(right, wrong) > 0.1, "now it shows"
 # 1. Which ten words are nearest to "dog" in the word table, by cosine? Are they alike in meaning, or in spelling?
 # 2. Print the largest and the smallest gamma. Which column does the model silence most?
 # 3. RMSNorm leaves the mean in ("mean not subtracted" above). Why does it move these numbers so little?
-# 4. Graded: LayerNorm is the first piece that everybody should write: `python -m lessons.check start 04`, `run 04`,
+# 4. Graded: LayerNorm is the first piece that everyone should write: `python -m lessons.check start 04`, `run 04`,
 #    `hint 04`.
 #
 # ## Sources

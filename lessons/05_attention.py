@@ -11,10 +11,11 @@ import torch
 from course import figure, heatmap, largest_difference
 
 from minisbert.core import bert
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 # %% [markdown]
 # ## The question
@@ -56,8 +57,8 @@ def one_head(q, k, v, real):
 # %% [markdown]
 # ## The real function
 #
-# Three tokens, K = 4, so the scores are divided by 2. The first query is zero: it matches all keys alike. The second
-# one matches the second key with a score of 2 log 3 / 2 = log 3, and the others with 0: so three parts of five. The
+# Three tokens, K = 4, so the scores are divided by 2. The first query is zero: it matches all keys equally. The second
+# one matches the second key with a score of 2 log 3 / 2 = log 3, and the others with 0: that key gets three fifths. The
 # third token is a pad in the second run.
 
 # %%
@@ -88,14 +89,14 @@ states = {}
 with torch.no_grad():
     encoder.bert(ids, trace=states)  # fills every intermediate result, by name
     module = encoder.bert.layers[3].attention
-    x = states["layers.2"]  # (1, T, D): what the fourth layer reads, counted from 0 it is layer 3
+    x = states["layers.2"]  # (1, T, D): what layer 3 reads, the fourth, since we count from 0
     queries, keys, values = (dense(x) for dense in (module.query, module.key, module.value))  # (1, T, D) each
     head, width = 1, module.split(queries).shape[-1]
     columns = slice(head * width, (head + 1) * width)
     by_loops, shares = one_head(*(y[0, :, columns].tolist() for y in (queries, keys, values)), [True] * len(tokens))
     all_heads, everything = bert.attention(*(module.split(y) for y in (queries, keys, values)))  # (1, H, T, K)
 print(f"T = {len(tokens)}, H = {module.heads}, K = {width}, D = {module.heads * width}")
-print(f"one head with loops beside the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}")
+print(f"one head with loops against the real one: {largest_difference(all_heads[0, head], torch.tensor(by_loops)):.1e}")
 assert largest_difference(all_heads[0, head], torch.tensor(by_loops)) < 1e-5, "the same head, written twice"
 assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, "as the model itself computed it"
 
@@ -141,7 +142,7 @@ assert onward > 0.6, "this one mostly"
 
 # %% [markdown]
 # A warning. That a head looks somewhere does not prove that the answer depends on it. Pictures like these suggest; to
-# know, take the head away and measure.
+# know, remove the head and measure.
 #
 # ## Predict, then run
 #
@@ -161,7 +162,7 @@ assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-
 _, before = bert.attention(query, key, value)
 _, after = bert.attention(query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value)
 print(f"{largest_difference(before, after):.1e}")
-assert largest_difference(before, after) < 1e-12, "nothing: a softmax sees differences only. So a key bias is idle"
+assert largest_difference(before, after) < 1e-12, "nothing: a softmax sees only differences. A key bias has no effect"
 
 # %% [markdown]
 # **3.** A batch with a short and a long sentence: the short one gets pads. How much does its result change?
@@ -181,7 +182,7 @@ assert largest_difference(a, b) < 2e-5, "by rounding only: a probability of exac
 #
 # The known mistakes in `attention` and around it. Two texts, one with pads; the largest change of the last hidden
 # state at real tokens, and the average entropy of the probabilities, which says how widely a head looks: 0 is one
-# token, log T is all alike.
+# token, log T is all tokens equally.
 
 
 # %%
@@ -208,7 +209,7 @@ for name, mistake in MISTAKES.items():
 
 # %% [markdown]
 # Without 1/sqrt(K) the scores are 5.7 times as large, the softmax is nearly a hard choice, and the entropy falls. With
-# 1/K it is the reverse: everybody looks everywhere. The root is there because a sum of K products of random numbers
+# 1/K it is the reverse: every token looks everywhere. The root is there because a sum of K products of random numbers
 # grows like sqrt(K).
 #
 # A mask of -10 in place of minus infinity changes very little here, and passes every careless test. *detached

@@ -12,10 +12,11 @@ from course import figure, largest_difference
 from torch.nn.functional import gelu as ready_made_gelu
 
 from minisbert.core import bert
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 # %% [markdown]
 # ## The question
@@ -25,7 +26,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # ## The formula
 #
-# Two dense layers with a bend between them, for each token on its own. `F` is the width in the middle, mostly 4 D:
+# Two dense layers with a bend between them, for each token on its own. `F` is the width in the middle, usually 4 D:
 #
 #     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
@@ -72,8 +73,8 @@ assert largest_difference(out, whole) < 1e-6, "six lines are a layer"
 # %% [markdown]
 # ## The figure
 #
-# Left: GELU beside ReLU, which cuts at 0. Middle: GELU minus its tanh approximation, in ten-thousandths. Right: what
-# comes into the GELU in MiniLM, for a whole sentence. Four fifths of it is negative and nearly silenced.
+# Left: GELU and ReLU, which cuts at 0. Middle: the tanh approximation minus GELU, in ten-thousandths. Right: what
+# enters the GELU in MiniLM, for a whole sentence. Four fifths of it is negative and nearly silenced.
 #
 # ![GELU, its approximation, and what MiniLM feeds it](figures/06_layer.png)
 
@@ -150,7 +151,7 @@ assert max(lengths) / min(lengths) < 2.5, "post-LayerNorm keeps the size; gamma 
 # %% [markdown]
 # ## Break it
 #
-# Known mistakes of these pieces. First the change in the layer above, then what is left of the sentence vectors: the
+# Known mistakes in these pieces. First the change in the layer above, then what is left of the sentence vectors: the
 # cosine between the right and the wrong vector of the same text.
 
 # %%
@@ -165,9 +166,9 @@ for name, mistake in MISTAKES.items():
         print(f"{name:36} layer {change[name]:8.1e}   least cosine {agreement[name]:.5f}")
 
 # %% [markdown]
-# *tanh GELU*: the cosine of right and wrong is 1.00000 to five digits. The approximation is a fine function; but these
+# *tanh GELU*: the cosine of right and wrong is 1.00000 to five digits. The approximation is a fine function, but these
 # weights were trained with the other one, and a port that uses it is not equal. Forgetting a residual, or moving the
-# LayerNorm in front of the block (as many newer models have it, with weights trained for that) destroys everything.
+# LayerNorm in front of the block (as many newer models do, with weights trained for that), destroys everything.
 
 # %%
 assert agreement["tanh GELU"] > 0.99999, "invisible in a cosine"
@@ -176,8 +177,8 @@ for name in ("pre-LayerNorm", "attention's residual forgotten", "one LayerNorm f
     assert agreement[name] < 0.7, f"{name}: another model altogether"
 
 # %% [markdown]
-# What are the residual sums good for? The gradient has a way around each block. Take all blocks' weights down to
-# nothing: with the sums a layer still passes its input on, without them the input is gone, and so is its gradient.
+# What are the residual sums good for? The gradient has a way around each block. Set all the blocks' weights to zero:
+# with the sums a layer still passes its input on, without them the input is gone, and so is its gradient.
 
 # %%
 torch.manual_seed(0)
@@ -204,8 +205,8 @@ assert without == 0, "no way at all"
 # %% [markdown]
 # ## Exercises
 #
-# 1. For one token, which of the 1,536 middle columns is largest in layer 5? Which other tokens excite the same column?
-# 2. `Layer` calls dropout in three places, here idle. Where, and what does it do in training? (Lesson 11 needs it.)
+# 1. For one token, which of the 1,536 middle columns is largest in layer 5? Which other tokens activate it?
+# 2. `Layer` uses dropout in three places, all idle here. Where, and what does it do in training? (Lesson 11 needs it.)
 # 3. Write gelu with torch.special.ndtr and compare. Write it with torch.sigmoid(1.702 z) and compare again.
 # 4. Graded: GELU, feed-forward, the layer: `python -m lessons.check start 06`, `run 06`, `hint 06`.
 #

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects
 from minisbert.mistakes.tracing import HIDDEN, VECTOR, huggingface, inputs_of, our_states, print_rows
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder  # its ``bert`` is the one of ``core``
 from minisbert.system.assets import ensure
 
 folder = ensure("all-MiniLM-L6-v2")
@@ -38,7 +38,7 @@ encoder = SentenceEncoder.load(folder)
 #
 #     d_i = max over b, t, c of | ours_i[b, t, c] - theirs_i[b, t, c] |        t runs over real tokens only
 #
-# In float32 a sum of hundreds of products is rounded at every step, in an order that is nobody's promise. A faithful
+# In float32 a sum of hundreds of products is rounded at every step, in an order that no library promises. A faithful
 # copy of this model differs by 4e-6, the smallest real mistake that we know of by 3e-4. So the bound is 2e-5: above
 # all rounding, below all mistakes.
 
@@ -46,7 +46,7 @@ encoder = SentenceEncoder.load(folder)
 # ## The real function
 #
 # Three tokens through `Bert`: the first four columns of the embeddings and of each layer. Watch the rows change, and
-# stay of one size.
+# keep their size.
 
 # %%
 states = {}
@@ -57,8 +57,8 @@ for name in ("embeddings", *(f"layers.{i}" for i in range(6))):
 assert largest_difference(hidden, states["layers.5"]) == 0, "the result is the last layer's output"
 
 # %% [markdown]
-# Now the reference. Where transformers is installed, we ask it; else we read what it computed when the project was
-# made (`tests/reference/minilm.safetensors`, where only hidden states and vectors were kept).
+# Now the reference. If transformers is installed, we ask it; otherwise we read what it computed when the project was
+# made (`tests/reference/minilm.safetensors`, which keeps only hidden states and vectors).
 
 # %%
 if importlib.util.find_spec("transformers") and importlib.util.find_spec("sentence_transformers"):
@@ -85,9 +85,9 @@ assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every l
 #
 # ## The figure
 #
-# How far three mistakes move the hidden states, layer by layer, beside rounding and the tolerance. A logarithmic
-# scale: between rounding and the smallest mistake lies a wide empty band. That band is what makes the comparison a
-# proof.
+# How far three mistakes move the hidden states, layer by layer, against rounding and the tolerance. The scale is
+# logarithmic: between rounding and the smallest mistake lies a wide empty band. That band is what makes the comparison
+# a proof.
 #
 # ![Difference from the right hidden states, layer by layer](figures/07_encoder.png)
 
@@ -123,9 +123,9 @@ assert max(curves["rounding (float32 beside float64)"]) < HIDDEN, "rounding is b
 assert all(min(values[1:]) > HIDDEN for label, values in curves.items() if "rounding" not in label), "mistakes are not"
 
 # %% [markdown]
-# The curves start where the mistake stands. *no attention mask* and *tanh GELU* leave the embeddings as they are
-# (drawn at the bottom), *LayerNorm eps* does not. So the *first* row that differs tells where to look. Later rows only
-# tell that an error, once made, is carried on.
+# The curves start at the mistake. *no attention mask* and *tanh GELU* leave the embeddings as they are (drawn at the
+# bottom), *LayerNorm eps* does not. So the *first* row that differs tells you where to look. Later rows only show that
+# an error, once made, is passed on.
 #
 # ## Predict, then run
 #
@@ -142,10 +142,10 @@ def table(name):
 
 found = table("one layer short")
 print_rows(found)
-assert first_divergence(found).name == "pooler", "layer 5 is missing in their table; what was made from it differs"
+assert first_divergence(found).name == "pooler", "layer 5 is missing in their table; what was computed from it differs"
 
 # %% [markdown]
-# **2.** And if the LayerNorm behind the embeddings is missing? And if the mean is taken over pads?
+# **2.** And if the LayerNorm after the embeddings is missing? And if the mean is taken over pads?
 
 # %%
 assert first_divergence(table("embeddings not normalised")).name == "embeddings", "at the very start"
@@ -177,8 +177,8 @@ assert first is not None, "the port differs"
 
 # %% [markdown]
 # The embeddings agree and the first attention does not, or the first attention agrees and the first layer does not.
-# That leaves a handful of lines. Next: plant each known mistake on *our* side, one after the other, and see with which
-# one everything is equal. A wrong number is as good as a fingerprint.
+# That leaves a handful of lines. Next: plant each known mistake on *our* side, one after the other, and see which one
+# makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
 whole, part = suspects(rows, lambda: compare(our_states(encoder, inputs), port, inputs["mask"], tolerances))
@@ -186,11 +186,11 @@ print(explain(rows, whole, part, list(ours)))
 assert whole == [secret], "one mistake, and only one, gives exactly these numbers"
 
 # %% [markdown]
-# If no known mistake fits, you halve the distance by hand: write out q, then the scores, then the probabilities, and
-# compare each. The tool for your own code is
+# If no known mistake fits, you bisect by hand: write out q, then the scores, then the probabilities, and compare each.
+# The tool for your own code is
 #
 #     python -m minisbert.trace --write ours.safetensors         every intermediate result, by name
-#     python -m minisbert.trace --against yours.safetensors      your tensors of the same names beside ours
+#     python -m minisbert.trace --against yours.safetensors      your tensors of the same names against ours
 #
 # ## Exercises
 #

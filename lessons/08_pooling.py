@@ -1,26 +1,26 @@
 # %% [markdown]
 # # Lesson 08: pooling and the mask
 #
-# Steps through `minisbert/core/pooling.py`. About 30 minutes. You will make one vector of many, and meet three mistakes
-# that no cosine will ever show.
+# Steps through `minisbert/core/pooling.py`. About 30 minutes. You will make one vector out of many, and meet three
+# mistakes that no cosine will ever show.
 
 # %%
 import torch
 from course import figure, largest_difference
 
 from minisbert.core import pooling
+from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.core.tokenizer import pad_batch
-from minisbert.core.encoder import cosine
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 
 # %% [markdown]
 # ## The question
 #
 # The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
-# and a batch is a rectangle, so the short ones are filled up with pads. Which vector stands for the sentence, and how
+# and a batch is a rectangle, so the short ones are filled up with pads. Which vector represents the sentence, and how
 # do the pads stay out of it?
 #
 # ## The formula
@@ -37,7 +37,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # %% [markdown]
 # ## The real function
 #
-# Three tokens and a pad, two columns. In the pad stands 100: whatever is there must not matter.
+# Three tokens and a pad, two columns. The pad holds 100: whatever is there must not matter.
 
 # %%
 hidden = torch.tensor([[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]])  # (B, T, D) = (1, 4, 2)
@@ -53,7 +53,7 @@ for name, result, expected in (
     assert largest_difference(result, [expected]) < 1e-6, f"{name} of (1, -3), (3, -1), (2, -8)"
 
 # %% [markdown]
-# Attention pooling starts as the mean, since all scores are alike. With w = (0, 1) the scores are -3, -1 and -8, and
+# Attention pooling starts as the mean, since all scores are equal. With w = (0, 1) the scores are -3, -1 and -8, and
 # the second token takes most of the weight: 1 / (exp(-2) + 1 + exp(-7)) = 0.880.
 
 # %%
@@ -63,7 +63,7 @@ print(shares, learned)
 assert largest_difference(learned[0], shares @ hidden[0, :3]) < 1e-6, "a mean with learned shares"
 
 # %% [markdown]
-# And in the model: MiniLM says mean in its folder (`1_Pooling/config.json`), then scales to length 1.
+# And in the model: MiniLM's folder asks for the mean (`1_Pooling/config.json`), then scales to length 1.
 
 # %%
 text = "A cat sits."
@@ -78,7 +78,7 @@ assert largest_difference(vector[0], encoder.encode([text])[0]) < 1e-6, "lesson 
 # %% [markdown]
 # ## The figure
 #
-# The same short sentence with more and more pads behind it, as in a batch with ever longer neighbours. How near is its
+# The same short sentence with more and more pads after it, as in a batch with ever longer neighbours. How near is its
 # vector to the one without pads?
 #
 # ![Cosine with the unpadded vector, by number of pads](figures/08_pooling.png)
@@ -88,7 +88,7 @@ counts = list(range(0, 41, 4))
 
 
 def drift(pool):
-    """The cosine between ``pool`` with so many pads and ``pool`` without any."""
+    """The cosine between ``pool`` with each number of pads and ``pool`` without any."""
     found = []
     with torch.no_grad():
         for count in counts:
@@ -132,7 +132,7 @@ with torch.no_grad():
     padded, real = pad_batch([ids, ids + ids], 0)
     at_pads = encoder.bert(padded, real)[0, len(ids) :]  # (pads, D)
 print(f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}")
-assert at_pads.norm(dim=-1).min() > 3, "no: nobody looks at a pad, but a pad looks at the others and has a vector"
+assert at_pads.norm(dim=-1).min() > 3, "no: no token looks at a pad, but a pad looks at the others and has a vector"
 
 # %% [markdown]
 # **2.** Which of the four poolings could tell "A cat sits." from the same text with [SEP] removed? And how do the
@@ -155,7 +155,7 @@ assert 0.5 < apart < 0.95, "related, not equal"
 # %%
 long = "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. " * 2
 alone = encoder.encode([text])[0]
-together = encoder.encode([text, long], batch_tokens=10_000)[0]
+together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
 assert largest_difference(alone, together) < 1e-6, "by rounding: a vector must not depend on who travels along"
 
@@ -201,7 +201,7 @@ with planted(MISTAKES["pads set to 0 before max"]):
 assert (zeroed == 0).sum().item() == negative > 0, "there, and only there, the pad's 0 has won"
 
 # %% [markdown]
-# A mask can also fail in a way that is no mistake in a formula: 0 * NaN is NaN. Multiply by the mask, and one bad
+# A mask can also fail without a mistake in any formula: 0 * NaN is NaN. Multiply by the mask, and one bad
 # number in a pad spoils the sentence; fill instead, and it does not.
 
 # %%

@@ -10,14 +10,15 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import metrics
-from minisbert.core.tokenizer import pad_batch
-from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.models.poolings import first_last_pool
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
+from minisbert.core.tokenizer import pad_batch
 from minisbert.fast.batching import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.poolings import first_last_pool
 from minisbert.objectives.evaluation import similarities
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.system.assets import ensure
 
 # %% [markdown]
 # ## The question
@@ -39,7 +40,7 @@ assert len(pairs) == 1379, "the test split of the STS Benchmark"
 #
 #     r = sum of (x_i - mean x) (y_i - mean y)  /  sqrt( sum of (x_i - mean x)^2  *  sum of (y_i - mean y)^2 )
 #
-# This is the cosine of lesson 01, after the mean has been taken off each list. Spearman's rho asks only for the order:
+# This is the cosine of lesson 01, after subtracting the mean from each list. Spearman's rho asks only for the order:
 # it is Pearson's r of the *ranks*. Equal values share the mean of the ranks that they occupy: 10, 20, 20, 30 have the
 # ranks 1, 2.5, 2.5, 4.
 
@@ -62,7 +63,7 @@ assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "a tie costs s
 # Now the whole split, without any training: encode each sentence, compare. One forward pass, four poolings.
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 encoded = encoder.tokenizer.encode(texts)
 vectors = {name: torch.empty(len(texts), 384) for name in ("mean", "cls", "max", "first-last")}  # (2 N, D) each
@@ -89,7 +90,7 @@ assert abs(pearson["mean"] - 82.74) < 0.02, "published as 82.74"
 
 # %% [markdown]
 # `python -m minisbert.evaluate --split test` prints the same. The model was trained with the mean, and with another
-# pooling it loses up to eight points: a pooling is not a matter of taste at this end of training.
+# pooling it loses up to eight points: once training is over, the pooling is not a matter of taste.
 #
 # ## The figure
 #
@@ -119,11 +120,11 @@ bent = np.exp(10 * cosines["mean"])
 r, rho = 100 * metrics.pearson(bent, scores), 100 * metrics.spearman(bent, scores)
 print(f"Pearson {pearson['mean']:.2f} -> {r:.2f}, Spearman {spearman['mean']:.2f} -> {rho:.2f}")
 assert r < pearson["mean"] - 5, "no longer on a line"
-assert abs(rho - spearman["mean"]) < 1e-9, "the order is the same, so the ranks are"
+assert abs(rho - spearman["mean"]) < 1e-9, "the order is the same, and so are the ranks"
 
 # %% [markdown]
-# **2.** Cosine, dot product, negative Euclidean distance. On unit vectors |u - v|^2 = 2 - 2 cos, so all three have one
-# Spearman. And on the pooled vectors before they are scaled to length 1?
+# **2.** Cosine, dot product, negative Euclidean distance. On unit vectors |u - v|^2 = 2 - 2 cos, so all three have the
+# same Spearman. And on the pooled vectors before they are scaled to length 1?
 
 # %%
 u, v = np.split(vectors["mean"].numpy(), 2)
@@ -138,7 +139,7 @@ assert max(unit[n] for n in ("cosine", "dot", "euclidean")) - unit["cosine"] < 1
 assert raw["dot"] < 60, "lengths carry no meaning here, and a dot product reads them"
 
 # %% [markdown]
-# **3.** How exact is 82.03? Draw 1,379 pairs with replacement, a thousand times, and look at the spread.
+# **3.** How precise is 82.03? Draw 1,379 pairs with replacement, a thousand times, and look at the spread.
 
 # %%
 chance = np.random.default_rng(0)
@@ -163,22 +164,21 @@ assert of_noise > 70, "and a decent one for noise"
 
 # %% [markdown]
 # **Spearman without ties.** Many pairs have the same score: there are only 70 different ones. `argsort` twice gives
-# equal values different ranks, in the order in which they happen to stand in the file. So the result depends on the
-# order of the rows, which means nothing. Sort the file by the model's own cosines and the score rises; turn it round,
-# and it falls.
+# equal values different ranks, in the order of the file. So the result depends on the order of the rows, which means
+# nothing. Sort the file by the model's own cosines and the score rises; reverse it, and it falls.
 
 # %%
 print(f"{len(set(scores.tolist()))} different scores among {len(scores)} pairs")
 up = np.argsort(cosines["mean"])
 found = {}
 with planted(MISTAKES["Spearman without tie handling"]):
-    for label, order in (("as in the file", np.arange(len(up))), ("sorted", up), ("turned round", up[::-1])):
+    for label, order in (("as in the file", np.arange(len(up))), ("sorted", up), ("reversed", up[::-1])):
         found[label] = 100 * metrics.spearman(cosines["mean"][order], scores[order])
         print(f"{label:15} {found[label]:.2f}")
 right = 100 * metrics.spearman(cosines["mean"][up], scores[up])
 print(f"with tie handling, in any order: {right:.2f}")
 assert abs(right - spearman["mean"]) < 1e-9, "the order of the rows plays no part"
-assert found["sorted"] - found["turned round"] > 4, "four points for free"
+assert found["sorted"] - found["reversed"] > 4, "four points for free"
 assert 0.1 < found["as in the file"] - right < 0.3, "and a small, believable gain on the file as it is"
 
 # %% [markdown]
@@ -188,9 +188,9 @@ assert 0.1 < found["as in the file"] - right < 0.3, "and a small, believable gai
 lengths = np.array([len(ids) for ids in encoded.ids])
 wrong_u, wrong_v = np.split(vectors["mean"].numpy() * (lengths / lengths.max())[:, None], 2)
 wrong = 100 * metrics.spearman(similarities(wrong_u, wrong_v)["cosine"], scores)
-print(f"{wrong:.4f} beside {spearman['mean']:.4f}")
+print(f"{wrong:.4f} against {spearman['mean']:.4f}")
 assert abs(wrong - spearman["mean"]) < 0.001, "a score is not a proof of right code"
-assert largest_difference(wrong_u, u) > 0.1, "for the vectors are different"
+assert largest_difference(wrong_u, u) > 0.1, "for these vectors are different"
 
 # %% [markdown]
 # ## Exercises

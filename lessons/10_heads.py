@@ -12,7 +12,7 @@ import torch
 from course import figure, largest_difference
 
 from minisbert.core import heads
-from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
@@ -20,6 +20,8 @@ from minisbert.fast.batching import budgeted_batches
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tuning import count_parameters, freeze
+from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
@@ -79,9 +81,9 @@ expected = {
 }
 torch.manual_seed(0)  # a new head is random
 models = {name: PairModel(encoder, make(384)) for name, make in makers.items()}
-heads.freeze(encoder.bert, layers=2)
+freeze(encoder.bert, layers=2)
 for name, model in models.items():
-    total, trained = heads.count_parameters(model)
+    total, trained = count_parameters(model)
     print(f"{name:8} {total:>12,} parameters, {trained:>12,} of them trained; head {total - 22_713_216:,}")
     assert (total, trained) == expected[name], f"{name}: as counted by hand from the layers' sizes"
 encoder.requires_grad_(True)
@@ -97,7 +99,7 @@ encoder.requires_grad_(True)
 
 # %%
 def short_pairs(split, count):
-    """So many pairs of short sentences, drawn with a fixed seed."""
+    """``count`` pairs of short sentences, drawn with a fixed seed."""
     pairs = [p for p in load_scored_pairs("stsb", split) if max(len(p.sentence1), len(p.sentence2)) <= 45]
     chosen = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))[:count]
     return [pairs[i] for i in chosen]
@@ -118,16 +120,17 @@ def read(model, pairs):
 
 
 def train_head(make, columns):
-    """150 steps of squared error on a head that reads ``columns``."""
+    """150 steps of squared error on a head that reads ``columns``. Lesson 12 takes ``fit`` apart."""
+
+    def loss(head, rows):
+        return mse_loss(scores(head, columns[:, rows]), targets[rows])
+
     torch.manual_seed(0)
     head = make(384)
-    optimizer = torch.optim.AdamW(head.parameters(), lr=1e-3)
-    for _ in range(150):
-        rows = torch.randint(len(targets), (64,))
-        loss = mse_loss(scores(head, columns[:, rows]), targets[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
+    optimizer = adamw(list(head.parameters()), lr=1e-3, weight_decay=0.01)
+    batches = (torch.randint(len(targets), (64,)) for _ in range(150))
+    for _ in fit(head, loss, batches, optimizer, schedule=lambda step: 1.0):
+        pass
     return head.eval()
 
 
@@ -167,8 +170,8 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, "
 # %% [markdown]
 # ## The figure
 #
-# Every dev pair: what people said, and what the head says. Left the head above. In the middle one that never sees the
-# second sentence: a bug that we plant here and meet again below.
+# Every dev pair: what people said, and what the head says. On the left the head above, in the middle one that never
+# sees the second sentence: a bug that we plant here and meet again below.
 #
 # ![Scores of a right and a blind head](figures/10_heads.png)
 
@@ -237,10 +240,10 @@ assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of t
 # %% [markdown]
 # ## Break it
 #
-# Three bugs that stood in published notebooks. Each one trains without an error.
+# Three bugs from published notebooks. Each one trains without an error.
 #
 # - *head reads the first sentence only*: u is given twice.
-# - *second ids from the first*: a line was copied, and b's ids are those of a. The same result by another way.
+# - *second ids from the first*: a line was copied, and b's ids are those of a. The same result by another route.
 # - *both towers read the joined pair*: each tower gets `[CLS] a [SEP] b [SEP]`, so u = v.
 #
 # And one that many people write: *u - v without the absolute value*.
@@ -271,7 +274,7 @@ with planted(MISTAKES["both towers read the joined pair"]):
 
 for name, value in result.items():
     print(f"{name:36} dev Pearson {value:5.1f}")
-assert 30 < result["both towers read the joined pair"] < 70, "the encoder has seen both: wrong, and not hopeless"
+assert 30 < result["both towers read the joined pair"] < 70, "the encoder has seen both: wrong, but not hopeless"
 assert result["u - v without the absolute value"] < result["siamese"], "the sign is noise to a symmetric question"
 
 # %% [markdown]

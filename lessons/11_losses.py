@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/core/metrics.py`. About 50 minutes. You will
-# compare three losses by the pushes that they give, spread vectors over a circle, and measure alignment and uniformity
-# of MiniLM.
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/objectives/more_metrics.py`. About 50
+# minutes. You will compare three losses by the pushes that they give, spread vectors over a circle, and measure
+# alignment and uniformity of MiniLM.
 
 # %%
 import math
@@ -12,11 +12,14 @@ import numpy as np
 import torch
 from course import TINY, figure, largest_difference
 
-from minisbert.core import losses, metrics
+from minisbert.core import losses
+from minisbert.core.encoder import cosine, normalize
+from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.more_metrics import alignment, mean_off_diagonal_cosine, uniformity
+from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
@@ -36,7 +39,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #     SimCSE       mean over i of -log( exp(cos(u_i, v_i) / tau) / sum over j of exp(cos(u_i, v_j) / tau) )
 #
 # Contrastive looks at a pair, triplet at three, SimCSE at the whole batch: for row i every other row j is a wrong
-# answer, and nobody had to label it.
+# answer, and no one had to label it.
 
 # %% [markdown]
 # ## The real function
@@ -86,8 +89,8 @@ assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, "down the gradient
 #
 # Left: the push on a negative (the slope of the loss with respect to its cosine) by how near it is; the positive has a
 # cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Middle: 24 points on
-# a circle, each with a partner a little beside it, before and after 200 steps of SimCSE. Right: alignment and
-# uniformity of sentence vectors; down and left is better, and each alone is easy to have: random vectors are spread,
+# a circle, each with a partner close by, before and after 200 steps of SimCSE. Right: alignment and
+# uniformity of sentence vectors; down and left is better, and each alone is easy: random vectors are spread,
 # and a model that knows nothing has all texts near each other.
 #
 # ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
@@ -120,24 +123,25 @@ assert half["SimCSE, temperature 0.05"] > 0.75 > 0.5 > half["SimCSE, temperature
 
 
 def spread(steps=200):
-    """Points in a narrow cone, their unit vectors before and after SimCSE against partners a little beside them."""
+    """Points in a narrow cone, their unit vectors before and after SimCSE against partners close by."""
     generator = torch.Generator().manual_seed(0)
     points = torch.tensor([1.0, 0.0]) + 0.3 * torch.randn(24, 2, generator=generator)
     noise = 0.02 * torch.randn(24, 2, generator=generator)
-    before, moving = losses.normalize(points), points.clone().requires_grad_()
-    optimizer = torch.optim.Adam([moving], lr=0.02)
-    for _ in range(steps):
-        unit = losses.normalize(moving)
-        loss = losses.simcse_loss(unit, unit + noise, temperature=0.05)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return before, losses.normalize(moving).detach()
+    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # a model that is nothing but its points
+
+    def loss(table, rows):
+        unit = normalize(table(rows))
+        return losses.simcse_loss(unit, unit + noise[rows], temperature=0.05)
+
+    optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
+    for _ in fit(table, loss, [torch.arange(24)] * steps, optimizer, schedule=lambda step: 1.0):  # see lesson 12
+        pass
+    return normalize(points), normalize(table.weight).detach()
 
 
 before, after = spread()
-print(f"uniformity on the circle: {metrics.uniformity(before):.2f} -> {metrics.uniformity(after):.2f}")
-assert metrics.uniformity(after) < metrics.uniformity(before) - 0.5, "nobody said where to go, only: not together"
+print(f"uniformity on the circle: {uniformity(before):.2f} -> {uniformity(after):.2f}")
+assert uniformity(after) < uniformity(before) - 0.5, "no one said where to go, only: not together"
 
 # %% [markdown]
 # Alignment: how near are pairs that belong together? Uniformity: how evenly are all vectors spread? On 150 pairs of
@@ -152,7 +156,7 @@ def place(model):
     """Alignment of the pairs, uniformity of all different texts, and their mean cosine."""
     u, v = model.encode(firsts), model.encode(seconds)
     everything = model.encode(sorted({*firsts, *seconds}))
-    return metrics.alignment(u, v), metrics.uniformity(everything), metrics.mean_off_diagonal_cosine(everything)
+    return alignment(u, v), uniformity(everything), mean_off_diagonal_cosine(everything)
 
 
 cls_encoder = SentenceEncoder.load("all-MiniLM-L6-v2", pooling="cls")
@@ -163,16 +167,16 @@ places = {
 }
 noise = np.random.default_rng(0).normal(size=(300, 384))
 places["random vectors"] = (
-    metrics.alignment(noise[:150], noise[150:]),
-    metrics.uniformity(noise),
-    metrics.mean_off_diagonal_cosine(noise),
+    alignment(noise[:150], noise[150:]),
+    uniformity(noise),
+    mean_off_diagonal_cosine(noise),
 )
 for name, (aligned, uniform, mean_cosine) in places.items():
     print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}")
 assert places["MiniLM, mean"][1] < -3, "well spread"
 assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
 assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone"
-assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "where every pair is near: alignment alone is nothing"
+assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "with every pair near: alignment alone is nothing"
 
 
 def draw(plt):
@@ -233,12 +237,12 @@ with torch.no_grad():
 encoder.eval()
 with torch.no_grad():
     still = encoder(ids, mask)
-views = losses.cosine(one, two)
+views = cosine(one, two)
 print(f"two dropout views: cosine {views.mean():.3f}, least {views.min():.3f}")
 with_dropout, without = losses.simcse_loss(one, two), losses.simcse_loss(still, still)
 print(f"loss with dropout {with_dropout:.4f}, without {without:.4f}")
 assert 0.7 < views.mean() < 0.999, "near, and not equal"
-aligned = metrics.alignment(still, still)
+aligned = alignment(still, still)
 assert aligned < 1e-9, "without dropout the pair is one point: nothing is left to align, only pushing apart"
 
 # %% [markdown]
@@ -290,10 +294,10 @@ assert 1 < angles["weight on every contradiction"] < 30, "a little sideways: a t
 # Does it matter in the end? Spread the points of the figure with two of the mistakes.
 
 # %%
-uniform = {"right": metrics.uniformity(after)}
+uniform = {"right": uniformity(after)}
 for name in ("temperature multiplied", "SimCSE labels off by one"):
     with planted(MISTAKES[name]):
-        uniform[name] = metrics.uniformity(spread()[1])
+        uniform[name] = uniformity(spread()[1])
 for name, value in uniform.items():
     print(f"{name:26} uniformity {value:.2f}")
     assert name == "right" or value > uniform["right"] + 0.2, f"{name}: the points do not spread as they should"
@@ -304,7 +308,7 @@ for name, value in uniform.items():
 # 1. Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's points?
 # 2. Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
 # 3. Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
-#    `minisbert.data.unique_batches` help?
+#    `unique_batches` of `minisbert/objectives/batches.py` help?
 # 4. Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
 #
 # ## Sources

@@ -1,12 +1,14 @@
 # %% [markdown]
 # # Lesson 12: the training loop, and what a seed is
 #
-# Steps through `minisbert/run/training.py`, `minisbert/core/loop.py`, `minisbert/run/state.py`. About 60 minutes. You
-# will match ten losses of the reference, take AdamW apart, stop a run and go on to the same bits, and train eighty
-# small heads to see what one number is worth.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/run/state.py`. About 60 minutes. You will
+# take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same bits, and train
+# eighty small heads to see what one number is worth.
 
 # %%
+import inspect
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,16 +17,18 @@ from course import GOLDEN, TINY, figure, largest_difference
 from safetensors.torch import load_file
 
 from minisbert.core import loop, losses, metrics
-from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.core.data import length_grouped_batches
+from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
-from minisbert.core.loop import AdamW, adamw_step
+from minisbert.core.loop import AdamW, adamw_step, fit
 from minisbert.mistakes import MISTAKES, planted
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.folders import find_model
+from minisbert.objectives.schedules import SCHEDULES
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.run.state import RunState, load_state, random_state, save_state, set_random_state
 
 threads = torch.get_num_threads()
-torch.set_num_threads(1)  # matrices this small gain nothing from a second core, and wait for it where it is busy
+torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 
 # %% [markdown]
 # ## The question
@@ -61,42 +65,137 @@ assert largest_difference(v, [0.016, 1e-7, 1000]) < 1e-9, "a thousandth of its s
 assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0.016 / 0.001) = 4: each moves by lr"
 
 # %% [markdown]
-# That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain. `train.py` uses
-# torch's own AdamW, which takes the same steps faster. Five steps of both, with decay, beside each other.
-
-# %%
-generator = torch.Generator().manual_seed(0)
-theirs = torch.nn.Parameter(p.clone())
-optimizer = loop.adamw([theirs], lr=0.1, weight_decay=0.01)
-ours, m, v = p, torch.zeros_like(p), torch.zeros_like(p)
-for step in range(1, 6):
-    theirs.grad = torch.randn(3, generator=generator, dtype=torch.float64)
-    ours, m, v = adamw_step(ours, theirs.grad, m, v, step, lr=0.1, weight_decay=0.01)
-    optimizer.step()
-    print(step, ours.tolist())
-assert largest_difference(ours, theirs) < 1e-12, "torch's optimizer, written out"
-
-# %% [markdown]
-# The schedule and the clipping:
+# That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain. The schedule, and the
+# clipping:
 
 # %%
 print([round(loop.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
 assert [loop.linear_schedule(step, 2, 6) for step in range(7)] == [0, 0.5, 1, 0.75, 0.5, 0.25, 0], "up, then down"
-theirs.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
-norm = torch.nn.utils.clip_grad_norm_([theirs], 1.0)
-print(norm.item(), theirs.grad)
+parameter = torch.nn.Parameter(p.clone())
+parameter.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
+norm = torch.nn.utils.clip_grad_norm_([parameter], 1.0)
+print(norm.item(), parameter.grad)
 assert norm == 5, "sqrt(9 + 16)"
-assert largest_difference(theirs.grad, [0.6, 0.8, 0]) < 1e-6, "the same direction, length 1"
+assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "the same direction, length 1"
+
+# %% [markdown]
+# ## The loop
+#
+# Those were the parts; here is the whole. There is no other loop in this project: `python -m minisbert.train` runs this
+# one, and so does every lesson and every test that trains.
+
+# %%
+print(inspect.getsource(fit))
+
+# %% [markdown]
+# It knows nothing about sentences. A model, a loss, batches: anything will do, even one weight w = 3 and two rows,
+# x = 1 and x = 2, for which w x should be x. By hand:
+#
+#     loss      ( (3 - 1)^2 + (6 - 2)^2 ) / 2      =  (4 + 16) / 2  =  10
+#     gradient  ( 2 * 2 * 1  +  2 * 4 * 2 ) / 2    =  (4 + 16) / 2  =  10
+#
+# The middle of the loop first, without the loop: what does `backward` leave behind?
+
+# %%
+x = torch.tensor([[1.0], [2.0]], dtype=torch.float64)  # two rows
+model = torch.nn.Linear(1, 1, bias=False).double()
+torch.nn.init.constant_(model.weight, 3.0)
+
+
+def squared_error(model, rows):
+    """The mean over these rows, as `fit` wants it."""
+    return losses.mse_loss(model(x[rows]).squeeze(1), x[rows].squeeze(1))
+
+
+loss = squared_error(model, [0, 1])
+loss.backward()
+print(f"loss {loss.item()}, gradient {model.weight.grad.item()}, weight {model.weight.item()}")
+assert (loss.item(), model.weight.grad.item()) == (10, 10), "by hand"
+assert model.weight.item() == 3, "backward computes gradients and moves nothing"
+squared_error(model, [0, 1]).backward()
+assert model.weight.grad.item() == 20, "it adds to what is there: without zero_grad each step drags the last ones along"
+model.zero_grad()
+for row in (0, 1):
+    (squared_error(model, [row]) * (1 / 2)).backward()
+    print(f"after row {row}: gradient {model.weight.grad.item()}")
+assert model.weight.grad.item() == 10, "and that is of use: micro-batches, one after the other, give the whole gradient"
+
+# %% [markdown]
+# Now the same step by `fit`, with the gradient clipped to 5. It is a generator, so nothing happens until someone asks
+# for a step, and between two steps it is the caller's turn: to log, to evaluate, to save, to stop.
+
+# %%
+optimizer = loop.adamw([model.weight], lr=0.1)
+steps = fit(model, squared_error, [[0, 1], [0, 1], [1, 0]], optimizer, schedule=lambda step: 1.0, clip=5.0)
+assert model.weight.item() == 3, "no one has asked yet"
+step = next(steps)
+moments = optimizer.state[model.weight]
+print(step, f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}", sep="\n")
+print(f"v {moments['exp_avg_sq'].item():.4f}, weight {model.weight.item():.4f}")
+assert (step.number, step.batch, step.loss, step.share) == (1, [0, 1], 10, 1), "what the step reports"
+assert abs(model.weight.grad.item() - 5) < 1e-5, "zeroed, computed, clipped, and left there to be looked at"
+assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
+assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"
+assert abs(model.weight.item() - 2.9) < 1e-6, "0.5 / 0.1 = 5, sqrt(0.025 / 0.001) = 5: moved by lr, towards 1"
+assert next(steps).number == 2, "on we go; and the third step is never made, because no one asks for it"
+
+# %% [markdown]
+# One more thing, and it has saved many a night's work: a loss that is not a number must not reach the weights.
+
+# %%
+before = model.weight.item()
+try:
+    next(fit(model, lambda model, rows: squared_error(model, rows) / 0, [[0, 1]], optimizer, lambda step: 1.0))
+except loop.Diverged as error:
+    message = str(error)
+print(message)
+assert "the step is not made" in message, "infinity is told, not trained on"
+assert model.weight.item() == before, "the weights are those of the last good step"
+
+# %% [markdown]
+# `loop.adamw` is torch's own AdamW, which takes the steps of `adamw_step` faster. Five steps of both, with decay. (A
+# loss that is a dot product with g has the gradient g: so we can choose the gradients.)
+
+# %%
+generator = torch.Generator().manual_seed(0)
+theirs = torch.nn.Linear(3, 1, bias=False).double()
+theirs.weight.data[0] = p
+gradients = [torch.randn(3, generator=generator, dtype=torch.float64) for _ in range(5)]
+optimizer = loop.adamw([theirs.weight], lr=0.1, weight_decay=0.01)
+ours, m, v = p, torch.zeros_like(p), torch.zeros_like(p)
+for step in fit(theirs, lambda model, g: model(g).sum(), gradients, optimizer, schedule=lambda step: 1.0):
+    ours, m, v = adamw_step(ours, step.batch, m, v, step.number, lr=0.1, weight_decay=0.01)
+    print(step.number, ours.tolist())
+assert largest_difference(ours, theirs.weight[0]) < 1e-12, "torch's optimizer, written out"
+
+# %% [markdown]
+# And sentences? A batch is a list of row numbers, the tokens wait in `TextColumns`, and the loss fetches what it needs:
+# `u, v = encoder(*pairs.batch(rows)).chunk(2)`.
+
+# %%
+encoder = SentenceEncoder.load(TINY)
+pairs = TextColumns(encoder.tokenizer, [["a cat", "the dog runs", "a ball"], ["the cat", "a dog", "the red ball"]])
+ids, mask = pairs.batch([2, 0])
+u, v = encoder(ids, mask).chunk(2)
+print(ids, f"u {tuple(u.shape)}, v {tuple(v.shape)}", sep="\n")
+assert encoder.tokenizer.tokens(ids[0])[1:3] == ["a", "ball"], "first all first sentences,"
+assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], "then all second ones: one forward for both"
 
 # %% [markdown]
 # ## Ten steps beside the reference
 #
-# Now the loop. The tiny model (two layers, width 24, random numbers in every parameter), five pairs with scores,
-# float64, dropout off. transformers and torch have done the same ten steps when the project was made and written down
-# every loss. This is all there is to training; `train.py` wraps batches, evaluation and saving around these lines.
+# The tiny model (two layers, width 24, random numbers in every parameter), five pairs with scores, float64, dropout
+# off. transformers and torch did the same ten steps when the project was made, and every loss was written down.
 
 # %%
 golden = load_file(GOLDEN / "trace.safetensors")
+five = list(range(5))  # the one batch of the ten steps
+
+
+def pair_loss(encoder, rows):
+    """(cosine - score)^2, the mean over these pairs."""
+    u, v = (encoder(golden[f"{side}.ids"][rows], golden[f"{side}.mask"][rows]) for side in ("first", "second"))
+    return losses.cosine_mse_loss(u, v, golden["targets"][rows].to(u.dtype))
 
 
 def ten_steps(make):
@@ -104,17 +203,8 @@ def ten_steps(make):
     encoder = SentenceEncoder.load(TINY).double()
     parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
     optimizer = make(parameters, lr=1e-2, weight_decay=0.01)
-    found = []
-    for step in range(10):
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-2 * loop.linear_schedule(step, warmup=3, total=12)
-        u, v = (encoder(golden[f"{side}.ids"], golden[f"{side}.mask"]) for side in ("first", "second"))  # (B, D)
-        loss = losses.cosine_mse_loss(u, v, golden["targets"])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return found
+    steps = fit(encoder, pair_loss, [five] * 10, optimizer, lambda step: loop.linear_schedule(step, warmup=3, total=12))
+    return [step.loss for step in steps]
 
 
 trace = ten_steps(loop.adamw)
@@ -129,37 +219,29 @@ assert largest_difference(ten_steps(AdamW), golden["losses"]) < 1e-9, "and with 
 #
 # ## Stop, and go on to the same bits
 #
-# A run of two days stops after one: a power cut. What must be on disk so that the other day gives the same numbers as
+# A run of two days stops after one: a power cut. What must be on disk so that the second day gives the same numbers as
 # if nothing had happened? Dropout is on now, as in a real run.
 
 
 # %%
 def begin(seed):
     """The tiny model, ready to train; its dropout draws from torch's generator."""
-    torch.manual_seed(seed)
     model = SentenceEncoder.load(TINY).train()
     for parameter in model.parameters():
-        parameter.data = parameter.data.clone()  # as in train.py: where a number lies can decide its last bit
+        parameter.data = parameter.data.clone()  # as train does: where a number lies in memory can decide its last bit
     trained = [parameter for name, parameter in model.named_parameters() if "pooler" not in name]
+    torch.manual_seed(seed)
     return model, loop.adamw(trained, lr=1e-3, weight_decay=0.01)
 
 
-def advance(model, optimizer, steps):
-    """So many steps on the five pairs; their losses."""
-    found = []
-    for _ in range(steps):
-        u, v = (model(golden[f"{side}.ids"], golden[f"{side}.mask"]) for side in ("first", "second"))
-        loss = losses.cosine_mse_loss(u, v, golden["targets"].float())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        found.append(loss.item())
-    return found
+def advance(model, optimizer, steps, done=0):
+    """The losses of the next ``steps`` steps on the five pairs, after ``done`` others."""
+    return [step.loss for step in fit(model, pair_loss, [five] * steps, optimizer, lambda step: 1.0, start=done)]
 
 
 cpu = torch.device("cpu")
 model, optimizer = begin(seed=0)
-straight = advance(model, optimizer, 8)  # nobody stops this one
+straight = advance(model, optimizer, 8)  # never stopped
 
 with tempfile.TemporaryDirectory() as folder:
     state = Path(folder) / "state"
@@ -176,7 +258,7 @@ with tempfile.TemporaryDirectory() as folder:
             set_random_state(randomness, cpu)
         if kept in ("no moments", "weights only"):
             optimizer.state.clear()
-        continued[kept] = advance(model, optimizer, 8 - progress.step)
+        continued[kept] = advance(model, optimizer, 8 - progress.step, done=progress.step)
 
 print(f"{'never stopped':16}", *(f"{loss:.8f}" for loss in straight[4:]))
 for kept, found in continued.items():
@@ -199,30 +281,29 @@ assert continued["weights only"][0] != straight[4], "what most scripts save"
 # second.
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
 pairs, dev = load_scored_pairs("stsb", "train")[::12], load_scored_pairs("stsb", "dev")[::6]
 both = [*pairs, *dev]
 vectors = encoder.encode([pair.sentence1 for pair in both] + [pair.sentence2 for pair in both])
 u, v = torch.from_numpy(vectors).chunk(2)  # (N, D) each, training rows first
 targets = torch.tensor([pair.score / 5 for pair in both])
-N = len(pairs)
+N, width = len(pairs), u.shape[1]
+
+
+def head_loss(head, rows):
+    return losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
 
 
 def run(first_weights, order, schedule="linear"):
     """Train a head from these two seeds; Spearman x 100 on dev."""
     torch.manual_seed(first_weights)
-    head = siamese(encoder.width)
+    head = siamese(width)
     optimizer = loop.adamw(list(head.parameters()), lr=5e-3, weight_decay=0.0)
     generator = torch.Generator().manual_seed(order)
     batches = [rows for _ in range(5) for rows in length_grouped_batches([1] * N, 32, generator)]  # five epochs
-    for step, rows in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = 5e-3 * loop.SCHEDULES[schedule](step, round(0.1 * len(batches)), len(batches))
-        loss = losses.mse_loss(head(u[rows], v[rows]).squeeze(-1), targets[rows])
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
-        optimizer.step()
+    share = partial(SCHEDULES[schedule], warmup=round(0.1 * len(batches)), total=len(batches))
+    for _ in fit(head, head_loss, batches, optimizer, share, clip=1.0):
+        pass
     with torch.no_grad():
         return 100 * metrics.spearman(head(u[N:], v[N:]).squeeze(-1).numpy(), targets[N:].numpy())
 
@@ -255,18 +336,18 @@ gain = scores["linear"] - scores["cosine"]  # seed by seed
 unpaired = np.sqrt(sum(found.var(ddof=1) / len(found) for found in scores.values()))
 paired = gain.std(ddof=1) / np.sqrt(len(gain))
 print(f"linear is better by {gain.mean():.2f}; standard error {unpaired:.2f}, compared seed by seed {paired:.2f}")
-assert 0.1 < wins < 0.45, "who tries each once will often be told the contrary"
+assert 0.1 < wins < 0.45, "try each once, and you will often be told the opposite"
 assert gain.mean() > 2 * paired, "twenty seeds can tell"
 assert paired < 0.7 * unpaired, "and they tell more when both sides use the same seeds"
 
 # %% [markdown]
-# So: several seeds, the same on both sides, and the spread beside the mean. A mean of one run is no result. (And the
-# seed is not a setting: the best of twenty is what chance gave, not what the method gives.)
+# So: several seeds, the same on both sides, and the spread along with the mean. A mean of one run is no result. (And
+# the seed is not a setting: the best of twenty is what chance gave, not what the method gives.)
 #
 # ## The figure
 #
-# Left: the three schedules of `train.py`. Middle: ten losses, ours on the reference's, and with two mistakes planted.
-# Right: a line for each seed, the mean in red. Most lines fall, and yet the two columns overlap.
+# Left: the three schedules that `train` offers. Middle: ten losses, ours on the reference's, and with two mistakes
+# planted. Right: a line for each seed, the mean in red. Most lines fall, and yet the two columns overlap.
 #
 # ![Schedules, ten losses, heads by seed](figures/12_training.png)
 
@@ -281,7 +362,7 @@ for name, mistake in MISTAKES.items():
 def draw(plt):
     drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.7), layout="constrained", width_ratios=(2, 3, 2))
     shades = ("#1f4e79", "#3b7ab8", "#8bb8de")
-    for (name, schedule), shade in zip(loop.SCHEDULES.items(), shades, strict=True):
+    for (name, schedule), shade in zip(SCHEDULES.items(), shades, strict=True):
         left.plot([schedule(step, 20, 200) for step in range(201)], color=shade, label=name)
     left.set(xlabel="step", ylabel="share of the peak rate", title="Three schedules")
     left.legend(frameon=False)
@@ -304,7 +385,7 @@ figure("12_training", draw)
 # ## Predict, then run
 #
 # **1.** Look at the first two losses of the trace. Why are they equal? And was that step for nothing: is m still 0
-# behind it?
+# after it?
 
 # %%
 print(trace[:3])
@@ -336,7 +417,7 @@ assert largest_difference(walk(gradients), walk(1000 * gradients)) < 1e-8, "noth
 
 # %% [markdown]
 # **3.** Then what is clipping good for? One gradient among many is a hundred times too large: a broken row. What
-# happens to the steps behind it, without and with clipping to 1?
+# happens to the steps after it, without and with clipping to 1?
 
 # %%
 spike = np.array([1.0] * 5 + [100.0] + [1.0] * 20)
@@ -361,13 +442,13 @@ assert min(largest_difference(found, golden["losses"]) for found in wrong.values
 assert max(found[-1] for found in wrong.values()) < 0.1, "and yet all of them train: the loss falls from 0.27"
 
 # %% [markdown]
-# And those inside AdamW's step, on one parameter that stands at 1 and has the gradient 4 three times, lr 0.1, decay
-# 0.01. By hand: the decay takes 0.001, the step 0.1, so 0.899 after the first.
+# And those inside AdamW's step, on one parameter that is 1 and gets the gradient 4 three times, lr 0.1, decay 0.01. By
+# hand: the decay takes 0.001, the step 0.1, so 0.899 after the first.
 
 
 # %%
 def three_steps():
-    """Where the parameter stands after each of three steps."""
+    """The parameter after each of three steps."""
     x, m, v = torch.ones(1, dtype=torch.float64), torch.zeros(1), torch.zeros(1)
     found = []
     for step in (1, 2, 3):
@@ -390,7 +471,7 @@ assert abs(places["averages not corrected"][0] - (0.999 - 0.1 * 0.4 / 0.016**0.5
 assert places["step counted from 0"][0] == right[0] != places["step counted from 0"][1], "right once, then behind"
 
 # %% [markdown]
-# Which of them would the score have told you? Take *warm-up off by one* to the heads: twenty seeds, beside the right
+# Which of them would the score have told you? Take *warm-up off by one* to the heads: twenty seeds, next to the right
 # code.
 
 # %%
@@ -413,7 +494,7 @@ torch.set_num_threads(threads)
 # 3. All of MiniLM on all of STS-B: `python -m minisbert.train --seed 1 --out runs/1`, and two seeds more. How wide is
 #    the spread of the test Spearman now? What would a paper have to show to claim three tenths?
 # 4. `python -m minisbert.train --max-steps 20 --out runs/a`: press Ctrl-C half-way, `--resume runs/a`, and compare
-#    `metrics.jsonl` with that of a run that nobody stopped. How would you show that they are equal?
+#    `metrics.jsonl` with that of a run that was never stopped. How would you show that they are equal?
 # 5. Ten losses agree. Which mistakes could still hide? (What do these five pairs, in eval mode, never do?)
 # 6. Graded: the loss, the schedule, AdamW's step: `python -m lessons.check start 12`, `run 12`, `hint 12`.
 #

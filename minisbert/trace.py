@@ -1,16 +1,129 @@
-"""Where does another implementation part from this one? Layer by layer, and which known mistake gives its numbers.
+"""Find where another implementation first differs from this one, layer by layer, and which known mistake explains it.
 
-python -m minisbert.trace "A cat sits." "It rains."     beside Hugging Face
-python -m minisbert.trace --write ours.safetensors      every intermediate result, by name
-python -m minisbert.trace --against theirs.safetensors  beside your own code
+python -m minisbert.trace "A cat sits." "It rains."     against Hugging Face
+python -m minisbert.trace --write ours.safetensors      write every intermediate result, by name
+python -m minisbert.trace --against yours.safetensors   against your own code
 
-For the last one take ``ids`` and ``mask`` from ``ours.safetensors``, compute any of its other tensors with your code,
-and write them under the same names, ``ids`` and ``mask`` with them (``safetensors.torch.save_file``).
+For the last one, take ``ids`` and ``mask`` from ``ours.safetensors``, compute any of its other tensors with your code,
+and write them under the same names, together with ``ids`` and ``mask`` (``safetensors.torch.save_file``).
 Exit codes: 0 equal, 1 not equal, 2 bad input.
 """
 
-from minisbert.mistakes.tracing import main
-from minisbert.system.console import run_command
+import argparse
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from torch import Tensor
+
+from minisbert.core import InputError
+from minisbert.mistakes import tracing
+from minisbert.mistakes.divergence import Row, compare, explain, first_divergence, suspects
+from minisbert.mistakes.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, inputs_of, our_states, print_rows, read_states
+from minisbert.models.checkpoint import write_safetensors
+from minisbert.models.folders import find_model
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command, say
+from minisbert.system.files import atomic_file
+
+TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.trace",
+        description="Compare with another implementation layer by layer: the first divergence, and what explains it.",
+        epilog='Example: python -m minisbert.trace "A cat sits." "It rains all day, and the cat sleeps."',
+    )
+    parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    parser.add_argument("--against", metavar="hf|FILE", help="Hugging Face, or a .safetensors file (default: hf)")
+    parser.add_argument("--write", metavar="FILE", type=Path, help="write our tensors to FILE.safetensors")
+    parser.add_argument("--double", action="store_true", help="compute in float64: real differences stand out more")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
+    options = parser.parse_args(arguments)
+    if options.write and options.write.suffix != ".safetensors":
+        raise InputError(f"--write {options.write}: the name must end in .safetensors")
+    if options.against not in (None, "hf") and options.texts:
+        raise InputError(f"the texts are those of {options.against}: give none here")
+    if not all(text.strip() for text in options.texts):
+        raise InputError("an empty text shows little: give one with words")
+    return options
+
+
+def write_states(tensors: dict[str, Tensor], path: Path) -> None:
+    """All tensors in one safetensors file."""
+    with atomic_file(path) as partial:
+        write_safetensors(tensors, partial)
+    say(f"wrote {len(tensors)} tensors to {path}: {', '.join(tensors)}")
+
+
+def as_json(row: Row) -> dict:
+    difference = row.difference if math.isfinite(row.difference) else None  # JSON has no infinity
+    return asdict(row) | {"difference": difference, "ok": row.ok}
+
+
+def print_header(options: argparse.Namespace, pooling: str, lengths: list[int], hidden: float, vector: float) -> None:
+    """Print what is compared: model, other side, texts, tolerances."""
+    file = options.against if options.against not in (None, "hf") else None
+    print(f"model      {options.model}, {pooling} pooling, {'float64' if options.double else 'float32'}")
+    print(f"against    {file or 'Hugging Face transformers'}")
+    print(f"texts      {len(lengths)}, with {', '.join(map(str, lengths))} tokens; pads are not compared")
+    print(f"tolerance  {hidden:g}, for the final vector {vector:g}\n")
+
+
+def print_names(unknown: list[str], lacking: list[str]) -> None:
+    """Print the tensors that only one side has."""
+    if unknown or lacking:
+        print()
+    if unknown:
+        print(f"not compared, we have no such tensor: {', '.join(unknown)}")
+    if lacking:
+        print(f"not compared, the other side has no such tensor: {', '.join(lacking)}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    against = options.against or "hf"
+    other = read_states(Path(against), options.double) if against != "hf" else {}
+    encoder = SentenceEncoder.load(options.model, options.pooling)
+    encoder = encoder.double() if options.double else encoder
+    inputs = {name: other[name] for name in INPUTS} if other else inputs_of(encoder, options.texts or TEXTS)
+    try:
+        ours = our_states(encoder, inputs)
+    except ValueError as error:
+        raise InputError(f"{against}: {error}") from error
+    if options.write:
+        write_states(inputs | ours, options.write)
+        if options.against is None:
+            return
+    other = other or tracing.huggingface(find_model(options.model), inputs, options.double)
+    unknown = tracing.check_fit(ours, other, against)
+
+    hidden, vector = (DOUBLE, DOUBLE) if options.double else (HIDDEN, VECTOR if encoder.normalize else HIDDEN)
+    tolerances = {name: vector if name == "vector" else hidden for name in ours}
+    rows = compare(ours, other, inputs["mask"], tolerances)
+    first = first_divergence(rows)
+    whole, part = [], {}
+    if first:
+        whole, part = suspects(rows, lambda: compare(our_states(encoder, inputs), other, inputs["mask"], tolerances))
+    verdict = explain(rows, whole, part, list(ours))
+    if options.json:
+        about = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
+        found = {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
+        print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
+    else:
+        print_header(options, encoder.pooling.mode, inputs["mask"].sum(dim=1).tolist(), hidden, vector)
+        print_rows(rows)
+        print_names(unknown, [name for name in ours if name not in other])
+        print(f"\n{verdict}")
+    if first:
+        sys.stdout.flush()  # now, while a closed pipe can still be reported
+        sys.exit(1)
+
 
 if __name__ == "__main__":
     run_command(main)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.checkpoint import main
 from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.core.weights import BERT
-from minisbert.models.checkpoint import load_bert, main, read_config, save_bert
+from minisbert.core.weights import BERT, read_config
+from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.families import DISTILBERT, ROBERTA
 from tests.conftest import ROOT
 from tests.parity import REFERENCE
@@ -100,7 +101,7 @@ def test_all_faults_are_named_in_one_message(folder):
         "missing embeddings.LayerNorm.bias (24,)",
         "missing encoder.layer.1.output.dense.weight (24, 40)",
         "unexpected encoder.layer.2.output.dense.bias (24,)",
-        "misshapen encoder.layer.0.attention.self.key.weight: (24, 23), config.json asks for (24, 24)",
+        "misshapen encoder.layer.0.attention.self.key.weight: (24, 23), the config asks for (24, 24)",
         "pooler.dense.bias holds torch.int32",
     ):
         assert part in message

@@ -17,6 +17,7 @@ from minisbert.core.heads import (
     parse_concat,
     siamese,
 )
+from minisbert.models.families import build_bert
 from minisbert.models.tuning import count_parameters, freeze, set_dropout
 from tests.parity import GRADIENT, PIECE, assert_parity
 
@@ -189,7 +190,7 @@ def test_the_published_variant_reads_two_rows():
 
 @pytest.mark.parametrize("heads", [0, 5, 2.0, True])
 def test_a_width_that_heads_cannot_share(heads):
-    with pytest.raises(ValueError, match="cannot be shared out"):
+    with pytest.raises(ValueError, match="cannot be divided among"):
         CrossHead(16, heads=heads)
 
 
@@ -251,7 +252,7 @@ def test_more_frozen_layers_than_there_are(layers):
 def test_dropout_at_another_rate(family):
     """The share of zeros that leave each dropout of hidden states, and of probabilities that attention drops."""
     torch.manual_seed(0)
-    bert = Bert(BertConfig(50, 32, 2, 4, 48, 64, model_type=family))
+    bert = build_bert(BertConfig(50, 32, 2, 4, 48, 64, model_type=family), pooler=True)
     set_dropout(bert, 0.25)
     bert.train()
     zeros = []

@@ -14,9 +14,8 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
-from minisbert.objectives import registry as objectives
-from minisbert.objectives.objective import Task
-from minisbert.objectives.registry import OBJECTIVES, make_task
+from minisbert.objectives.objective import Objective
+from minisbert.objectives.registry import OBJECTIVES, make_objective
 from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run.options import parse
 from minisbert.run.training import main
@@ -39,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture(autouse=True)
 def small_stsb(monkeypatch):
     """Softmax reports STS-B's correlation; three pairs stand in for it."""
-    monkeypatch.setattr(objectives, "load_scored_pairs", lambda name, split: STSB)
+    monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: STSB)
 
 
 def arguments(files: dict[str, str], objective: str, *flags: str) -> list[str]:
@@ -66,13 +65,13 @@ def run(tiny: Path, files: dict[str, str], tmp_path: Path):
 def make(tiny: Path, files: dict[str, str]):
     """``make("mnr", "--symmetric")`` -> the task on the tiny model in float64 and eval mode."""
 
-    def build(objective: str, *flags: str, model: Path = tiny) -> Task:
+    def build(objective: str, *flags: str, model: Path = tiny) -> Objective:
         given = arguments(files, objective)
         if "--dev" not in given:  # nothing is held out, so that row numbers are those of the file
             given += ["--dev", files[FORM[objective]], "--test", files[FORM[objective]]]
         options = parse([*given, *flags])
         torch.manual_seed(3)
-        task = make_task(options, SentenceEncoder.load(model, options.pooling))
+        task = make_objective(options, SentenceEncoder.load(model, options.pooling))
         task.model.double().eval()
         return task
 
@@ -203,7 +202,7 @@ def test_the_loss_of_a_batch_of_vectors(make, files, objective, flags, formula):
     if FORM[objective] in ("scored", "duplicates"):
         columns = [*columns[1:], targets(objective, columns[0])]
     given = [column if isinstance(column, Tensor) else vectors(task.model, column) for column in columns]
-    torch.testing.assert_close(task.loss(ROWS), formula(*given), rtol=0, atol=1e-10)
+    torch.testing.assert_close(task.loss(task.network, ROWS), formula(*given), rtol=0, atol=1e-10)
 
 
 def targets(objective: str, labels: list[str]) -> Tensor:
@@ -248,7 +247,7 @@ def test_the_loss_of_a_batch_with_a_head(make, files, objective, flags, formula)
     outputs = torch.cat(outputs)  # (B, outputs)
     outputs = outputs if objective == "softmax" else outputs[:, 0]  # (B, 3) or (B,)
     expected = formula(outputs, targets(objective, label))
-    torch.testing.assert_close(task.loss(ROWS), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("objective", HEADS)
@@ -341,14 +340,14 @@ def test_no_dropout_is_an_error_unless_asked_for(run, tiny, tmp_path, views, cap
 def test_the_two_views_reach_both_losses_in_order(make, monkeypatch):
     """With live dropout: the first view first, and both of the same rows."""
     seen = []
-    for name in ("simcse_loss", "nt_xent_loss"):
-        formula = getattr(losses, name)
-        monkeypatch.setattr(losses, name, lambda u, v, f=formula, **rest: seen.append((u, v)) or f(u, v, **rest))
+    for module, name in ((losses, "simcse_loss"), (more_losses, "nt_xent_loss")):
+        formula = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda u, v, f=formula, **rest: seen.append((u, v)) or f(u, v, **rest))
     for flags in ([], ["--nt-xent"]):
         task = make("simcse", *flags)
         task.model.train()
         torch.manual_seed(0)
-        task.loss(ROWS)
+        task.loss(task.network, ROWS)
     (u, v), (other_u, other_v) = seen
     assert torch.equal(u, other_u)
     assert torch.equal(v, other_v)
@@ -368,12 +367,12 @@ def test_the_same_mask_twice_is_two_forwards_from_one_random_state(make, files):
     expected = losses.simcse_loss(*views, temperature=0.5)
     gradient = torch.autograd.grad(expected, encoder.bert.embeddings.word.weight)[0]
     torch.manual_seed(1)
-    found = task.loss(ROWS)
+    found = task.loss(task.network, ROWS)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
     found_gradient = torch.autograd.grad(found, encoder.bert.embeddings.word.weight)[0]
     torch.testing.assert_close(found_gradient, gradient, rtol=0, atol=1e-9)
     encoder.eval()
-    assert abs(task.loss(ROWS) - found) > 1e-4  # dropout was alive
+    assert abs(task.loss(task.network, ROWS) - found) > 1e-4  # dropout was alive
 
 
 def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
@@ -410,7 +409,7 @@ def test_the_projection_stands_between_encoder_and_loss(make, files, objective):
         expected = losses.simcse_loss(columns[0], columns[0], temperature=0.5)
     else:
         expected = losses.multiple_negatives_ranking_loss(*columns, scale=2)
-    torch.testing.assert_close(task.loss(ROWS), expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
 
 
 def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
@@ -480,12 +479,12 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
 @pytest.mark.parametrize(
     ("objective", "flags", "message"),
     [
-        ("mnr", ["--batch-size", "1"], "objective mnr takes its wrong answers from the batch: one row has none"),
-        ("simcse", ["--batch-size", "1"], "objective simcse takes its wrong answers from the batch: one row has none"),
+        ("mnr", ["--batch-size", "1"], "objective mnr takes its negatives from the batch: one row has none"),
+        ("simcse", ["--batch-size", "1"], "objective simcse takes its negatives from the batch: one row has none"),
         (
             "simcse-supervised",
             ["--batch-size", "1"],
-            "objective simcse-supervised takes its wrong answers from",
+            "objective simcse-supervised takes its negatives from",
         ),
         ("cosent", ["--batch-size", "1"], "objective cosent puts the rows of a batch in order: one row has none"),
         ("contrastive", ["--margin", "2.5"], "--margin 2.5 can never be kept: the distance, 1 - cosine, lies in 0..2"),
@@ -497,8 +496,8 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
         ),
         ("binary", ["--limit", "5"], "5 pairs are too few to hold some out as dev and test: give more, or --dev FILE"),
         ("binary", ["--limit", "10"], "no pair has label 1, so F1 is not defined"),
-        ("simcse", ["--limit", "1"], "no two rows are without a text in common, so no batch has a wrong answer"),
-        ("mnr", ["--limit", "1"], "no two rows are without a text in common, so no batch has a wrong answer"),
+        ("simcse", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
+        ("mnr", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("cosine", ["--dev", "stsb.tsv"], "stsb.tsv does not exist"),
         ("cross", ["--dev", "quora"], "quora has no rows of the kind that is needed"),
     ],

@@ -8,9 +8,9 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
-from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_task
+from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_objective
 from minisbert.run import training as train
-from minisbert.run.folder import new_run
+from minisbert.run.folder import create_folder
 from minisbert.run.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
 from minisbert.run.training import main
 from minisbert.system.console import run_command
@@ -115,7 +115,7 @@ def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = toys.write_all(tmp_path)["sentences"]
     task = SimpleNamespace(notes={}, best="spearman")
-    monkeypatch.setattr(train, "train", lambda options, team: new_run(options, team.device, task))
+    monkeypatch.setattr(train, "train", lambda options, group: create_folder(options, group.device, task))
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", path])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
 
@@ -195,7 +195,7 @@ FLAGS = {  # each as a person would give it
 @pytest.fixture
 def toy_options(tiny, tmp_path, monkeypatch):
     """``toy_options("mnr")`` -> the options of a run on toy rows of the right form, all but what is given."""
-    monkeypatch.setattr("minisbert.objectives.registry.load_scored_pairs", lambda name, split: [])
+    monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: [])
     files = toys.write_all(tmp_path)
     forms = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored") | {"softmax": "nli"}
     forms |= dict.fromkeys(("binary", "contrastive"), "duplicates") | {"simcse": "sentences"}
@@ -223,7 +223,7 @@ def test_the_table_names_what_an_objective_reads(objective, toy_options):
     options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
     encoder = load_encoder(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
-    make_task(watched, encoder).loss([0, 1, 2])
+    make_objective(watched, encoder).loss([0, 1, 2])
     expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling"}
     assert watched._read & {*USED_BY} == expected
 
@@ -235,7 +235,7 @@ def test_the_table_names_those_whose_loss_depends_on_the_pooling(objective, toy_
         options = toy_options(objective)
         options.pooling = pooling
         torch.manual_seed(0)
-        task = make_task(options, load_encoder(options, "cpu"))
+        task = make_objective(options, load_encoder(options, "cpu"))
         task.model.eval()
         found.append(task.loss([0, 1, 2]).item())
     assert (found[0] != found[1]) == (objective in USED_BY["pooling"])

@@ -4,17 +4,16 @@ import dataclasses
 import errno
 import json
 import os
-import signal
 
 import pytest
 import torch
 from torch import nn
 
 from minisbert.core import InputError
+from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
 from minisbert.run import state
 from minisbert.run.state import (
-    Interrupts,
     RunState,
     fingerprint,
     load_state,
@@ -38,10 +37,10 @@ def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def steps(network: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
-    for _ in range(count):
-        optimizer.zero_grad()
-        network(torch.rand(5, 3)).pow(2).sum().backward()  # what rand draws is part of the state
-        optimizer.step()
+    def loss(network: nn.Module, _: list[int]) -> torch.Tensor:
+        return network(torch.rand(5, 3)).pow(2).sum()  # what rand draws is part of the state
+
+    list(fit(network, loss, [[0]] * count, optimizer, lambda step: 1.0))
 
 
 @pytest.fixture
@@ -128,82 +127,3 @@ def test_the_fingerprint_tells_rows_apart(other):
 
     assert fingerprint([encoded([[1, 2], [3]])]) != fingerprint([encoded(other)])
     assert fingerprint([encoded([[1, 2], [3]])]) == fingerprint([encoded([[1, 2], [3]])])
-
-
-# ---------------------------------------------------------------------------------------- interrupts
-
-
-@pytest.fixture
-def listening():
-    """As in a terminal: a shell's background jobs, and all they start, ignore Ctrl-C."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-pytestmark = pytest.mark.usefixtures("listening")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_waits_for_what_is_held(number):
-    done = []
-
-    def work(interrupts: Interrupts) -> None:
-        with interrupts.held():
-            signal.raise_signal(number)
-            done.append("the whole step")
-        done.append("more")
-
-    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
-        work(interrupts)
-    assert done == ["the whole step"]
-
-
-def test_what_is_held_within_what_is_held_is_one_whole():
-    done = []
-
-    def work(interrupts: Interrupts) -> None:
-        with interrupts.held():
-            with interrupts.held():
-                signal.raise_signal(signal.SIGINT)
-            done.append("the rest of the outer one")
-
-    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
-        work(interrupts)
-    assert done == ["the rest of the outer one"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_comes_at_once_where_nothing_is_held(number):
-    with Interrupts() as interrupts:
-        with interrupts.held():
-            pass
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(number)
-
-
-def test_a_second_interrupt_does_not_wait():
-    with Interrupts() as interrupts, pytest.raises(SystemExit, match="130"), interrupts.held():  # noqa: PT012
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
-
-
-def test_an_error_within_goes_before_the_interrupt():
-    with Interrupts() as interrupts:
-        with pytest.raises(ZeroDivisionError), interrupts.held():  # noqa: PT012
-            signal.raise_signal(signal.SIGINT)
-            1 / 0  # noqa: B018
-        with interrupts.held():
-            pass  # and is forgotten
-
-
-def test_the_handlers_before_are_put_back_and_an_ignored_signal_stays_ignored():
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        with Interrupts():
-            assert signal.getsignal(signal.SIGINT) != before
-            assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
-        assert signal.getsignal(signal.SIGINT) == before
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

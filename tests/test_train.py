@@ -15,23 +15,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cosine_similarity, mse_loss
 
 from minisbert.core import InputError, bert
 from minisbert.core import losses as loss_functions
 from minisbert.core.loop import linear_schedule
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives import objective as tasks
+from minisbert.objectives import scoring
+from minisbert.objectives.objective import Objective, PairNetwork, VectorNetwork
 from minisbert.objectives.schedules import SCHEDULES, constant_schedule, cosine_schedule
 from minisbert.objectives.scored_pairs import read_scored_pairs
-from minisbert.run.distributed import Team
+from minisbert.run.distributed import ProcessGroup
 from minisbert.run.options import parse
-from minisbert.run.training import main, parts
+from minisbert.run.training import main, micro_batches
 from minisbert.system import devices as device
 from minisbert.system.console import run_command
 from tests import toys
 from tests.conftest import ROOT
+from tests.reference.plain_loop import independent_losses
 
 
 @pytest.fixture(scope="module")
@@ -147,32 +148,6 @@ def without_dropout(tiny: Path, tmp_path: Path) -> Path:
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
-
-
-def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:
-    """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
-    encoder = SentenceEncoder.load(folder)
-    pairs = read_scored_pairs(path)
-    targets = torch.tensor([pair.score / 5 for pair in pairs])
-    optimizer = torch.optim.AdamW(encoder.parameters(), lr=lr, weight_decay=0.1)
-    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-9, 1, warmup)
-    fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 1e-9, epochs - warmup)
-    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
-    found = []
-    for _ in range(epochs):
-        sides = []
-        for texts in ([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]):
-            ids = [torch.tensor(ids) for ids in encoder.tokenizer.encode(texts).ids]
-            sides.append(torch.stack([encoder(row[None])[0] for row in ids]))  # one by one: no padding, no mask
-        loss = mse_loss(cosine_similarity(*sides), targets)
-        optimizer.zero_grad()
-        loss.backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(encoder.parameters(), clip)
-        optimizer.step()
-        schedule.step()
-        found.append(loss.item())
-    return found
 
 
 @pytest.mark.parametrize("clip", [0.05, 0.0])
@@ -451,14 +426,14 @@ def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypa
     assert same_weights(run_folder / "model", tiny)  # the untrained one, the best so far
     assert not same_weights(run_folder / "last", tiny)
 
-    monkeypatch.setattr(tasks, "correlations", interrupt_at(3, tasks.correlations))
+    monkeypatch.setattr(scoring, "correlations", interrupt_at(3, scoring.correlations))
     with pytest.raises(KeyboardInterrupt):
         run("short", "--lr", "5e-3", "--max-steps", "2")
     assert same_weights(run_folder / "last", short_folder / "last")
 
 
 def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tasks, "correlations", interrupt_at(1, tasks.correlations))
+    monkeypatch.setattr(scoring, "correlations", interrupt_at(1, scoring.correlations))
     with pytest.raises(KeyboardInterrupt):
         run("run")
     err = capsys.readouterr().err
@@ -574,7 +549,7 @@ def test_a_run_can_be_stopped_again_and_again(run, whole, monkeypatch, tmp_path)
 @pytest.mark.parametrize("evaluation", [1, 2, 3, 5])
 def test_an_evaluation_that_was_stopped_is_made_again(run, whole, monkeypatch, tmp_path, evaluation):
     """The first and second are of dev and test before training, the others of dev after an epoch."""
-    stop_at(evaluation, run, monkeypatch, "run", *DROPOUT, target=(tasks, "correlations"))
+    stop_at(evaluation, run, monkeypatch, "run", *DROPOUT, target=(scoring, "correlations"))
     resume(tmp_path / "run")
     assert_same_run(tmp_path / "run", whole)
 
@@ -607,7 +582,7 @@ def test_heads_projections_and_early_stops_resume_too(tiny, tmp_path, monkeypatc
         data += ["--dev", files["dev"], "--test", files["test"]]
     flags = [*flags, *data, "--objective", objective, "--epochs", "2", "--lr", "1e-3", "--log-every", "1"]
     main([*flags, "--out", str(tmp_path / "whole")])
-    target = (tasks.Network, "forward")
+    target = (PairNetwork if objective in ("joint", "softmax") else VectorNetwork, "forward")
     stop_at(2, main, monkeypatch, [*flags, "--out", str(tmp_path / "run")], target=target)
     resume(tmp_path / "run")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
@@ -684,8 +659,8 @@ def test_evaluation_every_so_many_steps(run):
 
 def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
-    monkeypatch.setattr(tasks, "vector_scores", lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0})
-    monkeypatch.setattr("minisbert.objectives.registry.vector_scores", tasks.vector_scores)
+    found = lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0}  # noqa: E731
+    monkeypatch.setattr("minisbert.objectives.vectors.vector_scores", found)
     folder = run("run", "--epochs", "20", "--patience", "2")
     dev = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
     assert dev == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]
@@ -714,27 +689,26 @@ def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
     assert not (tmp_path / "r").exists()
 
 
-ALONE, ON_GPU = Team(0, 1, torch.device("cpu")), Team(0, 1, torch.device("cuda"))
+ALONE, ON_GPU = ProcessGroup(0, 1, torch.device("cpu")), ProcessGroup(0, 1, torch.device("cuda"))
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "separable", "ours", "expected"),
+    ("accumulate", "separable", "group", "expected"),
     [
-        ("1", True, ALONE, [6]),
-        ("2", True, ALONE, [3, 3]),
-        ("4", True, ON_GPU, [2, 2, 2]),
-        ("9", True, ALONE, [1] * 6),
-        (None, True, Team(0, 2, torch.device("cpu")), [3, 3]),
+        (1, True, ALONE, [6]),
+        (2, True, ALONE, [3, 3]),
+        (4, True, ON_GPU, [2, 2, 2]),
+        (9, True, ALONE, [1] * 6),
+        (None, True, ProcessGroup(0, 2, torch.device("cpu")), [3, 3]),
         (None, True, ALONE, [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
         (None, True, ON_GPU, [6]),
         (None, False, ALONE, [6]),
     ],
 )
-def test_parts_of_a_batch_by_hand(accumulate, separable, ours, expected):
+def test_micro_batches_by_hand(accumulate, separable, group, expected):
     rows = [11, 4, 7, 0, 9, 2]
-    task = SimpleNamespace(lengths=[300] * 12, separable=separable)
-    options = parse([] if accumulate is None else ["--accumulate", accumulate])
-    found = parts(rows, task, options, ours)
+    objective = SimpleNamespace(lengths=[300] * 12, separable=separable)
+    found = micro_batches(rows, objective, accumulate, group)
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
@@ -776,7 +750,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_weights(
 
     cosine_mse = loss_functions.cosine_mse_loss
     monkeypatch.setattr(loss_functions, "cosine_mse_loss", sometimes)
-    with pytest.raises(InputError, match=r"step 3: loss nan, gradient norm nan, on training rows \d+, .*a lower --lr"):
+    with pytest.raises(InputError, match=r"step 3: loss nan, gradient norm nan.* \(training rows \d+, .*a lower --lr"):
         run("run", "--lr", "5e-3", "--warmup", "0")
     last = SentenceEncoder.load(tmp_path / "run" / "last")
     assert all(parameter.isfinite().all() for parameter in last.parameters())
@@ -795,7 +769,7 @@ def test_an_infinite_gradient_stops_the_run_too(run, tmp_path, monkeypatch):
 
 
 def test_a_parameter_that_the_loss_cannot_reach_is_an_error_at_the_first_step(run, monkeypatch):
-    monkeypatch.setattr(tasks.Task, "idle", lambda _: [])  # mean pooling has no use for BERT's pooler
+    monkeypatch.setattr(Objective, "unused_parameters", lambda _: [])  # mean pooling has no use for BERT's pooler
     with pytest.raises(InputError, match=r"does not reach 2 of the parameters to train, such as model\.bert\.pooler"):
         run("run")
 

@@ -33,7 +33,9 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
         content = json.loads(Path(path).read_bytes())
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {error.lineno}: not valid JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, a number of thousands of digits, deep brackets
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 ({error.reason}); save it as UTF-8") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, deep brackets
         raise InputError(f"{path}: not usable JSON: {error}") from error
     if not isinstance(content, kind):
         raise InputError(f"{path} must hold a JSON {kind.__name__}, not a {type(content).__name__}")

@@ -1,7 +1,7 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
-First the configuration, then the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the
-modules that give the formulas their weights.
+First the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the modules that give the
+formulas their weights.
 
 Dimension legend, used in every file of the project:
 
@@ -11,61 +11,11 @@ Dimension legend, used in every file of the project:
 """
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class BertConfig:
-    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``.
-
-    Raises ``ValueError`` for values that do not describe an encoder that this chapter can compute.
-    """
-
-    vocab_size: int  # V
-    hidden_size: int  # D
-    num_hidden_layers: int  # L
-    num_attention_heads: int  # H
-    intermediate_size: int  # F
-    max_position_embeddings: int  # rows of the position table
-    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second; DistilBERT has none
-    position_offset: int = 0  # row of the first token: RoBERTa starts after its padding index
-    layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
-    hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
-    attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
-    hidden_act: str = "gelu"  # the exact GELU; no other is accepted
-    position_embedding_type: str = "absolute"  # learned, one vector per position
-    initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
-    pad_token_id: int = 0
-    model_type: str = "bert"  # the ``Family`` whose names a saved checkpoint uses
-
-    def __post_init__(self) -> None:
-        for name in (name for name, kind in self.__annotations__.items() if kind is int and name != "pad_token_id"):
-            value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} cannot be divided among {self.num_attention_heads} attention "
-                "heads: it must be a multiple of num_attention_heads"
-            )
-        for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-            if getattr(self, name) != supported:
-                raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")
-        if self.layer_norm_eps <= 0:
-            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps!r}")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
-        if self.positions < 1:
-            raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
-
-    @property
-    def positions(self) -> int:
-        """The largest number of tokens that one text can have."""
-        return self.max_position_embeddings - self.position_offset
+from .weights import BertConfig
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -196,7 +146,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.attention_dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.attention_dropout = self.dropout  # a name of its own: DistilBERT has none here
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
@@ -277,6 +227,4 @@ class Bert(nn.Module):
         if mask is not None and mask.is_floating_point():
             raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
         if mask is not None and not (real := mask.bool().any(dim=1)).all():
-            raise ValueError(
-                f"row {int(real.int().argmin())} of the mask has no real token: its attention would be 0/0"
-            )
+            raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")

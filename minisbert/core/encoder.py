@@ -8,7 +8,6 @@
 several times as fast, and opens more kinds of models.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from . import InputError, read_json
-from .bert import Bert, BertConfig
+from .bert import Bert
 from .pooling import Pooling
 from .tokenizer import Tokenizer, pad_batch
-from .weights import FAMILIES, Family, fill, read_config, read_tensors
+from .weights import FAMILIES, BertConfig, Family, fill, read_config, read_tensors
 
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
@@ -66,15 +65,7 @@ def load_bert(
     folder: Path, families: Mapping[str, Family] = FAMILIES, build: Callable[[BertConfig, bool], Bert] = Bert
 ) -> Bert:
     """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and ``fill`` do."""
-    family, stated = read_config(folder, families)
-    fields = dataclasses.fields(BertConfig)
-    required = [field.name for field in fields if field.default is dataclasses.MISSING]
-    if missing := [family.settings.get(name, name) for name in required if name not in stated]:
-        raise InputError(f"{folder / 'config.json'} does not say {', '.join(missing)}")
-    try:
-        config = BertConfig(**{field.name: stated[field.name] for field in fields if field.name in stated})
-    except ValueError as error:
-        raise InputError(f"{folder / 'config.json'}: {error}") from error
+    family, config = read_config(folder, families)
     found = read_tensors(folder / "model.safetensors", family)
     pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
     bert = build(config, pooler)

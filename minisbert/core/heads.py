@@ -28,8 +28,8 @@ def parse_concat(text: str) -> tuple[str, ...]:
     """``"u,v,|u-v|"`` to its features, in order; ``u-v`` means ``|u-v|``. ``ValueError`` for any other feature."""
     features = tuple("|u-v|" if name.strip() == "u-v" else name.strip() for name in text.split(","))
     if len({*features}) != len(features) or not {*features} <= {*FEATURES}:
-        known = "; ".join(CONCATS)
-        raise ValueError(f"concat {text!r}: name some of {', '.join(FEATURES)}, each once; SBERT's table has {known}")
+        known = f"{', '.join(FEATURES)}, each once; SBERT's table has {'; '.join(CONCATS)}"
+        raise ValueError(f"concat {text!r}: name some of {known}")
     return features
 
 

@@ -93,11 +93,6 @@ class Step:
     share: float  # of the full learning rate
 
 
-def whole(batch: Sequence) -> list[Sequence]:
-    """A batch in one part."""
-    return [batch]
-
-
 def fit(
     model: nn.Module,
     loss: Callable[[nn.Module, Sequence], Tensor],
@@ -106,7 +101,7 @@ def fit(
     schedule: Callable[[int], float],
     start: int = 0,
     clip: float = math.inf,
-    micro_batches: Callable[[Sequence], Sequence[Sequence]] = whole,
+    micro_batches: Callable[[Sequence], Sequence[Sequence]] = lambda batch: [batch],
 ) -> Iterator[Step]:
     """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops between two.
 

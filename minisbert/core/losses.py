@@ -168,8 +168,8 @@ def check_positive(**numbers: float) -> None:
 
 
 def check_margin(margin: float, distance: str) -> None:
+    check_positive(margin=margin)
     if distance not in ("euclidean", "cosine"):
         raise ValueError(f"distance must be 'euclidean' or 'cosine', not {distance!r}")
-    check_positive(margin=margin)
     if distance == "cosine" and margin > 2:
         raise ValueError(f"margin {margin} can never be kept: a cosine distance lies in 0..2")

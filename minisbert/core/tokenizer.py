@@ -19,17 +19,10 @@ from . import InputError, one_line
 
 # ---------------------------------------------------------------------------------------- WordPiece
 
-# blocks in which every character is a word (Google's tokenization.py); kana and Hangul are not among them
-IDEOGRAPHS = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B920, 0x2CEAF),  # as in the library; the Unicode block begins at 0x2B820
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
+# blocks in which every character is a word (Google's tokenization.py), without kana and Hangul; in hexadecimal.
+# 2B920 is what the library has: the Unicode block begins at 2B820
+BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
+IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
 LONGEST_WORD = 100  # characters, as in the library; a longer word is [UNK] as a whole
 
 
@@ -228,8 +221,10 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tenso
 
 def check_texts(texts: Sequence[str]) -> None:
     """Raise ``InputError`` unless ``texts`` is a sequence of valid Unicode strings."""
-    if isinstance(texts, str) or not hasattr(texts, "__len__"):  # a generator would be used up by this check
-        raise InputError(f"a list of texts is needed, not {'one string' if isinstance(texts, str) else type(texts)}")
+    if isinstance(texts, str):
+        raise InputError("a list of texts is needed, not one string: put it in brackets")
+    if not hasattr(texts, "__len__"):  # a generator would be used up by this check
+        raise InputError(f"a list of texts is needed, not {type(texts).__name__}")
     for i, text in enumerate(texts):
         check_text(i, text)
 

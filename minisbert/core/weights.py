@@ -5,7 +5,7 @@ A checkpoint has names of its own for the tensors of each module. A ``Family`` i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,54 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from . import InputError, read_json
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The sizes and constants of one encoder; field names are those of Hugging Face's ``config.json``.
+
+    Raises ``ValueError`` for values that do not describe an encoder that the next chapter can compute.
+    """
+
+    vocab_size: int  # V
+    hidden_size: int  # D
+    num_hidden_layers: int  # L
+    num_attention_heads: int  # H
+    intermediate_size: int  # F
+    max_position_embeddings: int  # rows of the position table
+    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second; DistilBERT has none
+    position_offset: int = 0  # row of the first token: RoBERTa starts after its padding index
+    layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
+    hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
+    attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
+    hidden_act: str = "gelu"  # the exact GELU; no other is accepted
+    position_embedding_type: str = "absolute"  # learned, one vector per position
+    initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
+    pad_token_id: int = 0
+    model_type: str = "bert"  # the ``Family`` whose names a saved checkpoint uses
+
+    def __post_init__(self) -> None:
+        for name in (name for name, kind in self.__annotations__.items() if kind is int and name != "pad_token_id"):
+            value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_attention_heads {self.num_attention_heads}")
+        for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+            if getattr(self, name) != supported:
+                raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")
+        if self.layer_norm_eps <= 0:
+            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps!r}")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
+        if self.positions < 1:
+            raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
+
+    @property
+    def positions(self) -> int:
+        """The largest number of tokens that one text can have."""
+        return self.max_position_embeddings - self.position_offset
 
 
 @dataclass(frozen=True)
@@ -101,10 +149,10 @@ FAMILIES = {"bert": BERT}
 ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
 
 
-def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tuple[Family, dict[str, Any]]:
-    """The family in ``config.json`` and all its settings, ours under our names.
+def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tuple[Family, BertConfig]:
+    """The family and the sizes in ``config.json``.
 
-    Raises ``InputError`` for a family or a setting that the encoder does not compute.
+    Raises ``InputError`` for a family or a setting that the encoder does not compute, and for what is missing.
     """
     path = folder / "config.json"
     if not folder.is_dir():
@@ -116,7 +164,14 @@ def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tupl
     for key, accepted in ACCEPTED.items():
         if raw.get(key, accepted[0]) not in accepted:
             raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is")
-    return family, family.fields(raw)
+    stated = family.fields(raw)
+    required = [setting.name for setting in fields(BertConfig) if setting.default is MISSING]
+    if missing := [family.settings.get(name, name) for name in required if name not in stated]:
+        raise InputError(f"{path} does not say {', '.join(missing)}")
+    try:
+        return family, BertConfig(**{s.name: stated[s.name] for s in fields(BertConfig) if s.name in stated})
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -126,9 +181,8 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise InputError(
-            f"{path} is cut short or is not a safetensors file ({error}); fetch or save it again"
-        ) from error
+        reason = f"is cut short or is not a safetensors file ({error})"
+        raise InputError(f"{path} {reason}; fetch or save it again") from error
 
 
 def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:

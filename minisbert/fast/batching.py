@@ -1,8 +1,8 @@
-"""Many texts to batches of tokens: in bounded memory, texts of like length together.
+"""Many texts to batches of token ids: in bounded memory, texts of similar length together.
 
     texts ── chunks ──> lists of texts ── tokenize ──> ids as bytes ── packed_batches ──> groups of one length
 
-``budgeted_batches`` is for who must pad: batches of like length.
+``budgeted_batches`` makes batches of similar length for code that pads.
 """
 
 from array import array
@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.core.tokenizer import Tokenizer
 
-CHUNK = 2**18  # characters that are tokenized at once
-ID_BYTES = array("i").itemsize  # of a token in the form in which many texts are kept
+CHUNK = 2**18  # characters to tokenize at once
+ID_BYTES = array("i").itemsize  # bytes per token id
 
 
 def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]:
-    """The texts in order, in lists of about so many characters: what is held at once stays bounded."""
+    """The texts in order, in lists of about ``characters`` characters each, which bounds memory."""
     chunk, size = [], 0
     for text in texts:
         chunk.append(text)
@@ -31,10 +31,10 @@ def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]
 
 
 def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
-    """Row numbers in batches of like length, longest first, of at most ``batch_tokens`` tokens with padding."""
+    """Row numbers in batches of similar length, longest first, of at most ``batch_tokens`` tokens with padding."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batches: list[list[int]] = []
-    longest = 0  # tokens of the longest row of the current batch: every row is padded to it
+    longest = 0  # tokens of the longest row of the current batch, to which every row is padded
     for row in order:
         if not batches or longest * (len(batches[-1]) + 1) > batch_tokens:
             batches.append([])
@@ -44,9 +44,9 @@ def budgeted_batches(lengths: Sequence[int], batch_tokens: int) -> list[list[int
 
 
 def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], int]:
-    """Every text's ids as bytes, and how many texts had to be cut.
+    """The ids of each text as bytes, and how many texts were cut.
 
-    Bytes are keys of a dict, which finds texts of the same tokens, and take a tenth of the room that lists take.
+    Bytes can be dict keys, which finds texts with the same tokens, and take a tenth of the memory of lists.
     """
     keys: list[bytes] = []
     truncated = 0
@@ -60,7 +60,7 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], i
 def packed_batches(keys: Iterable[bytes], batch_tokens: int) -> Iterator[list[list[bytes]]]:
     """Texts from ``tokenize`` in batches of at most ``batch_tokens`` tokens, longest first, none padded.
 
-    A batch is a list of groups, and the texts of a group are of one length. A text larger than the budget is a batch.
+    A batch is a list of groups of texts of one length. A text larger than the budget is a batch of its own.
     """
     batch: list[list[bytes]] = []
     tokens = 0

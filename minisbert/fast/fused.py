@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention
 
-from minisbert.core.bert import Bert
-from minisbert.fast.kernels import linear, prepared
+from minisbert.core.bert import Attention, Bert, Embeddings, FeedForward, Layer, LayerNorm
+from minisbert.fast.kernels import has_hooks, linear, prepared
 
 LONG = 64  # tokens: beyond this the scores no longer fit the cache, and attention takes another route
 TILE, TOGETHER = 32, 4  # tokens, texts: see ``in_few_shapes``
@@ -72,6 +72,15 @@ def by_columns(query: Tensor, key: Tensor, value: Tensor, tokens: int | None = N
         scores[..., tokens:, :] = -torch.inf
     # subtle: down the columns, which a CPU takes many at a time; the 14 numbers of a row it would take one by one
     return scores.softmax(dim=-2).mT @ value
+
+
+BOOK = {Bert, Embeddings, Layer, Attention, FeedForward, LayerNorm}
+PLAIN = BOOK | {nn.ModuleList, nn.Linear, nn.Embedding, nn.Dropout, nn.Identity}
+
+
+def is_plain(model: Bert) -> bool:
+    """Is every module the book's own, without hooks? ``FusedBert`` reads the weights and would ignore any other."""
+    return all(type(module) in PLAIN and not has_hooks(module) for module in model.modules())
 
 
 class FusedBert:

@@ -1,7 +1,7 @@
-"""Linear layers through oneDNN: the only file that calls private operations of torch.
+"""The only file that uses private parts of torch: oneDNN's linear layers, and the hooks of a module.
 
-They are what ``torch.compile`` chooses for the same layer. Torch may rename them: if they are missing, or on another
-device or dtype, the public functions compute the same, less fast.
+The linear operations are what ``torch.compile`` chooses for the same layer. Torch may rename them: if they are missing,
+or on another device or dtype, the public functions compute the same, less fast.
 """
 
 import torch
@@ -33,3 +33,8 @@ def prepared(weight: Tensor, dtype: torch.dtype) -> Tensor:
     if ONEDNN and dtype == torch.bfloat16 and weight.ndim == 2 and weight.device.type == "cpu":
         return torch.ops.mkldnn._reorder_linear_weight(copied)
     return copied
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Does somebody listen to this module's forward, or change it?"""
+    return any(getattr(module, name, None) for name in ("_forward_hooks", "_forward_pre_hooks"))

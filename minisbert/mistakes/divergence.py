@@ -1,4 +1,4 @@
-"""Two sets of named tensors side by side: where they part first, and which known mistake gives the other's numbers."""
+"""Compare two sets of named tensors: where they first differ, and which known mistake explains the difference."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from torch import Tensor
 
 from minisbert.mistakes import MISTAKES, planted
 
-# what is computed between the tensor before and this one
+# what is computed between the previous tensor and this one
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
     "attention": "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the mask, softmax",
     "layer": "values, merging the heads, the output layer, both residual sums, both LayerNorms, feed-forward and GELU",
     "pooler": "the dense layer over the first token and its tanh",
-    "pooled": "which pooling it is, and whether it leaves out the pads",
-    "vector": "what stands behind the pooling: scaling to length 1, in some models a dense layer before it",
+    "pooled": "the kind of pooling, and whether it leaves out the pads",
+    "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
 }
-FORWARD = ("bert.", "pooling.", "encoder.", "encoder.normalize")  # mistakes elsewhere leave these numbers as they are
+FORWARD = ("bert.", "pooling.", "poolings.", "sentence_encoder.")  # mistakes elsewhere do not change these tensors
 
 
 @dataclass(frozen=True)
 class Row:
-    """One named tensor on both sides."""
+    """The comparison of one named tensor."""
 
     name: str
     shape: tuple[int, ...]
-    difference: float  # the largest, absolute, at real tokens; infinite where either side is not a number
+    difference: float  # the largest, absolute, at real tokens; infinite if either side has a NaN
     at: tuple[int, ...]
     tolerance: float
 
@@ -35,17 +35,15 @@ class Row:
         return self.difference <= self.tolerance
 
 
-def compare(
-    ours: dict[str, Tensor], theirs: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]
-) -> list[Row]:
+def compare(ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]) -> list[Row]:
     """The tensors that both sides have, in our order; mask (B, T).
 
-    Only real tokens count: neither what stands at a pad nor the probabilities (B, H, T, T) with which a pad looks at
-    others. How real tokens look at a pad does count.
+    Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends to others are
+    ignored. The probabilities with which real tokens attend to a pad are compared.
     """
     rows = []
-    for name in (name for name in ours if name in theirs):
-        difference = (ours[name].double() - theirs[name].double()).abs().nan_to_num(nan=torch.inf)
+    for name in (name for name in ours if name in other):
+        difference = (ours[name].double() - other[name].double()).abs().nan_to_num(nan=torch.inf)
         if difference.ndim == 3:  # (B, T, D)
             difference = difference.masked_fill(~mask[:, :, None], 0.0)
         if difference.ndim == 4:  # (B, H, T, T)
@@ -61,10 +59,10 @@ def first_divergence(rows: list[Row]) -> Row | None:
 
 
 def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str], dict[str, str]]:
-    """Plant every known mistake of the forward pass on our side and compare ``again``.
+    """Plant each known mistake of the forward pass on our side and compare ``again``.
 
-    Returns the mistakes with which everything is equal; and those with which at least the first divergence of
-    ``rows`` is gone, each with the first one left: of these the ones that come furthest.
+    Returns the mistakes that make everything equal; and those that remove at least the first divergence of ``rows``,
+    each with the first one left. Of the latter, only those whose remaining divergence comes last.
     """
     order = [row.name for row in rows]
     first = order.index(first_divergence(rows).name)
@@ -76,7 +74,7 @@ def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str]
         try:
             with planted(mistake):
                 found = again()
-        except Exception:  # code with a mistake in it may fail in any way: then it does not explain these numbers
+        except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
             continue
         left = first_divergence(found)
         if [row.name for row in found] != order:
@@ -90,29 +88,29 @@ def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str]
 
 
 def explain(rows: list[Row], whole: list[str], part: dict[str, str], names: list[str]) -> str:
-    """The verdict in plain words; ``names`` are all that could have been compared, in order."""
+    """The verdict in words; ``names`` are all tensors that could have been compared, in order."""
     first = first_divergence(rows)
     if first is None:
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
         share = 100 * worst.difference / worst.tolerance
         return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
-    told = ", or when ".join(
+    causes = ", or when ".join(
         f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})" for name in whole or list(part)
     )
     if whole:
-        return f"{first.name} is the first to differ: these are exactly the numbers you get when {told}."
+        return f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}."
     if part:
         left = next(iter(part.values()))
         return (
-            f"{first.name} is the first to differ: these are exactly the numbers you get when {told}. "
+            f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}. "
             f"But that is not all: with the same mistake on our side {left} still differs."
         )
     path = [name for name in names if name == first.name or name != "pooler"]  # nothing comes after the pooler
     before = [row.name for row in rows[: rows.index(first)] if row.name in path]
     between = path[path.index(before[-1]) + 1 if before else 0 : path.index(first.name) + 1]
     parts = "; ".join(dict.fromkeys(PARTS[part_of(name)] for name in between))
-    where = f"between {before[-1]}, which agrees, and {first.name} stand" if before else f"before {first.name} stand"
-    return f"{first.name} is the first to differ, and no known mistake explains it. Look here: {where} {parts}."
+    where = f"between {before[-1]}, which agrees, and {first.name}" if before else f"before {first.name}"
+    return f"{first.name} is the first to differ, and no known mistake explains it. Look {where}: {parts}."
 
 
 def part_of(name: str) -> str:

@@ -1,7 +1,6 @@
-"""Mistakes people make when they let a model read two sentences: one small wrong version of one piece each.
+"""Mistakes in models of sentence pairs: the heads, cross-attention, learned pooling.
 
-The first three stood in published notebooks, where the scores looked plausible. See ``mistakes.py`` for who reads the
-table.
+The first three come from published notebooks, whose scores looked plausible.
 """
 
 from collections.abc import Sequence
@@ -12,20 +11,19 @@ from torch import Tensor, nn
 from minisbert.core import heads, pooling
 from minisbert.core.tokenizer import Encoded
 from minisbert.mistakes.planting import mistake
-from minisbert.models import pair_model, poolings
-from minisbert.models import sentence_encoder as encoder
+from minisbert.models import pair_model, poolings, sentence_encoder
 
 Maybe = Tensor | None
 
-# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+# the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _combine, _mlp, _batch, _cross = heads.combine, heads.mlp, pair_model.PairModel.batch, heads.CrossAttention.forward
 
-# --------------------------------------------------------------------------------- which sentence is read
+# --------------------------------------------------------------------------- what the model reads
 
 
 @mistake(heads, "combine", "head reads the first sentence only", "the second vector never reaches the head")
-def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    return _combine(u, u, parts)
+def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
+    return _combine(u, u, features)
 
 
 @mistake(pair_model.PairModel, "batch", "second ids from the first", "the second sentence's ids are those of the first")
@@ -46,7 +44,7 @@ def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tupl
     return *_batch(self, encoded, rows)[:2], None
 
 
-@mistake(pair_model.PairModel, "batch", "pads among the real tokens", "a batch of pairs goes without its mask")
+@mistake(pair_model.PairModel, "batch", "pads among the real tokens", "the mask of a batch of pairs is dropped")
 def _(self: pair_model.PairModel, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Maybe, Maybe]:
     ids, _, types = _batch(self, encoded, rows)
     return ids, None, types
@@ -60,44 +58,44 @@ def _(u: Tensor, v: Tensor) -> Tensor:
     return u - v
 
 
-@mistake(heads, "difference", "squared difference", "(u - v)^2 stands in for |u - v|")
+@mistake(heads, "difference", "squared difference", "(u - v)^2 replaces |u - v|")
 def _(u: Tensor, v: Tensor) -> Tensor:
     return (u - v).square()
 
 
-@mistake(heads, "combine", "parts in another order", "the parts are concatenated in reverse, and meet others' weights")
-def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    return _combine(u, v, parts[::-1])
+@mistake(heads, "combine", "parts in another order", "the features are concatenated in reverse order")
+def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
+    return _combine(u, v, features[::-1])
 
 
-@mistake(heads, "combine", "u and v swapped", "the second sentence stands first")
-def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    return _combine(v, u, parts)
+@mistake(heads, "combine", "u and v swapped", "the second sentence comes first")
+def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
+    return _combine(v, u, features)
 
 
 @mistake(heads, "combine", "unit vectors to the head", "u and v are scaled to length 1 before they are compared")
-def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
+def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
     u, v = (x / x.norm(dim=-1, keepdim=True) for x in (u, v))
-    return _combine(u, v, parts)
+    return _combine(u, v, features)
 
 
 @mistake(heads, "combine", "no gradient to the second sentence", "v is detached: right forward, wrong backward")
-def _(u: Tensor, v: Tensor, parts: Sequence[str]) -> Tensor:
-    return _combine(u, v.detach(), parts)
+def _(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
+    return _combine(u, v.detach(), features)
 
 
-@mistake(heads, "mlp", "head without ReLU", "two Linears in a row, which are one")
+@mistake(heads, "mlp", "head without ReLU", "two Linears in a row, equivalent to one")
 def _(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     layers = _mlp(width, hidden, outputs, dropout)
     return nn.Sequential(*(nn.Identity() if isinstance(layer, nn.ReLU) else layer for layer in layers))
 
 
-@mistake(heads.JointHead, "forward", "joint head over the mean", "all tokens are averaged, where [CLS] should be read")
+@mistake(heads.JointHead, "forward", "joint head over the mean", "all tokens are averaged instead of reading [CLS]")
 def _(self: heads.JointHead, states: Tensor) -> Tensor:
     return self.mlp(states.mean(1))
 
 
-@mistake(pair_model.PairModel, "readable", "scores left on 0 to 1", "the outputs are not brought back to 0 to 5")
+@mistake(pair_model.PairModel, "readable", "scores left on 0 to 1", "the outputs are not scaled back to 0 to 5")
 def _(self: pair_model.PairModel, outputs: Tensor) -> Tensor:
     return outputs
 
@@ -105,7 +103,7 @@ def _(self: pair_model.PairModel, outputs: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------- cross-attention
 
 
-@mistake(heads.CrossAttention, "forward", "cross-attention over pads", "a's tokens look at b's pads as well")
+@mistake(heads.CrossAttention, "forward", "cross-attention over pads", "a's tokens attend to b's pads too")
 def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
     return _cross(self, a, b, None)
 
@@ -115,7 +113,7 @@ def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> T
     return _cross(self, a, a, None)
 
 
-@mistake(heads.CrossAttention, "split", "one wide attention head", "the width is not shared out to the heads")
+@mistake(heads.CrossAttention, "split", "one wide attention head", "the width is not split into heads")
 def _(self: heads.CrossAttention, x: Tensor) -> Tensor:
     return x.unsqueeze(1)
 
@@ -129,18 +127,18 @@ def _(self: heads.CrossHead, a: Tensor, b: Tensor, mask_a: Maybe = None, mask_b:
 # --------------------------------------------------------------------------------------------- pooling
 
 
-@mistake(pooling, "attention_pool", "attention pooling over pads", "pads have a share in the learned average")
+@mistake(pooling, "attention_pool", "attention pooling over pads", "pads get a weight in the learned average")
 def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
     return ((hidden @ weight.T + bias).softmax(1) * hidden).sum(1)
 
 
-@mistake(pooling, "attention_pool", "pads score 0", "pads get the score 0, which is a share, not minus infinity")
+@mistake(pooling, "attention_pool", "pads score 0", "pads get a score of 0, not minus infinity, so they get a weight")
 def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
     real = torch.ones_like(hidden[..., :1]) if mask is None else mask.unsqueeze(-1)
     return (((hidden @ weight.T + bias) * real).softmax(1) * hidden * real).sum(1)
 
 
-@mistake(pooling, "attention_pool", "attention shares over the batch", "the shares of one text depend on the others'")
+@mistake(pooling, "attention_pool", "attention shares over the batch", "a text's weights depend on the other texts")
 def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
     scores = hidden @ weight.T + bias
     scores = scores if mask is None else scores.masked_fill(~mask.bool().unsqueeze(-1), -1e9)
@@ -152,7 +150,7 @@ def _(hidden: Tensor, mask: Maybe, first: Tensor) -> Tensor:
     return pooling.mean_pool(first + hidden, mask)
 
 
-@mistake(encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "first-last takes the embeddings as first")
+@mistake(sentence_encoder.SentenceEncoder, "unscaled", "embeddings for layer 1", "the embeddings are used as layer 1")
 def _(self, ids: Tensor, mask: Maybe = None, precision: torch.dtype = torch.float32) -> Tensor:
     states = self.bert.hidden_states(ids, mask)
     return self.dense(self.pool(states[-1], mask, states[0]))

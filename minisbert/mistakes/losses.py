@@ -1,7 +1,4 @@
-"""Mistakes people make when they write losses: one small wrong version of one piece each.
-
-See ``mistakes.py`` for who reads the table.
-"""
+"""Mistakes in losses, and in the cosines that they share."""
 
 from typing import Any
 
@@ -15,7 +12,7 @@ from minisbert.objectives import more_losses
 
 Maybe = Tensor | None
 
-# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+# the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _cosine, _matrix, _entropy = encoder.cosine, encoder.cosine_matrix, losses.softmax_cross_entropy_loss
 _ranking, _simcse, _nt_xent = losses.multiple_negatives_ranking_loss, losses.simcse_loss, more_losses.nt_xent_loss
 _binary, _contrastive, _cosent = more_losses.binary_cross_entropy_loss, losses.contrastive_loss, more_losses.cosent_loss
@@ -67,22 +64,27 @@ def _(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.
     return (weights * (scores - target).pow(2)).sum() / weights.sum()
 
 
-@mistake(more_losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight lands on the other class")
+@mistake(more_losses, "binary_cross_entropy_loss", "pos_weight on negatives", "the weight applies to the other class")
 def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return -(target * logsigmoid(logits) + pos_weight * (1 - target) * logsigmoid(-logits)).mean()
 
 
-@mistake(more_losses, "binary_cross_entropy_loss", "sigmoid twice", "the model's sigmoid is followed by the loss's own")
+@mistake(more_losses, "binary_cross_entropy_loss", "sigmoid twice", "the logits are put through a sigmoid first")
 def _(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
     return _binary(logits.sigmoid(), target, pos_weight)
 
 
-@mistake(losses, "softmax_cross_entropy_loss", "softmax twice", "probabilities are given where logits are due")
+@mistake(losses, "softmax_cross_entropy_loss", "softmax twice", "the loss gets probabilities instead of logits")
 def _(logits: Tensor, labels: Tensor) -> Tensor:
     return _entropy(logits.softmax(1), labels)
 
 
-@mistake(losses, "softmax_cross_entropy_loss", "softmax over the batch", "each class sums to 1 over the rows")
+@mistake(
+    losses,
+    "softmax_cross_entropy_loss",
+    "softmax over the batch",
+    "the softmax is over the rows, not the classes",
+)
 def _(logits: Tensor, labels: Tensor) -> Tensor:
     return -logits.log_softmax(0).gather(1, labels.unsqueeze(1)).mean()
 
@@ -101,7 +103,7 @@ def _(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) -> Tensor:
     return _contrastive(u, v, 1 - labels, margin)
 
 
-@mistake(losses, "triplet_loss", "triplet margin's sign", "the margin is taken off, so near misses cost nothing")
+@mistake(losses, "triplet_loss", "triplet margin's sign", "the margin is subtracted, so near misses cost nothing")
 def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
     to_positive, to_negative = _distances(anchor, positive, negative, distance)
     return (to_positive - to_negative - margin).clamp_min(0).mean()
@@ -113,7 +115,7 @@ def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, d
     return (to_positive - to_negative + margin).clamp_min(0).mean()
 
 
-@mistake(losses, "triplet_loss", "no hinge", "triplets that are right already go on being pulled apart")
+@mistake(losses, "triplet_loss", "no hinge", "triplets that satisfy the margin are still pulled apart")
 def _(anchor: Tensor, positive: Tensor, negative: Tensor, margin: float = 1.0, distance: str = "euclidean") -> Tensor:
     to_positive, to_negative = _distances(anchor, positive, negative, distance)
     return (to_positive - to_negative + margin).mean()
@@ -125,7 +127,7 @@ def _distances(anchor: Tensor, positive: Tensor, negative: Tensor, distance: str
     return (anchor - positive).norm(dim=1), (anchor - negative).norm(dim=1)
 
 
-@mistake(more_losses, "cosent_loss", "order the wrong way round", "pairs that are right in order are the ones that cost")
+@mistake(more_losses, "cosent_loss", "order the wrong way round", "the correctly ordered pairs are the ones that cost")
 def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return _cosent(u, v, -target, scale)
 
@@ -137,7 +139,7 @@ def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return torch.cat([gaps.new_zeros(1), gaps[target[:, None] >= target[None, :]]]).logsumexp(0)
 
 
-@mistake(more_losses, "cosent_loss", "no 1 inside the log", "the loss goes below 0 where the order is right")
+@mistake(more_losses, "cosent_loss", "no 1 inside the log", "the loss falls below 0 if the order is right")
 def _(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     return _cosent(u, v, target, scale).expm1().log()
 
@@ -162,7 +164,7 @@ def _(anchors: Tensor, positives: Tensor, hard_negatives: Maybe = None, *rest: A
     return _ranking(anchors, positives, None, *rest, **options)
 
 
-@mistake(losses, "multiple_negatives_ranking_loss", "one direction", "positives do not pick their anchors back")
+@mistake(losses, "multiple_negatives_ranking_loss", "one direction", "the loss from positives to anchors is left out")
 def _(
     anchors: Tensor,
     positives: Tensor,
@@ -174,7 +176,7 @@ def _(
     return _ranking(anchors, positives, hard_negatives, scale, False, duplicates)
 
 
-@mistake(losses, "multiple_negatives_ranking_loss", "duplicates as negatives", "the same text twice is pushed apart")
+@mistake(losses, "multiple_negatives_ranking_loss", "duplicates as negatives", "equal texts are pushed apart")
 def _(
     anchors: Tensor,
     positives: Tensor,
@@ -226,6 +228,6 @@ def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return (_simcse(u, v, temperature=temperature) + _simcse(v, u, temperature=temperature)) / 2
 
 
-@mistake(more_losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens, not sharpens")
+@mistake(more_losses, "nt_xent_loss", "NT-Xent temperature multiplied", "a temperature below 1 flattens the softmax")
 def _(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     return _nt_xent(u, v, 1 / temperature)

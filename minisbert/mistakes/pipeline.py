@@ -1,7 +1,4 @@
-"""Mistakes people make around the model: in text to ids, names, batches, training, search.
-
-See ``mistakes.py`` for who reads the table.
-"""
+"""Mistakes around the model: text to ids, parameter names, batches, training, search."""
 
 import unicodedata
 from collections.abc import Container, Sequence
@@ -14,7 +11,7 @@ from minisbert.core import data, loop, tokenizer, weights
 from minisbert.fast import search
 from minisbert.mistakes.planting import mistake
 
-# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
+# the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _names, _pad_batch, _grouped, _step = (
     weights.Family.names,
     tokenizer.pad_batch,
@@ -26,7 +23,7 @@ _names, _pad_batch, _grouped, _step = (
 
 
 def _words(text: str, accents: bool = False, capitals: bool = False, marks_alone: bool = True) -> list[str]:
-    """Text to words with every choice open; the right ones are the defaults."""
+    """Text to words with each choice as an argument; the defaults are the right ones."""
     text = "".join(f" {c} " if tokenizer.is_ideograph(c) else c for c in map(tokenizer.cleaned, text))
     if not accents:
         text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c) != "Mn")
@@ -34,12 +31,12 @@ def _words(text: str, accents: bool = False, capitals: bool = False, marks_alone
     return "".join(f" {c} " if marks_alone and tokenizer.is_punctuation(c) else c for c in text).split()
 
 
-@mistake(tokenizer, "split_words", "accents kept", "letters keep their accents, and the words have no piece")
+@mistake(tokenizer, "split_words", "accents kept", "letters keep their accents, so the words are unknown")
 def _(text: str) -> list[str]:
     return _words(text, accents=True)
 
 
-@mistake(tokenizer, "split_words", "capitals kept", "the words are not in lower case")
+@mistake(tokenizer, "split_words", "capitals kept", "the words are not lowercased")
 def _(text: str) -> list[str]:
     return _words(text, capitals=True)
 
@@ -49,7 +46,7 @@ def _(text: str) -> list[str]:
     return _words(text, marks_alone=False)
 
 
-@mistake(tokenizer, "word_pieces", "no ## inside a word", "pieces inside a word are looked up as if they began one")
+@mistake(tokenizer, "word_pieces", "no ## inside a word", "pieces inside a word are looked up without their ##")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, inside="")
 
@@ -59,7 +56,7 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
     return _pieces(word, vocabulary, unknown, longest=False)
 
 
-@mistake(tokenizer, "word_pieces", "pieces before [UNK]", "what was found before the unknown rest stays in the list")
+@mistake(tokenizer, "word_pieces", "pieces before [UNK]", "the pieces found before the unknown rest are kept")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, whole=False)
 
@@ -67,7 +64,7 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
 def _pieces(
     word: str, vocabulary: Container[str], unknown: str, inside: str = "##", longest: bool = True, whole: bool = True
 ) -> list[str]:
-    """WordPiece with every choice open; the right ones are the defaults."""
+    """WordPiece with each choice as an argument; the defaults are the right ones."""
     pieces, start = [], 0
     while start < len(word):
         prefix = inside if start else ""
@@ -83,44 +80,40 @@ def _pieces(
 # --------------------------------------------------------------------------------------------- names
 
 
-@mistake(
-    weights.Family, "names", "biases not in the table", "only weights have a name: no Linear, no LayerNorm is whole"
-)
+@mistake(weights.Family, "names", "biases not in the table", "only weights have a name, biases have none")
 def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
-    return {ours: theirs for ours, theirs in _names(self, layers, pooler).items() if not ours.endswith(".bias")}
+    return {ours: file for ours, file in _names(self, layers, pooler).items() if not ours.endswith(".bias")}
 
 
-@mistake(weights.Family, "names", "layers counted from 1", "the first layer is called 1, in the files it is 0")
+@mistake(weights.Family, "names", "layers counted from 1", "the first layer is called 1; in the files it is 0")
 def _(self: weights.Family, layers: int, pooler: bool) -> dict[str, str]:
     names = _names(self, layers + 1, pooler)
     fixed, first = _names(self, 0, pooler), set(_names(self, 1, pooler))
-    return {ours: theirs for ours, theirs in names.items() if ours in fixed or ours not in first}
+    return {ours: file for ours, file in names.items() if ours in fixed or ours not in first}
 
 
 # ------------------------------------------------------------------------------------------- batches
 
 
-@mistake(tokenizer, "pad_batch", "mask by the pad's id", "a real token that has the pad's id is hidden as well")
+@mistake(tokenizer, "pad_batch", "mask by the pad's id", "a real token with the pad's id is masked too")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch(rows, pad_id)
     return ids, None if mask is None else ids != pad_id
 
 
-@mistake(tokenizer, "pad_batch", "pads in front", "the pads stand before the tokens, which moves every position")
+@mistake(tokenizer, "pad_batch", "pads in front", "pads come before the tokens, which shifts every position")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch([row[::-1] for row in rows], pad_id)
     return ids.flip(1), None if mask is None else mask.flip(1)
 
 
-@mistake(tokenizer, "pad_batch", "mask the wrong way round", "True stands at the pads, not at the tokens")
+@mistake(tokenizer, "pad_batch", "mask the wrong way round", "True marks the pads, not the tokens")
 def _(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor | None]:
     ids, mask = _pad_batch(rows, pad_id)
     return ids, None if mask is None else ~mask
 
 
-@mistake(
-    data, "length_grouped_batches", "not grouped by length", "rows of all lengths meet, and most of a batch is pads"
-)
+@mistake(data, "length_grouped_batches", "not grouped by length", "batches mix all lengths and are mostly pads")
 def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
     return _grouped([0] * len(lengths), batch_size, generator, window)
 
@@ -133,7 +126,7 @@ def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, windo
     return sorted(batches, key=lambda batch: (lengths[batch[0]], lengths[batch[-1]]))
 
 
-@mistake(data, "length_grouped_batches", "last batch dropped", "the rows that fill no whole batch are never seen")
+@mistake(data, "length_grouped_batches", "last batch dropped", "the rows of the last, smaller batch are never seen")
 def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
     return [batch for batch in _grouped(lengths, batch_size, generator, window) if len(batch) == batch_size]
 
@@ -141,7 +134,7 @@ def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, windo
 # ------------------------------------------------------------------------------------------ training
 
 
-@mistake(loop, "linear_schedule", "warm-up off by one", "the first step already has a share of the rate")
+@mistake(loop, "linear_schedule", "warm-up off by one", "the first step already has part of the learning rate")
 def _(step: int, warmup: int, total: int) -> float:
     return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
 
@@ -156,13 +149,13 @@ def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.o
     return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
 
 
-@mistake(loop, "adamw", "no bias correction", "Adam's averages are used as they are while they still start from 0")
+@mistake(loop, "adamw", "no bias correction", "Adam's averages, which start at 0, are not corrected")
 def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
     return _UncorrectedAdamW(parameters, lr, weight_decay)
 
 
 class _UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW whose averages are not divided by 1 - beta^t."""
+    """AdamW with averages that are not divided by 1 - beta^t."""
 
     def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
         super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
@@ -187,19 +180,19 @@ def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9
     return _step(parameter, gradient + weight_decay * parameter, mean, square, step, lr, 0.0, betas, eps)
 
 
-@mistake(loop, "adamw_step", "decay without lr", "the parameter shrinks by the whole decay, not by lr times it")
+@mistake(loop, "adamw_step", "decay without lr", "the parameter shrinks by the decay, not by lr times the decay")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter * (1 - weight_decay), gradient, mean, square, step, lr, 0.0, betas, eps)
 
 
-@mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not begun at 0")
+@mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not started at 0")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     mean = betas[0] * mean + (1 - betas[0]) * gradient
     square = betas[1] * square + (1 - betas[1]) * gradient.pow(2)
     return parameter * (1 - lr * weight_decay) - lr * mean / (square.sqrt() + eps), mean, square
 
 
-@mistake(loop, "adamw_step", "step counted from 0", "the correction is one step behind")
+@mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter, gradient, mean, square, max(step - 1, 1), lr, weight_decay, betas, eps)
 
@@ -208,7 +201,7 @@ def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9
 
 
 def _ranked(scores: Tensor, k: int, last_first: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The k highest of each row, (Q, k); of equal ones the first, or the last."""
+    """The k highest scores of each row, (Q, k), and their columns; of equal scores the first, or the last."""
     scores = scores.float().flip(1) if last_first else scores.float()
     values, columns = scores.sort(dim=1, descending=True, stable=True)
     columns = scores.shape[1] - 1 - columns if last_first else columns

@@ -1,7 +1,7 @@
-"""Plant a known mistake in the running package, and take it out again.
+"""Plant a known mistake in the running package, and remove it again.
 
-A mistake replaces one function or method, named by ``target``; its stand-in takes the same arguments.
-The table itself fills from ``bert_mistakes.py`` and ``mistakes.py``.
+A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments. The modules
+listed in ``minisbert/mistakes/__init__.py`` fill the table ``MISTAKES``.
 """
 
 import sys
@@ -14,14 +14,14 @@ from typing import Any
 @dataclass(frozen=True)
 class Mistake:
     name: str  # short, for tables: "no attention mask"
-    meaning: str  # what the learner did, as a clause: "pads take part in attention"
+    meaning: str  # what is wrong, as a clause: "pads take part in attention"
     owner: Any  # the module or class that holds the piece
-    attribute: str  # its name there
+    attribute: str  # the piece's name there
     stand_in: Callable
 
     @property
     def target(self) -> str:
-        """Where the piece stands: ``bert.attention``, ``bert.Layer.forward``."""
+        """The piece that it replaces: ``bert.attention``, ``bert.Layer.forward``."""
         if isinstance(self.owner, type):
             return f"{self.owner.__module__.rpartition('.')[2]}.{self.owner.__name__}.{self.attribute}"
         return f"{self.owner.__name__.rpartition('.')[2]}.{self.attribute}"
@@ -31,7 +31,7 @@ MISTAKES: dict[str, Mistake] = {}
 
 
 def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Callable], Callable]:
-    """Enter the decorated stand-in into the table."""
+    """Decorator: enter a stand-in for ``owner.attribute`` into ``MISTAKES``."""
 
     def enter(stand_in: Callable) -> Callable:
         if name in MISTAKES:
@@ -44,7 +44,7 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
 
 @contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
-    """While this lasts the package computes with the mistake in it."""
+    """Inside this context the package computes with the mistake."""
     with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
         yield
 
@@ -72,6 +72,6 @@ def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str)
 
 
 def _package() -> list[Any]:
-    """The package's modules, but for the tables of mistakes: a stand-in may call what it stands in for."""
+    """The package's loaded modules, without those of mistakes: a stand-in may call what it replaces."""
     loaded = [(name, module) for name, module in sys.modules.items() if name.startswith("minisbert.") and module]
     return [module for name, module in loaded if not name.startswith("minisbert.mistakes")]

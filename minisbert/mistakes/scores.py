@@ -1,13 +1,4 @@
-"""Mistakes people make when they write sentence embeddings: one small wrong version of one piece each.
-
-The table has three readers. The tests plant every mistake and prove that the parity suite notices it.
-``minisbert.trace`` plants them to find the one that explains a difference. The course shows them, and its grader
-names the mistake whose numbers a learner's code gives.
-
-Those of the encoder stand in ``bert_mistakes.py``, of the heads in ``head_mistakes.py``, of the losses in
-``loss_mistakes.py``, of text, batches and the optimizer in ``pipeline_mistakes.py``, the others here; ``MISTAKES``
-holds all of them by name.
-"""
+"""Mistakes in poolings and metrics."""
 
 from typing import Any
 
@@ -19,8 +10,9 @@ from minisbert.core import metrics, pooling
 from minisbert.mistakes.planting import mistake
 from minisbert.objectives import more_metrics
 
-# the right pieces, kept from before anything is planted: a stand-in may need what it stands in for
-_accuracy, _precision_recall_f1, _best_threshold = more_metrics.accuracy, more_metrics.precision_recall_f1, more_metrics.best_threshold
+# the right versions, kept from before anything is planted: a stand-in may call what it replaces
+_accuracy, _precision_recall_f1 = more_metrics.accuracy, more_metrics.precision_recall_f1
+_best_threshold = more_metrics.best_threshold
 
 # ------------------------------------------------------------------------------------------- pooling
 
@@ -42,7 +34,7 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden * mask.unsqueeze(-1)).sum(1) / (mask.sum() / len(mask))
 
 
-@mistake(pooling, "mean_pool", "[CLS] and [SEP] left out", "the mean runs over the words only, without special tokens")
+@mistake(pooling, "mean_pool", "[CLS] and [SEP] left out", "the mean is over the words only, without special tokens")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     mask = torch.ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
     last = mask.sum(1, keepdim=True) - 1
@@ -68,7 +60,7 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
 # ------------------------------------------------------------------------------------------- metrics
 
 
-@mistake(metrics, "ranks", "Spearman without tie handling", "equal values get different ranks, in the order they stand")
+@mistake(metrics, "ranks", "Spearman without tie handling", "equal values get different ranks, in order of appearance")
 def _(x: Any) -> np.ndarray:
     return np.argsort(np.argsort(np.asarray(x), kind="stable")).astype(np.float64) + 1
 
@@ -85,13 +77,18 @@ def _(predicted: Any, labels: Any) -> float:
     return float((predicted == labels)[labels != 0].mean())
 
 
-@mistake(more_metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the rightly called 0 as well")
+@mistake(more_metrics, "precision_recall_f1", "accuracy for F1", "F1 counts the true negatives as well")
 def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     precision, recall, _ = _precision_recall_f1(predicted, labels)
     return precision, recall, float((np.asarray(predicted) == np.asarray(labels)).mean())
 
 
-@mistake(more_metrics, "precision_recall_f1", "precision and recall swapped", "false positives are taken for missed ones")
+@mistake(
+    more_metrics,
+    "precision_recall_f1",
+    "precision and recall swapped",
+    "false positives count as false negatives",
+)
 def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     precision, recall, f1 = _precision_recall_f1(predicted, labels)
     return recall, precision, f1
@@ -103,13 +100,13 @@ def _(predicted: Any, labels: Any) -> tuple[float, float, float]:
     return precision, recall, (precision + recall) / 2
 
 
-@mistake(more_metrics, "best_threshold", "threshold inside a tie", "rows of one score are cut apart, as they stand")
+@mistake(more_metrics, "best_threshold", "threshold inside a tie", "rows with equal scores are split, by their order")
 def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     scores = np.asarray(scores, dtype=np.float64)
     return _best_threshold(scores - 1e-9 * np.arange(len(scores)), labels, metric)
 
 
-@mistake(more_metrics, "best_threshold", "threshold made for >", "the threshold is the highest score that means 0")
+@mistake(more_metrics, "best_threshold", "threshold made for >", "the threshold is the highest score still predicted 0")
 def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     threshold, value = _best_threshold(scores, labels, metric)
     return max((float(score) for score in scores if score < threshold), default=threshold), value
@@ -125,24 +122,24 @@ def _(scores: Any, labels: Any, metric: str = "f1") -> tuple[float, float]:
     return float(best), tried[best]
 
 
-@mistake(more_metrics, "triplet_accuracy", "equal counts as right", "a negative as near as the positive is let pass")
+@mistake(more_metrics, "triplet_accuracy", "equal counts as right", "a negative as close as the positive is accepted")
 def _(anchor: Any, positive: Any, negative: Any) -> float:
     a, p, n = _unit(anchor), _unit(positive), _unit(negative)
     return float(((a * p).sum(1) >= (a * n).sum(1)).mean())
 
 
-@mistake(more_metrics, "triplet_accuracy", "triplets by dot product", "a long negative wins over a near positive")
+@mistake(more_metrics, "triplet_accuracy", "triplets by dot product", "a long negative beats a close positive")
 def _(anchor: Any, positive: Any, negative: Any) -> float:
     a, p, n = (np.asarray(x, dtype=np.float64) for x in (anchor, positive, negative))
     return float(((a * p).sum(1) > (a * n).sum(1)).mean())
 
 
-@mistake(more_metrics, "alignment", "alignment not squared", "the mean distance is taken, not that of its square")
+@mistake(more_metrics, "alignment", "alignment not squared", "the distances are averaged, not their squares")
 def _(u: Any, v: Any) -> float:
     return float(np.linalg.norm(_unit(u) - _unit(v), axis=1).mean())
 
 
-@mistake(more_metrics, "alignment", "alignment off the sphere", "vectors are compared at the length they have")
+@mistake(more_metrics, "alignment", "alignment off the sphere", "the vectors are not scaled to length 1")
 def _(u: Any, v: Any) -> float:
     return float(((np.asarray(u, dtype=np.float64) - np.asarray(v)) ** 2).sum(1).mean())
 
@@ -152,22 +149,22 @@ def _closeness(x: np.ndarray, t: float = 2.0) -> np.ndarray:
     return np.exp(-t * ((x[:, None] - x) ** 2).sum(-1))
 
 
-@mistake(more_metrics, "uniformity", "uniformity with the diagonal", "each vector meets itself, at distance 0")
+@mistake(more_metrics, "uniformity", "uniformity with the diagonal", "each vector is paired with itself, at distance 0")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)).mean()))
 
 
-@mistake(more_metrics, "uniformity", "uniformity with t = 1", "the distance is not doubled in the exponent")
+@mistake(more_metrics, "uniformity", "uniformity with t = 1", "the squared distance is not doubled in the exponent")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x), t=1.0)[~np.eye(len(x), dtype=bool)].mean()))
 
 
-@mistake(more_metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of their mean")
+@mistake(more_metrics, "uniformity", "mean of logs", "the log is taken of each pair, not of the mean")
 def _(x: Any) -> float:
     return float(np.log(_closeness(_unit(x)))[~np.eye(len(x), dtype=bool)].mean())
 
 
-@mistake(more_metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine of 1 with itself counts")
+@mistake(more_metrics, "mean_off_diagonal_cosine", "cosine with the diagonal", "each row's cosine with itself counts")
 def _(x: Any) -> float:
     return float((_unit(x) @ _unit(x).T).mean())
 

@@ -1,4 +1,4 @@
-"""Where a model's folder is, and how a new one takes its place."""
+"""Finding a model's folder, and replacing one atomically."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from minisbert.system.files import atomic_folder
 
 
 def find_model(model: str | Path) -> Path:
-    """The folder of a model given by its name in the manifest (fetched if it is missing) or by a path.
+    """The folder of a model, given by name (fetched if it is missing) or by path.
 
     Raises ``InputError`` with the known names for anything else.
     """
@@ -24,7 +24,7 @@ def find_model(model: str | Path) -> Path:
 
 @contextmanager
 def model_folder(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder to write a model to; on success it atomically replaces ``folder`` if that holds a model."""
+    """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically."""
     folder = Path(folder)
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")

@@ -1,17 +1,17 @@
-"""The folder of a sentence model: pooling, then optional dense layers, then optional normalising after the encoder.
+"""The folder of a sentence model: an encoder, pooling, optional dense layers, optional normalising.
 
-The layout is that of sentence-transformers, so models move both ways:
+The layout is that of sentence-transformers, so models can be exchanged in both directions:
 
     modules.json                         the list of modules, in order
-    config.json, model.safetensors, ...  the encoder and its tokenizer (or in a folder of their own)
+    config.json, model.safetensors, ...  the encoder and its tokenizer (or in a subfolder)
     sentence_bert_config.json            the length limit
     1_Pooling/config.json                which pooling, or several at once
-    1_Pooling/model.safetensors          the parameters of a learned pooling; the others have no such file
+    1_Pooling/model.safetensors          the parameters of a learned pooling; other poolings have no such file
     2_Dense/                             a dense layer on the pooled vector, in some models
     3_Normalize                          the vector scaled to length 1; an empty folder
 
-``attention``, ``first-last`` and ``pooler`` are poolings that sentence-transformers does not have. Their names are
-written to ``pooling_mode``, where it refuses names it does not know: better no model than other vectors.
+sentence-transformers does not have the poolings ``attention``, ``first-last`` and ``pooler``. Their names are written
+to ``pooling_mode``, where it refuses unknown names, so it cannot load such a model and compute other vectors.
 """
 
 from dataclasses import dataclass, field
@@ -34,19 +34,19 @@ ACTIVATION_CLASSES = {
 
 @dataclass(frozen=True)
 class SentenceConfig:
-    """What a folder says about the steps from hidden states to a sentence vector."""
+    """The steps from hidden states to a sentence vector, as configured in a folder."""
 
-    pooling: str | None  # None: the folder does not say
+    pooling: str | None  # None: the folder does not specify one
     normalize: bool  # scale each vector to length 1
     dense: tuple[Dense, ...] = ()  # between pooling and normalising
-    learned: dict[str, Tensor] = field(default_factory=dict)  # the pooling's parameters, if it has some
+    learned: dict[str, Tensor] = field(default_factory=dict)  # the pooling's parameters, if it has any
 
 
 def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
-    """The folder of the encoder, and what ``modules.json`` lists after it.
+    """The folder of the encoder, and the modules after it in ``modules.json``.
 
-    A plain encoder (no ``modules.json``) says nothing about pooling. Raises ``InputError`` for a module, an order
-    or a setting that would change the vectors and that is not supported.
+    A plain encoder (no ``modules.json``) specifies no pooling. Raises ``InputError`` for an unsupported module, order
+    or setting that would change the vectors.
     """
     listing = folder / "modules.json"
     if not listing.is_file():
@@ -84,7 +84,7 @@ def pooling_name(path: Path) -> str:
 
 
 def make_pooling(mode: str, width: int, learned: dict[str, Tensor], folder: Path) -> Pooling:
-    """The pooling of that name for hidden states of D = ``width``, with a folder's parameters if it has some.
+    """The pooling named ``mode`` for hidden states of D = ``width``, with the parameters ``learned``, if any.
 
     Raises ``InputError`` for an unknown name, and for parameters that do not fit.
     """
@@ -101,7 +101,7 @@ def read_dense(folder: Path) -> Dense:
     """A dense module from its folder: ``config.json`` and ``model.safetensors``."""
     path = folder / "config.json"
     raw = read_json(path)
-    activations = {name: ours for ours, name in ACTIVATION_CLASSES.items()}
+    activations = {path: name for name, path in ACTIVATION_CLASSES.items()}
     activation = activations.get(raw.get("activation_function", ACTIVATION_CLASSES["tanh"]))
     if activation is None:
         raise InputError(f"{path}: activation {one_line(raw['activation_function'])} is not one of {list(ACTIVATIONS)}")
@@ -117,7 +117,7 @@ def read_dense(folder: Path) -> Dense:
 
 
 def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder: Path) -> None:
-    """Write what sentence-transformers needs beside an encoder of D = ``width``."""
+    """Write the files that sentence-transformers needs in addition to an encoder of D = ``width``."""
     kinds = ["Transformer", "Pooling"] + ["Dense"] * len(config.dense) + ["Normalize"] * config.normalize
     paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
     write_json(
@@ -130,7 +130,7 @@ def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder
     for path in paths[1:]:
         (folder / path).mkdir()
     modes = (config.pooling or "").split("+")
-    if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:  # flags are read by every version
+    if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:  # every version reads the flags
         stated: dict = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
     else:
         stated = {"pooling_mode": modes}

@@ -1,4 +1,4 @@
-"""Poolings beyond the book, several at once, and the dense layer that some models have after the pooling.
+"""Poolings beyond the book, several poolings at once, and the dense layer that follows pooling in some models.
 
 first-last  the mean of the first layer's and the last layer's states
 pooler      [CLS] through BERT's own dense layer and tanh
@@ -14,20 +14,20 @@ NAMES = (*POOLINGS, "attention", "first-last", "pooler")
 
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
-    """The mean over real tokens of the first layer's output and the last's, averaged (SimCSE's avg_first_last).
+    """The mean over real tokens of the average of the first and the last layer's output (SimCSE's avg_first_last).
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5], [7] give [4].
     "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code: all-MiniLM-L6-v2 then has a Spearman
-    of 86.67 / 81.55 on STS-B dev / test, as reported. With the embeddings' output, ``hidden_states[0]``, it would be
+    of 86.67 / 81.55 on STS-B dev / test, as reported. The output of the embeddings, ``hidden_states[0]``, would give
     87.02 / 82.38.
     """
     return mean_pool((first + hidden) / 2, mask)
 
 
 class Pooling(pooling.Pooling):
-    """One of ``NAMES``, or several joined by a plus, concatenated: ``mean``, ``cls+max``, ``mean+attention``.
+    """One of ``NAMES``, or several joined by a plus and concatenated: ``mean``, ``cls+max``, ``mean+attention``.
 
-    ``attention`` has parameters of its own and needs their width, D (``hidden_size``); untrained it is the mean.
+    ``attention`` has parameters and needs their width, D (``hidden_size``); untrained it is the mean.
     Raises ``ValueError`` for any other name.
     """
 
@@ -49,8 +49,8 @@ class Pooling(pooling.Pooling):
     ) -> Tensor:
         """hidden (B, T, D), mask (B, T) -> (B, D), or (B, n D) for n poolings at once.
 
-        ``first-last`` needs ``first``, the output of the first layer (B, T, D), and ``pooler`` that of ``Bert.pool``
-        (B, D). Raises ``ValueError`` if they are missing, and for a text without a real token.
+        ``first-last`` needs ``first``, the output of the first layer (B, T, D); ``pooler`` needs ``pooler``, the output
+        of ``Bert.pool`` (B, D). Raises ``ValueError`` if they are missing, and for a text without a real token.
         """
         if mask is not None and not mask.bool().any(dim=1).all():
             raise ValueError("a row of the mask has no real token: there is nothing to pool")
@@ -79,7 +79,7 @@ ACTIVATIONS = {"identity": lambda x: x, "tanh": torch.tanh}
 
 
 class Dense(torch.nn.Module):
-    """A dense layer on the pooled vector, with a tanh in most models: (B, D) -> (B, other width)."""
+    """A dense layer on the pooled vector, with a tanh in most models: (B, ``width_in``) -> (B, ``width_out``)."""
 
     def __init__(self, width_in: int, width_out: int, bias: bool = True, activation: str = "tanh"):
         super().__init__()

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
-from minisbert.core.tokenizer import check_text, check_texts
+from minisbert.core.tokenizer import check_texts
 from minisbert.fast.batching import ID_BYTES, chunks, packed_batches, to_ids, tokenize
-from minisbert.fast.fused import FusedBert, evaluating
+from minisbert.fast.fused import FusedBert, evaluating, is_plain
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.folders import find_model, model_folder
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.models.poolings import Dense, Pooling
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
 from minisbert.system.devices import choose_precision
 
@@ -157,12 +157,8 @@ class SentenceEncoder(encoder.SentenceEncoder):
             line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
             for batch in packed_batches(rows, batch_tokens):
                 for group, hidden, first in self._states(fused, batch):
-                    places = [rows[key] for key in group]
-                    if output == "sentence":
-                        result[places] = self._finish(hidden, first, normalize, truncate_dim).cpu()
-                    else:
-                        for place, states in zip(places, hidden, strict=True):
-                            result[place].copy_(states)  # (T, D)
+                    computed = self._finish(hidden, first, normalize, truncate_dim) if output == "sentence" else hidden
+                    store(result, [rows[key] for key in group], computed)
                 line.done(sum(map(len, itertools.chain(*batch))) // ID_BYTES)
         for row, key in enumerate(tokens):
             if rows[key] != row:
@@ -171,13 +167,18 @@ class SentenceEncoder(encoder.SentenceEncoder):
             return result
         return result.numpy() if output == "sentence" else [states.numpy() for states in result]
 
-    def _states(
-        self, fused: FusedBert, batch: list[list[bytes]]
-    ) -> Iterator[tuple[list[bytes], Tensor, Tensor | None]]:
+    def _states(self, fused: FusedBert | None, batch: list[list[bytes]]) -> Iterator[tuple]:
         """Each group of a batch with its hidden states (B, T, D), and the first layer's if the pooling needs them."""
-        trace: dict[str, list[Tensor]] | None = {} if "first-last" in self.pooling.names else None
-        hidden = fused([to_ids(group, self.device) for group in batch], trace)
-        return zip(batch, hidden, trace["layers.0"] if trace else [None] * len(hidden), strict=True)
+        first = "first-last" in self.pooling.names
+        groups = [to_ids(group, self.device) for group in batch]
+        if fused is not None:
+            trace: dict[str, list[Tensor]] = {}
+            hidden = fused(groups, trace if first else None)
+            yield from zip(batch, hidden, trace["layers.0"] if first else [None] * len(hidden), strict=True)
+            return
+        for group, ids in zip(batch, groups, strict=True):
+            states: dict[str, Tensor] = {}
+            yield group, self.bert(ids, trace=states), states["layers.0"] if first else None
 
     def _finish(self, hidden: Tensor, first: Tensor | None, normalize: bool | None, columns: int | None) -> Tensor:
         """What ``encode`` makes of hidden states (B, T, D): vectors (B, ``columns``)."""
@@ -186,10 +187,14 @@ class SentenceEncoder(encoder.SentenceEncoder):
             return (unit(vectors) if self.normalize else vectors)[:, :columns]
         return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
 
-    def _fused(self, precision: str) -> FusedBert:
-        """The encoder in fused operations."""
+    def _fused(self, precision: str) -> FusedBert | None:
+        """The encoder in fused operations; None if somebody has put other modules or hooks into it."""
         dtype, _ = choose_precision(precision, self.device)
-        return FusedBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
+        if is_plain(self.bert):
+            return FusedBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
+        if dtype == torch.bfloat16:
+            raise InputError("bfloat16 needs the encoder's own modules; this one has others or hooks: use float32")
+        return None
 
     def _check_options(self, normalize: bool | None, truncate_dim: int | None, output: str, convert: str) -> None:
         if output not in ("sentence", "token"):
@@ -232,8 +237,10 @@ class SentenceEncoder(encoder.SentenceEncoder):
         write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder)
 
 
-def valid_texts(texts: Iterable[str]) -> Iterator[str]:
-    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
-    for i, text in enumerate(texts):
-        check_text(i, text)
-        yield text
+def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor) -> None:
+    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D)."""
+    if isinstance(result, Tensor):
+        result[rows] = computed.cpu()
+        return
+    for row, states in zip(rows, computed, strict=True):
+        result[row].copy_(states)

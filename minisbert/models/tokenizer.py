@@ -1,12 +1,14 @@
-"""The book's tokenizer for every folder: limits from several files, a bare ``vocab.txt``, and saving."""
+"""The book's tokenizer for every kind of folder: limits from several files, a bare ``vocab.txt``, and saving."""
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, one_line, read_json, tokenizer
+from minisbert.core.tokenizer import check_text
 from minisbert.system.files import read_text
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
@@ -17,7 +19,7 @@ class Tokenizer(tokenizer.Tokenizer):
 
     def __init__(self, backend: Backend, limit: int, pad_id: int = 0, files: dict[str, bytes] | None = None):
         super().__init__(backend, limit, pad_id)
-        self.files = files or {}  # as they were read, for ``save``
+        self.files = files or {}  # as read, for ``save``
 
     @classmethod
     def load(cls, folder: str | Path, limit: int | None = None) -> "Tokenizer":
@@ -25,7 +27,7 @@ class Tokenizer(tokenizer.Tokenizer):
 
         The limit is ``limit``, else ``max_seq_length`` of ``sentence_bert_config.json``, else
         ``model_max_length`` of ``tokenizer_config.json``; never more than the position table of ``config.json``.
-        Raises ``InputError`` if there is neither of the two or a file cannot be read.
+        Raises ``InputError`` if both files are missing or one cannot be read.
         """
         folder = Path(folder)
         files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
@@ -47,7 +49,7 @@ class Tokenizer(tokenizer.Tokenizer):
         stated = [
             limit,
             stated_number(folder / "sentence_bert_config.json", "max_seq_length"),
-            # a huge number if the file's author set no limit; the position table then decides
+            # a huge number if the model's author set no limit; the position table then applies
             stated_number(folder / "tokenizer_config.json", "model_max_length"),
         ]
         limits = [value for value in stated if value is not None][:1] + ([] if table is None else [table])
@@ -58,7 +60,7 @@ class Tokenizer(tokenizer.Tokenizer):
         return cls(backend, min(limits), pad_id, files)
 
     def save(self, folder: str | Path) -> None:
-        """Write the files that were loaded, with padding and truncation cleared in ``tokenizer.json``."""
+        """Write the files that were read, with padding and truncation cleared in ``tokenizer.json``."""
         folder = Path(folder)
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
@@ -72,7 +74,7 @@ class Tokenizer(tokenizer.Tokenizer):
 
 
 def stated_number(path: Path, key: str) -> int | None:
-    """The number that a JSON file states for ``key``; None if there is no such file or key, or it is null."""
+    """The number under ``key`` in a JSON file; None if there is no such file or key, or the value is null."""
     value = read_json(path).get(key) if path.is_file() else None
     try:
         return None if value is None else int(value)
@@ -83,14 +85,14 @@ def stated_number(path: Path, key: str) -> int | None:
 def wordpiece(vocab: Path, options: dict) -> Backend:
     """BERT's tokenizer (clean, lowercase, split at punctuation, WordPiece) from a bare list of word pieces.
 
-    ``options`` are those of ``tokenizer_config.json``; the defaults are BERT uncased's.
+    ``options`` is the content of ``tokenizer_config.json``; the defaults are those of uncased BERT.
     """
-    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 and would shift every id after them
+    # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
     pieces = read_text(vocab).removesuffix("\n").split("\n")
     ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
     missing = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if piece not in ids]
     if missing:
-        raise InputError(f"{vocab} has no {', '.join(missing)}: is it a BERT vocabulary, one word piece a line?")
+        raise InputError(f"{vocab} has no {', '.join(missing)}: is it a BERT vocabulary, one word piece per line?")
     backend = Backend(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
     backend.normalizer = normalizers.BertNormalizer(
         lowercase=options.get("do_lower_case", True),
@@ -105,3 +107,10 @@ def wordpiece(vocab: Path, options: dict) -> Backend:
     )
     backend.add_special_tokens([piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if piece in ids])
     return backend
+
+
+def valid_texts(texts: Iterable[str]) -> Iterator[str]:
+    """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    for i, text in enumerate(texts):
+        check_text(i, text)
+        yield text

@@ -1,4 +1,4 @@
-"""What changes in a model before it is trained: frozen layers, another dropout rate; and how large it is."""
+"""Changes to a model before training: frozen layers and another dropout rate; and its number of parameters."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from minisbert.core.bert import Attention, Bert
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
-    """The lowest ``layers``, and optionally the embeddings, keep their weights in training (their dropout stays on).
+    """Freeze the lowest ``layers``, and optionally the embeddings; their dropout stays on.
 
     Raises ``ValueError`` for more layers than the encoder has.
     """
@@ -21,7 +21,7 @@ def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
 
 
 def set_dropout(bert: Bert, rate: float) -> None:
-    """One rate for all dropout of the encoder, of hidden states and of attention, also in its ``config``.
+    """Set the rate of all dropout in the encoder, for hidden states and attention, and in its ``config``.
 
     Raises ``ValueError`` for a rate outside [0, 1).
     """

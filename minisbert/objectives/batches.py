@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
-MOST_HOSTS = 100  # batches that a row left alone is offered to
+MOST_HOSTS = 100  # batches that are tried for a row left alone
 
 
 def unique_batches(
@@ -14,27 +14,27 @@ def unique_batches(
     generator: torch.Generator,
     window: int = 50,
 ) -> list[list[int]]:
-    """``length_grouped_batches`` in which no key stands twice in a batch, for losses with in-batch negatives.
+    """``length_grouped_batches`` with no key twice in a batch, for losses with in-batch negatives.
 
-    There every other row of the batch counts as wrong, and a text that stands in two rows would be wrong to itself.
-    ``keys`` holds the texts of each row; one that repeats within its own row does no harm. A row whose text is in a
-    batch already goes to a later batch of its window, where none has room to the next window: every row is in one
-    batch, and a few batches stay smaller. A batch of one row has no negatives: its row joins the first batch without
-    its texts, which may then have one row more than ``batch_size``. Where there is none (of the first hundred), as
-    when all rows share a text, the row is left out.
+    Such a loss treats every other row of the batch as a negative, so a text in two rows would be its own negative.
+    ``keys`` holds the texts of each row; a repetition within one row does no harm. A row whose text is already in a
+    batch goes to a later batch of its window, or to the next window if none has room, so a few batches are smaller.
+    A batch of one row has no negatives: its row joins the first batch without its texts, which may then have
+    ``batch_size + 1`` rows. If none of the first hundred batches qualifies, as when all rows share a text, the row is
+    dropped; every other row is in exactly one batch.
     """
     if batch_size < 2:
         raise ValueError(f"a batch of {batch_size} has no negatives: batch_size must be at least 2")
     if len(keys) != len(lengths):
-        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: both must tell of the same rows")
+        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: there must be one of each per row")
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []
     while order or waiting:
-        fresh = batch_size * window - len(waiting)  # at least 1: in each window at least one row has found its place
+        fresh = batch_size * window - len(waiting)  # at least 1: each window places at least one row
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]
-        # where most rows wait already, a text is so frequent that more waiting would only cost time
+        # if most rows are waiting, a text is so frequent that waiting longer would only cost time
         may_wait = order and 2 * len(waiting) < len(rows)
         filled, waiting = _fill(rows, keys, batch_size, most=window if may_wait else len(rows))
         batches += filled
@@ -46,15 +46,15 @@ def unique_batches(
 def _fill(
     rows: list[int], keys: Sequence[Sequence[Hashable]], batch_size: int, most: int
 ) -> tuple[list[list[int]], list[int]]:
-    """At most ``most`` batches, and the rows left: each row in turn to the first batch with room behind its texts'."""
+    """At most ``most`` batches and the rows left over: each row goes to the first batch with room after its texts'."""
     batches: list[list[int]] = [[] for _ in range(most)]
     left = []
-    after: dict[Hashable, int] = {}  # key -> the batch behind the last one that holds it
-    onward = list(range(most + 1))  # a batch with room points at itself, a full one at some later batch
+    after: dict[Hashable, int] = {}  # key -> the batch after the last one that contains it
+    onward = list(range(most + 1))  # a batch with room points to itself, a full one to a later batch
     for row in rows:
         at = max((after.get(key, 0) for key in keys[row]), default=0)
         while onward[at] != at:
-            onward[at] = onward[onward[at]]  # halves the way for the next row
+            onward[at] = onward[onward[at]]  # path halving: shorter for the next row
             at = onward[at]
         if at == most:
             left.append(row)
@@ -67,11 +67,11 @@ def _fill(
 
 
 def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
-    """Move the row of each batch of one to another batch, or out; its own batch is then empty."""
+    """Move the row of each batch of one to another batch, or drop it; its own batch is then empty."""
     held = [{key for row in batch for key in keys[row]} for batch in batches]
     hosts = list(range(len(batches)))
     for alone in [at for at, batch in enumerate(batches) if len(batch) == 1]:
-        if len(batches[alone]) > 1:  # another one has joined it since
+        if len(batches[alone]) > 1:  # another row has joined it since
             continue
         row = batches[alone].pop()
         fits = (at for at in hosts[:MOST_HOSTS] if batches[at] and held[at].isdisjoint(keys[row]))

@@ -1,8 +1,8 @@
-"""Files of labelled pairs, triplets and plain sentences to rows.
+"""Readers for files of labelled pairs, triplets and plain sentences.
 
-Every reader streams its file, unpacks .gz on the way, and gives its rows and how many it skipped: rows of a known
-file that cannot be used, as each reader says. ``limit`` takes the first rows of the file, skipped ones included.
-All raise ``InputError`` with file and line for what they cannot read, and for a file without a usable row.
+Every reader streams its file, decompresses .gz, and returns the rows and the number of rows that it skipped; its
+docstring says which. ``limit`` takes the first rows of the file, skipped ones included. All raise ``InputError`` with
+file and line for input they cannot read, and for a file without a usable row.
 """
 
 import gzip
@@ -23,14 +23,14 @@ from minisbert.objectives.scored_pairs import quoted_rows, tab_rows
 from minisbert.system.assets import ensure
 from minisbert.system.files import decode, open_bytes
 
-NLI_LABELS = ("contradiction", "entailment", "neutral")  # a label's place is its number, as in SBERT's own script
+NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))
 TRIPLET_COLUMNS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))  # the second is SimCSE's file
 
 
 @dataclass(frozen=True)
 class LabelledPair:
-    """Two sentences and the number of their class."""
+    """Two sentences and their class number."""
 
     sentence1: str
     sentence2: str
@@ -39,7 +39,7 @@ class LabelledPair:
 
 @dataclass(frozen=True)
 class Triplet:
-    """A sentence, one that means the same, one that does not."""
+    """A sentence, one with the same meaning, one with another."""
 
     anchor: str
     positive: str
@@ -52,22 +52,22 @@ Row = TypeVar("Row")
 
 
 def load_nli(data: str, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``snli`` (fetched where it is missing) or a file of one's own, of which only a .zip has splits."""
+    """``data`` is ``snli`` (fetched if it is missing) or the path of a file; only a .zip has splits."""
     return read_nli(ensure("snli") / "snli_1.0.zip" if data == "snli" else data, split, limit)
 
 
 def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Rows of SNLI or MultiNLI: one JSON object a line with ``gold_label``, ``sentence1`` and ``sentence2``.
+    """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
 
-    ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, of which ``split`` chooses the member: train, dev, test,
-    dev_matched, ... Labels are numbered as in ``NLI_LABELS``. Skipped are rows whose annotators did not agree
-    (``gold_label`` is "-") and rows with an empty sentence.
+    ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, from which ``split`` selects a file: train, dev, test,
+    dev_matched, ... Labels are numbered as in ``NLI_LABELS``. Rows whose annotators did not agree (``gold_label`` is
+    "-") and rows with an empty sentence are skipped.
     """
 
     def pair(where: str, cells: list[str]) -> LabelledPair | None:
         label, *sentences = cells
         if label != "-" and label not in NLI_LABELS:
-            raise InputError(f"{where}: no label is called {one_line(label)}; known are {', '.join(NLI_LABELS)} and -")
+            raise InputError(f"{where}: unknown label {one_line(label)}; the labels are {', '.join(NLI_LABELS)} and -")
         return LabelledPair(*sentences, NLI_LABELS.index(label)) if label != "-" and all(sentences) else None
 
     rows = json_rows(path, ("gold_label", "sentence1", "sentence2"), split)
@@ -75,11 +75,11 @@ def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -
 
 
 def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Pairs with label 1 (the same question) or 0: Quora's release, or label, sentence1, sentence2 of one's own.
+    """Pairs with label 1 (the same question) or 0: Quora's release, or a file of label, sentence1, sentence2.
 
-    Tab- or comma-separated; the columns are found by the names in the header, among others (``is_duplicate``,
-    ``question1``, ``question2``, or ``label``, ``sentence1``, ``sentence2``), without one there must be three in
-    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated ones
+    Tab- or comma-separated. The header names the columns (``is_duplicate``, ``question1``, ``question2``, or
+    ``label``, ``sentence1``, ``sentence2``) and may name others; without a header the file must have these three, in
+    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated files
     they are text. Rows with an empty text are skipped (Quora has a few).
     """
 
@@ -96,8 +96,8 @@ def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[La
 def read_triplets(path: str | Path, limit: int | None = None) -> tuple[list[Triplet], int]:
     """Triplets in three columns: anchor, positive, negative.
 
-    Tab- or comma-separated, with a header or without (see ``read_duplicates``; SimCSE's sent0, sent1, hard_neg is
-    known too), or .jsonl with objects of these three keys or lists of three. Rows with an empty text are skipped.
+    Tab- or comma-separated, with or without a header (see ``read_duplicates``; SimCSE's sent0, sent1, hard_neg also
+    works), or .jsonl with objects of these three keys or lists of three. Rows with an empty text are skipped.
     """
     is_json = ".jsonl" in Path(path).suffixes
     rows = json_rows(path, TRIPLET_COLUMNS[0]) if is_json else table(path, TRIPLET_COLUMNS)
@@ -105,17 +105,17 @@ def read_triplets(path: str | Path, limit: int | None = None) -> tuple[list[Trip
 
 
 def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str], int]:
-    """One sentence a line, .txt or .txt.gz; the same sentence twice stays twice. Empty lines are skipped."""
+    """One sentence per line, .txt or .txt.gz; duplicates are kept. Empty lines are skipped."""
     return collect(path, (line.strip() or None for _, line in file_lines(path)), limit)
 
 
 def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
-    """(premise, entailed, contradicting) of every premise that has both; neutral is not contradiction.
+    """(premise, entailment, contradiction) for every premise that has both; neutral does not count.
 
-    Rows belong to one premise where its text is the same, wherever they stand. A premise gives one triplet, of the
-    first entailment and the first contradiction of it in the file, in the order in which premises first appear. The
-    first 100,000 rows of SNLI's training file give 27,195. (Pairing its second with its second and so on would
-    give 33,091, with the same anchor in several rows.)
+    Rows with the same premise text belong together, wherever they are in the file. Each premise gives one triplet, with
+    its first entailment and its first contradiction, in the order in which premises first appear. The first 100,000
+    rows of SNLI's training file give 27,195. (Also pairing the second with the second and so on would give 33,091,
+    with the same anchor in several rows.)
     """
     found: dict[str, dict[str, str]] = {}
     for row in rows:
@@ -128,9 +128,9 @@ def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
 
 
 def split_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
-    """Rows in random order, cut in two: ``share`` of them, rounded, and the rest. The same seed cuts the same way.
+    """Rows shuffled and split in two: ``round(share * N)`` of them, and the rest. The same seed gives the same split.
 
-    ``ValueError`` where one part would be empty.
+    Raises ``ValueError`` if either part would be empty.
     """
     cut = round(share * len(rows))
     if not 0 < cut < len(rows):
@@ -143,7 +143,7 @@ def split_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row],
 
 
 def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> tuple[list[Row], int]:
-    """The first ``limit`` rows, less those that are None, and how many these are."""
+    """The first ``limit`` rows without those that are None, and the number of those."""
     if limit is not None and limit < 1:
         raise InputError(f"limit must be at least 1, not {limit}")
     found = list(islice(rows, limit))
@@ -154,7 +154,7 @@ def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> 
 
 
 def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
-    """``FILE, line N`` and the text of each line, as the file streams: as it is, out of a .gz, or out of a .zip."""
+    """``FILE, line N`` and the text of each line, streamed from a plain file, a .gz, or one file of a .zip."""
     where = str(path)
     with ExitStack() as stack:
         stream: IO[bytes] = stack.enter_context(open_bytes(path))
@@ -165,7 +165,7 @@ def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
                 archive = stack.enter_context(zipfile.ZipFile(stream))
                 member = split_member(where, archive.namelist(), split)
                 stream, where = stack.enter_context(archive.open(member)), f"{where}/{member}"
-            # subtle: bytes are cut at line feeds only, text would also be cut at other signs inside a sentence
+            # subtle: iterating over bytes splits at line feeds only; text also at other separators, inside a sentence
             for number, content in enumerate(stream, start=1):
                 yield f"{where}, line {number}", decode(content, where, number).removesuffix("\n")
         except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
@@ -173,8 +173,8 @@ def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
 
 
 def split_member(where: str, names: list[str], split: str) -> str:
-    """The one member of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
-    # subtle: the archives were packed on a Mac, and every file has a shadow, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
+    """The file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
+    # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
     tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
     chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
     if len(chosen) != 1:
@@ -183,7 +183,7 @@ def split_member(where: str, names: list[str], split: str) -> str:
 
 
 def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the texts under ``keys``, stripped, of the JSON object (or list of just these) in it."""
+    """``FILE, line N`` and the stripped strings under ``keys`` of each line's JSON object (or list of just these)."""
     for where, line in file_lines(path, split):
         if not line.strip():
             continue
@@ -198,12 +198,12 @@ def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterato
         for key in keys:
             if not isinstance(row.get(key), str):
                 value = one_line(row[key]) if key in row else "missing"
-                raise InputError(f"{where}: {key} is {value}, a text is needed")
+                raise InputError(f"{where}: {key} is {value}, expected a string")
         yield where, [row[key].strip() for key in keys]
 
 
 def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the wanted cells of each row, stripped; ``columns`` are the names a header may give them."""
+    """``FILE, line N`` and the wanted cells of each row, stripped; ``columns`` lists the names a header may use."""
     content = (line for _, line in file_lines(path))
     first = next(content, "")
     content = chain([first], content)

@@ -1,6 +1,6 @@
-"""Which rows a run reads: ``--data``, ``--dev``, ``--test`` and ``--limit`` to rows of train, dev and test.
+"""The rows of a run: ``--data``, ``--dev``, ``--test`` and ``--limit`` to training, dev and test rows.
 
-Each function gives rows and notes, by split: a note says where its rows are from and how many, for people.
+Each function returns rows and notes by split; a note is a message that says where the rows come from and how many.
 """
 
 import argparse
@@ -25,18 +25,18 @@ from minisbert.objectives.evaluation import check_scores
 from minisbert.objectives.scored_pairs import SPLITS, ScoredPair, load_scored_pairs
 from minisbert.system.assets import asset, assets, ensure
 
-HELD_OUT = 0.1  # of labelled rows, for each of dev and test that has no file of its own
+HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
 
 Notes = dict[str, str]
 
 
 @dataclass(frozen=True)
 class Form:
-    """A kind of rows: the data set that has them, if one has, and what a file of them holds."""
+    """A kind of row: the named dataset with such rows, if there is one, and what a file of them contains."""
 
     own: str | None
     file: str
-    json: bool | None  # is a line of it JSON? None: it may be
+    json: bool | None  # whether its lines are JSON; None: either
 
 
 SCORED = Form("stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", json=False)
@@ -49,9 +49,9 @@ SENTENCES = Form(None, "plain sentences, one a line (.txt or .txt.gz)", json=Fal
 def scored_rows(
     options: argparse.Namespace, splits: Iterable[str] = SPLITS
 ) -> tuple[dict[str, list[ScoredPair]], Notes]:
-    """Scored pairs of some splits; the splits that are not given are stsb's."""
+    """Scored pairs of ``splits``; a split without a file comes from stsb."""
     given = {"train": options.data, "dev": options.dev, "test": options.test}
-    names = {split: checked(options, given[split], SCORED) for split in splits}
+    names = {split: source_for(options, given[split], SCORED) for split in splits}
     rows = {split: load_scored_pairs(name, split) for split, name in names.items()}
     for split in ("dev", "test"):
         check_scores(rows[split], names[split])
@@ -66,17 +66,13 @@ def scored_rows(
 
 
 def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """Entailment, contradiction or neutral: SNLI, or a file of one's own."""
+    """Entailment, contradiction or neutral: SNLI, or a file."""
     return labelled_rows(options, NLI, load_nli)
 
 
 def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """Duplicate or not: Quora's release, or a file of one's own."""
-
-    def read(name: str, _: str, limit: int | None) -> tuple[list[LabelledPair], int]:
-        return read_duplicates(quora() if name == "quora" else name, limit)
-
-    rows, notes = labelled_rows(options, DUPLICATES, read)
+    """Duplicate or not: Quora's release, or a file."""
+    rows, notes = labelled_rows(options, DUPLICATES, load_duplicates)
     for split in ("dev", "test"):
         if not any(row.label for row in rows[split]):
             raise InputError(f"{split} {notes[split]}: no pair has label 1, so F1 is not defined; give more rows")
@@ -86,14 +82,14 @@ def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[Labelled
 def labelled_rows(
     options: argparse.Namespace, form: Form, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
 ) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """``read`` takes a name, a split and a limit. Only ``snli`` has splits of its own.
+    """The rows that ``read`` returns for a name, a split and a limit. Only ``snli`` comes with splits.
 
-    Where dev or test is not given either, so many rows are held out of the training rows, the same for one seed.
+    Otherwise a split without a file gets a share of the training rows, the same for the same seed.
     """
-    names = {"train": checked(options, options.data, form)}
+    names = {"train": source_for(options, options.data, form)}
     for split, given in (("dev", options.dev), ("test", options.test)):
         if given or names["train"] == "snli":
-            names[split] = checked(options, given, form)
+            names[split] = source_for(options, given, form)
     rows, notes = {}, {}
     for split, name in names.items():
         rows[split], skipped = read(name, split, options.limit if split == "train" else None)
@@ -103,20 +99,20 @@ def labelled_rows(
         count = len(rows["train"])
         try:
             rows["train"], held_out = split_rows(rows["train"], 1 - HELD_OUT * len(missing), options.seed)
-            parts = split_rows(held_out, 0.5, options.seed) if len(missing) == 2 else (held_out,)
+            shares = split_rows(held_out, 0.5, options.seed) if len(missing) == 2 else (held_out,)
         except ValueError as error:
             raise InputError(
                 f"{names['train']}: {count} pairs are too few to hold some out as {' and '.join(missing)}: "
                 "give more, or --dev FILE and --test FILE"
             ) from error
-        rows |= dict(zip(missing, parts, strict=True))
+        rows |= dict(zip(missing, shares, strict=True))
         notes |= {split: note("held out of it", rows[split], "pairs") for split in missing}
     return rows, notes
 
 
 def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
-    """Training triplets, read as such or made of NLI rows, and a note."""
-    data = checked(options, options.data, TRIPLETS)
+    """Training triplets, read from a file or built from NLI rows, and a note."""
+    data = source_for(options, options.data, TRIPLETS)
     if data != "snli" and Path(data).suffix != ".zip" and '"gold_label"' not in first_line(data):
         rows, skipped = read_triplets(data, options.limit)
         if all(re.fullmatch(r"\d+(\.\d*)?", row.anchor) for row in rows):
@@ -134,18 +130,18 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
 
 def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
     """Plain training sentences and a note."""
-    data = checked(options, options.data, SENTENCES)
+    data = source_for(options, options.data, SENTENCES)
     if "\t" in first_line(data):
         raise InputError(f"{data}, line 1: a table; objective {options.objective} reads {SENTENCES.file}")
     rows, skipped = read_sentences(data, options.limit)
     return rows, note(data, rows, "sentences", skipped)
 
 
-# ------------------------------------------------------------------------------------- names, files
+# ----------------------------------------------------------------------------------- names and files
 
 
-def checked(options: argparse.Namespace, name: str | None, form: Form) -> str:
-    """``name``, or the form's own data set. ``InputError`` for other data sets and files plainly of another form."""
+def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str:
+    """``name``, or the form's own dataset if it is None. ``InputError`` for a dataset or file of another form."""
     if name is None and form.own is None:
         raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
     if name is None or name == form.own:
@@ -161,12 +157,17 @@ def checked(options: argparse.Namespace, name: str | None, form: Form) -> str:
 
 
 def first_line(path: str) -> str:
-    """The first line with something in it."""
+    """The first line that is not blank."""
     return next((line for _, line in file_lines(path) if line.strip()), "")
 
 
+def load_duplicates(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    """``name`` is ``quora`` or the path of a file; neither has splits."""
+    return read_duplicates(quora() if name == "quora" else name, limit)
+
+
 def quora() -> Path:
-    """Quora's file; ``InputError`` says where it is to be had."""
+    """Quora's file; ``InputError`` says where to get it."""
     try:
         return ensure("quora") / asset("quora").files[0].name
     except InputError as error:

@@ -13,9 +13,9 @@ from minisbert.core.losses import check_candidates, check_equal, check_positive,
 
 
 def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
-    """Mean of w * (score - target)^2, w = ``weight`` where target < threshold, else 1; divided by B, not by sum w.
+    """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B, not by sum w.
 
-    Pairs that share nothing are rare in STS-B, so the reference recipe counts targets below 1 of 5 twice. Both (B,) on
+    Unrelated pairs are rare in STS-B, so the reference recipe counts targets below 1 of 5 twice. Both (B,) on
     the 0 to 1 scale. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
     check_equal(scores, target)
@@ -27,11 +27,11 @@ def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, we
 
 
 def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float = 1.0) -> Tensor:
-    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so that 1 - s(z) = s(-z).
+    """Mean of -(pos_weight * y * log s(z) + (1 - y) * log s(-z)), with s the sigmoid, so 1 - s(z) = s(-z).
 
-    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 buys recall. Logs of a sigmoid are taken at once,
-    because s(z) rounds to 0 or 1 far out. ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives
-    (2 * 0.69315 + 2.12693) / 2 = 1.75661. As torch's ``BCEWithLogitsLoss``.
+    Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises recall. log s(z) is computed in one step,
+    because s(z) itself rounds to 0 or 1 for large logits. ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives
+    (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``.
     """
     check_equal(logits, target)
     check_positive(pos_weight=pos_weight)
@@ -44,30 +44,30 @@ def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float 
 def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Tensor:
     """log(1 + sum of exp(scale * (cos_j - cos_i)) over all i, j with target_i > target_j) (CoSENT, Huang et al. 2024).
 
-    Only the order of the targets counts, as in Spearman's correlation. u and v (B, D), target (B,); one number for the
-    batch, not a mean. Equal targets set no order: 0 where all are equal. Cosines 1 and 0 for targets 0 and 1 at scale
-    1 give log(1 + e) = 1.31326.
+    Only the order of the targets matters, as in Spearman's correlation. u and v (B, D), target (B,); one value for the
+    batch, not a mean. Equal targets define no order: the loss is 0 if all are equal. Cosines 1 and 0 for targets 0 and
+    1 at scale 1 give log(1 + e) = 1.31326.
     """
     check_rows({"u": u, "v": v}, target=target)
     check_positive(scale=scale)
     if not target.isfinite().all():
-        raise ValueError("targets must be finite: NaN has no place in an order")
+        raise ValueError("targets must be finite: NaN cannot be ordered")
     cosines = cosine(u, v)
     higher = target[:, None] > target[None, :]  # (B, B)
-    gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), above 0 where the order is wrong
+    gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive where the order is wrong
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
 
 
 def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
-    """SimCLR, eq. 1: all 2B rows of u and v in turn pick their other view among the 2B - 1 rows that are not they.
+    """SimCLR, eq. 1: each of the 2B rows of u and v picks its other view among the other 2B - 1 rows.
 
-    u and v (B, D). Other than ``simcse_loss``, rows of u are wrong answers to u as well. ``u = v = [[1, 0], [0, 1]]``
-    at temperature 1 gives log(e + 2) - 1 = 0.55144.
+    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too.
+    ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
     """
     check_rows({"u": u, "v": v})
     check_candidates(u, None)
     check_positive(temperature=temperature)
     z = torch.cat([u, v])  # (2 B, D)
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
+    own = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    logits = (cosine_matrix(z, z) / temperature).masked_fill(own, -torch.inf)  # (2 B, 2 B)
     return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))

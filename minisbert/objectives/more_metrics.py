@@ -1,45 +1,46 @@
-"""Metrics beyond the book: decisions against labels, and how vectors lie in space.
+"""Metrics beyond the book: decisions against labels, and the geometry of vectors.
 
-All take lists, arrays or tensors on the CPU, return a Python float, and raise ``ValueError`` for input for which the
-number is not defined.
+All take lists, arrays or tensors on the CPU, return Python floats, and raise ``ValueError`` for input for which the
+metric is not defined.
 """
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-BLOCK = 256  # rows of the matrix of all pairs that are in memory at a time
+BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
 
 # ----------------------------------------------------------------------------------------- decisions
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of rows that are right. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
+    """Share of correct rows. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
     predicted, labels = _classes("predicted", predicted), _classes("labels", labels)
     _same_shape(predicted=predicted, labels=labels)
     return float((predicted == labels).mean())
 
 
 def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
-    """Of those called 1, how many are; of those that are 1, how many were called so; and their harmonic mean.
+    """Precision, recall and F1 of predictions (N,) and labels (N,), both of 0 and 1.
 
-    With TP rightly and FP wrongly called 1, FN wrongly called 0: precision TP / (TP + FP), recall TP / (TP + FN),
-    F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). Both (N,) of 0 and 1. Where nothing is called 1, precision is 0.
+    With TP true positives, FP false positives and FN false negatives: precision TP / (TP + FP), recall TP / (TP + FN),
+    F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted to be 1, precision is 0.
     ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
     predicted, labels = _zero_one("predicted", predicted), _zero_one("labels", labels)
     _same_shape(predicted=predicted, labels=labels)
     called, true = predicted.sum(), _positives(labels)
-    right = (predicted & labels).sum()
-    return float(right / max(called, 1)), float(right / true), float(2 * right / (called + true))
+    true_positives = (predicted & labels).sum()
+    precision, recall = true_positives / max(called, 1), true_positives / true
+    return float(precision), float(recall), float(2 * true_positives / (called + true))
 
 
 def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> tuple[float, float]:
     """The threshold with the highest F1 or ``"accuracy"``, and that value, when ``score >= threshold`` means 1.
 
-    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two neighbouring different scores (the threshold
-    is their middle), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
+    scores (N,), labels (N,) of 0 and 1. Every cut is tried: between two adjacent different scores (the threshold is
+    their midpoint), below all (the lowest score) and above all (just above the highest). Of equally good cuts the
     highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
-    by accuracy (0.85, 0.75). A threshold chosen on the rows that it is then judged by flatters: choose it on dev.
+    by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
     """
     if metric not in ("f1", "accuracy"):
         raise ValueError(f"metric must be 'f1' or 'accuracy', not {metric!r}")
@@ -47,18 +48,19 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     _same_shape(scores=scores, labels=labels)
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order]  # from the highest score down
-    # subtle: a cut inside a group of equal scores cannot be made, so only the last row of each group may end "1"
+    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
     last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,) of G different scores
-    called = np.append(0, last + 1)  # (G + 1,) rows called 1 by each cut; first the cut above all
-    right = np.append(0, np.cumsum(labels)[last])  # of these, how many are 1
+    called = np.append(0, last + 1)  # (G + 1,) rows called 1 by each cut; the first cut is above all scores
+    true_positives = np.append(0, np.cumsum(labels)[last])  # (G + 1,)
     if metric == "f1":
-        values = 2 * right / (called + _positives(labels))
+        values = 2 * true_positives / (called + _positives(labels))
     else:
-        values = (right + (~labels).sum() - (called - right)) / len(labels)  # rightly 1 and rightly 0
+        true_negatives = (~labels).sum() - (called - true_positives)
+        values = (true_positives + true_negatives) / len(labels)
     above, below = scores[last[:-1]], scores[last[1:]]
     middle = above / 2 + below / 2
-    # subtle: between two neighbouring floats there is no middle; the upper one cuts as well. All in the scores' own
-    # dtype, or a float32 score could fall on the other side of a float64 threshold
+    # subtle: two adjacent floats have no midpoint; the upper one gives the same cut. All in the dtype of the scores, or
+    # a float32 score could fall on the other side of a float64 threshold
     middle = np.where((below < middle) & (middle <= above), middle, above)
     cuts = np.concatenate([[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]])
     best = int(np.argmax(values))  # the first of the best
@@ -69,7 +71,7 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
 
 
 def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike) -> float:
-    """Share of rows with cos(a, p) > cos(a, n). All (N, D). Equal is not right.
+    """Share of rows with cos(a, p) > cos(a, n); equality does not count. All (N, D).
 
     ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
     """
@@ -79,7 +81,7 @@ def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike
 
 
 def alignment(u: ArrayLike, v: ArrayLike) -> float:
-    """How near pairs lie that belong together: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4).
+    """How close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4).
 
     u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
     ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
@@ -90,25 +92,25 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
 
 
 def uniformity(x: ArrayLike) -> float:
-    """How evenly vectors spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of two different rows.
+    """How evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
 
     Wang & Isola 2020, section 4, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
-    0 where all point one way, about -4 where they spread evenly over a sphere of many dimensions.
+    0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
     ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
     """
     x = _directions("x", x, least=2)
     total = 0.0
     for start in range(0, len(x), BLOCK):
         cosines = x[start : start + BLOCK] @ x[start:].T  # (b, N - start)
-        # -2 ||x - y||^2 = -2 (2 - 2 cos); above the diagonal each pair stands once, and no row meets itself
+        # -2 ||x - y||^2 = -2 (2 - 2 cos); above the diagonal each pair occurs once, and no row meets itself
         total += np.triu(np.exp(4 * cosines - 4), k=1).sum()
     return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
 
 
 def mean_off_diagonal_cosine(x: ArrayLike) -> float:
-    """Mean cosine of two different rows: x (N, D), N >= 2. Near 0: all directions are used; near 1: a narrow cone.
+    """Mean cosine of all pairs of different rows, N >= 2: x (N, D). Near 0: all directions are used; near 1: one cone.
 
-    The sum over all pairs is ||sum of x||^2, of which the N rows with themselves are N, on unit vectors.
+    For unit vectors the sum over all pairs is ||sum of x||^2, of which each row with itself contributes 1.
     ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
     """
     x = _directions("x", x, least=2)
@@ -120,7 +122,7 @@ def mean_off_diagonal_cosine(x: ArrayLike) -> float:
 
 
 def _classes(name: str, values: ArrayLike) -> np.ndarray:
-    """(N,) whole numbers, of whatever type."""
+    """(N,) whole numbers of any dtype."""
     values = np.asarray(values)
     if values.ndim != 1 or len(values) == 0:
         raise ValueError(f"{name} must be a list of at least one class, not of shape {values.shape}")
@@ -139,7 +141,7 @@ def _zero_one(name: str, values: ArrayLike) -> np.ndarray:
     bad = (values != 0) & (values != 1)
     if bad.any():
         at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: only 0 and 1 can stand here")
+        raise ValueError(f"value {at} of {name} is {values[at]:g}: only 0 and 1 are allowed")
     return values.astype(bool)
 
 
@@ -150,7 +152,7 @@ def _positives(labels: np.ndarray) -> int:
 
 
 def _scores(values: ArrayLike) -> np.ndarray:
-    """(N,) finite numbers, in their own floating dtype."""
+    """(N,) finite numbers; a floating dtype is kept."""
     values = np.asarray(values)
     values = values if values.dtype.kind == "f" else values.astype(np.float64)
     if values.ndim != 1 or len(values) == 0:

@@ -1,4 +1,4 @@
-"""Files of scored sentence pairs to rows; every reader names the file and line of what it cannot use."""
+"""Readers for files of scored sentence pairs and of plain texts. Errors name the file and the line."""
 
 import csv
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ SPLITS = ("train", "dev", "test")
 
 @dataclass(frozen=True)
 class ScoredPair:
-    """Two sentences and how similar people found them, 0 to 5."""
+    """Two sentences and their human similarity score, 0 to 5."""
 
     sentence1: str
     sentence2: str
@@ -23,27 +23,27 @@ class ScoredPair:
 
 
 def load_scored_pairs(data: str, split: str) -> list[ScoredPair]:
-    """``data`` is ``stsb`` (fetched where it is missing; ``split`` is train, dev or test) or a file of one's own."""
+    """``data`` is ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the path of a file."""
     if data == "stsb":
         if split not in SPLITS:
-            raise InputError(f"no split is called {one_line(split)}; choose from {', '.join(SPLITS)}")
+            raise InputError(f"unknown split {one_line(split)}; choose from {', '.join(SPLITS)}")
         return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv")
     return read_scored_pairs(data)
 
 
 def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
-    """Rows of a scored-pairs file, in one of three forms, told apart by its first line:
+    """Rows of a scored-pairs file in one of three formats; the first line decides which:
 
     - STS Benchmark: tab-separated, 7 or more columns: genre, file, year, id, score, sentence1, sentence2, ...
     - tab-separated, 3 columns: score, sentence1, sentence2
-    - comma-separated, 3 columns in the same order, quoted where a sentence holds a comma
+    - comma-separated, 3 columns in the same order, a sentence with a comma in quotation marks
 
     In tab-separated files quotation marks are text. A first row ``score, sentence1, sentence2`` is a header.
-    Raises ``InputError`` with file and line for too few columns, a score that is no number or not in 0..5, an
-    empty sentence, a file without rows.
+    Raises ``InputError`` with file and line for a wrong number of columns, a score that is not a number in 0..5, an
+    empty sentence, and a file without rows.
     """
     path = Path(path)
-    # subtle: not splitlines(), which also breaks at U+0085 and U+2028 inside a sentence
+    # subtle: not splitlines(), which also splits at U+0085 and U+2028 inside a sentence
     lines = read_text(path).split("\n")
     rows = tab_rows(lines) if "\t" in lines[0] else quoted_rows(path, lines)
     pairs = []
@@ -66,18 +66,18 @@ def read_scored_pairs(path: str | Path) -> list[ScoredPair]:
 
 
 def tab_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Line number and cells of every line that is not empty."""
+    """Line number and cells of every line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, line.rstrip("\r").split("\t")
 
 
 def quoted_rows(path: Path, lines: Iterable[str], delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """The same for separated values with quotes, where a quoted cell may run over several lines."""
-    # subtle: lines keep their ends, or a quoted cell's two lines would become one word where they meet
-    # and text behind a closing quote is an error but in Quora's tabs, a release that nobody can correct any more
+    """The same for values with quotation marks, in which a cell may span several lines."""
+    # subtle: lines keep their ends, or the last word of one line of a cell would run into the first of the next.
+    # Text after a closing quotation mark is an error, except in Quora's tab-separated release, which is final
     reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=delimiter == ",")
-    start = 1  # line of the row's beginning
+    start = 1  # first line of the row
     try:
         for cells in reader:
             if any(cell.strip() for cell in cells):
@@ -99,10 +99,9 @@ def parse_score(cell: str, where: str) -> float:
 
 
 def text_lines(lines: Iterable[bytes], where: str) -> Iterator[str]:
-    """One text a line, as they are read: from a file opened in binary, or standard input.
+    """One text per line of a binary file or of standard input, yielded as it is read.
 
-    Raises ``InputError`` for a line that is not UTF-8, for an empty one, which is no text to encode, and at the end
-    where there was no line.
+    Raises ``InputError`` for a line that is not UTF-8, for an empty line, and at the end if there were no lines.
     """
     number = 0
     for number, line in enumerate(lines, start=1):

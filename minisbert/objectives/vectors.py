@@ -59,7 +59,7 @@ class CoSENT(CosineRegression):
 
     def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
         if options.batch_size < 2:
-            raise InputError("objective cosent puts the rows of a batch in order: one row has no order")
+            raise InputError("objective cosent puts the rows of a batch in order: one row has none")
         self.scale = 1 / options.temperature
         super().__init__(options, encoder, precision)
 

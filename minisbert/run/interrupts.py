@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, deferred while something must be finished as a whole."""
+"""Ctrl-C and SIGTERM, deferred to the end of blocks that must not be interrupted."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ class Interrupts:
 
     >>> with Interrupts() as interrupts:
     ...     with interrupts.defer():
-    ...         ...  # a step: the interrupt is raised at its end; a second one ends the process at once
+    ...         ...  # a step: an interrupt is raised at its end; a second one ends the process immediately
     """
 
     def __init__(self) -> None:
@@ -20,25 +20,26 @@ class Interrupts:
         self.replaced: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
-        if threading.current_thread() is threading.main_thread():  # signals belong to the main thread
+        if threading.current_thread() is threading.main_thread():  # only it can set signal handlers
             for number in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job keeps ignoring Ctrl-C
-                    self.replaced[number] = signal.signal(number, self._arrived)
+                    self.replaced[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.replaced.items():
             signal.signal(number, handler)
 
-    def _arrived(self, *_: object) -> None:
+    def _handle(self, *_: object) -> None:
         if not self.deferring:
             raise KeyboardInterrupt
         if self.waiting:
-            raise SystemExit(130)  # a second request does not wait, not even for a save
+            raise SystemExit(130)  # a second signal does not wait, not even for a save
         self.waiting = True
 
     @contextmanager
     def defer(self) -> Iterator[None]:
+        """Raise an interrupt that arrives inside this block at its end."""
         if self.deferring:  # inside another block
             yield
             return

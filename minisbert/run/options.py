@@ -1,7 +1,4 @@
-"""The options of ``python -m minisbert.train``, and the recipes that set many of them at once.
-
-A recipe is a few lines of ``recipes.toml``; flags on the command line override it.
-"""
+"""The options of ``python -m minisbert.train``, and the recipes of ``recipes.toml``, which set several at once."""
 
 import argparse
 import math
@@ -13,9 +10,11 @@ from minisbert.core import InputError, read_json
 from minisbert.objectives.registry import OBJECTIVES
 
 RECIPES = Path(__file__).parents[1] / "objectives" / "recipes.toml"
-ABOUT = ("source", "needs", "expected")  # of a recipe, for people; everything else in it is an option
+ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
 
-# Flags that not every objective reads, and the objectives that do. Given to another one, a flag is an error.
+SWITCH = argparse.BooleanOptionalAction  # --flag and --no-flag
+
+# Flags that only some objectives read, and those objectives. With any other objective the flag is an error.
 USED_BY = {
     "pooling": [name for name in OBJECTIVES if name not in ("joint", "cross")],
     "loss": ["joint", "siamese", "cross"],
@@ -36,12 +35,12 @@ USED_BY = {
 
 
 def recipes() -> dict[str, dict[str, Any]]:
-    """The named recipes, in the order of the file."""
+    """The recipes by name, in the order of the file."""
     return tomllib.loads(RECIPES.read_text(encoding="utf-8"))
 
 
 def list_recipes() -> str:
-    """A few lines for each recipe: where it is from, what it needs, what it gives, its options."""
+    """A few lines per recipe: its source, the data it needs, the expected score, its options."""
     blocks = []
     for name, recipe in recipes().items():
         flags = " ".join(
@@ -75,126 +74,106 @@ def make_parser() -> argparse.ArgumentParser:
         "          torchrun --nproc_per_node=2 -m minisbert.train",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    group = parser.add_argument_group("what")
-    group.add_argument("--recipe", metavar="NAME", help="a named recipe, which other flags override; list shows all")
-    group.add_argument("--objective", choices=OBJECTIVES, default="cosine", help="default: cosine")
-    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, attention, first-last, pooler")
-    group.add_argument("--data", help="stsb, snli, quora or a file of rows for the objective (default: by objective)")
-    group.add_argument(
-        "--dev", metavar="FILE", help="rows that choose the best checkpoint (default: stsb's, or held out)"
-    )
-    group.add_argument("--test", metavar="FILE", help="rows for the last table (default: stsb's, or held out)")
-    group.add_argument("--limit", metavar="ROWS", type=number(int, 1), help="read only so many training rows")
-    group.add_argument("--out", help="folder of the run (default: runs/, by recipe or data and objective, and model)")
-    group.add_argument("--overwrite", action="store_true", help="replace the run that stands there")
-    group.add_argument("--plots", action="store_true", help="draw curves.png and lengths.png (the plots extra)")
-    group.add_argument("--resume", metavar="RUN", help="go on with a stopped run, exactly as it would have gone on")
+    for add_options in (add_data, add_duration, add_training, add_heads, add_vector_losses):
+        add_options(parser)
+    return parser
 
-    group = parser.add_argument_group("how long")
-    group.add_argument("--epochs", type=number(int, 1), default=1, help="default: 1")
-    group.add_argument("--max-steps", type=number(int, 1), help="stop after so many steps")
-    group.add_argument(
-        "--eval-every", metavar="STEPS", type=number(int, 1), help="evaluate on dev so often (default: each epoch)"
-    )
-    group.add_argument(
-        "--patience", metavar="N", type=number(int, 1), help="stop after N evaluations without a better score"
-    )
-    group.add_argument(
-        "--save-every", metavar="STEPS", type=number(int, 1), default=100, help="for --resume (default: 100)"
-    )
 
-    group = parser.add_argument_group("how")
-    group.add_argument("--batch-size", type=number(int, 1), default=32, help="rows a step (default: 32)")
-    group.add_argument(
+def add_data(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("objective, model, data and output").add_argument
+    add("--recipe", metavar="NAME", help="a named recipe, which other flags override; list shows all")
+    add("--objective", choices=OBJECTIVES, default="cosine", help="default: cosine")
+    add("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    add("--pooling", help="override the model's pooling: mean, cls, max, attention, first-last, pooler")
+    add("--data", help="stsb, snli, quora or a file of rows for the objective (default: by objective)")
+    add("--dev", metavar="FILE", help="rows that select the best checkpoint (default: stsb's, or held out)")
+    add("--test", metavar="FILE", help="rows for the final scores (default: stsb's, or held out)")
+    add("--limit", metavar="ROWS", type=number(int, 1), help="read only the first ROWS training rows")
+    add("--out", help="folder of the run (default: in runs/, by recipe or data and objective, and model)")
+    add("--overwrite", action="store_true", help="replace an existing run in that folder")
+    add("--plots", action="store_true", help="draw curves.png and lengths.png (needs the plots extra)")
+    add("--resume", metavar="RUN", help="continue a stopped run with the same results as an uninterrupted one")
+
+
+def add_duration(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("duration and evaluation").add_argument
+    add("--epochs", type=number(int, 1), default=1, help="default: 1")
+    add("--max-steps", metavar="N", type=number(int, 1), help="stop after N steps")
+    add("--eval-every", metavar="STEPS", type=number(int, 1), help="evaluate on dev every STEPS (default: each epoch)")
+    add("--patience", metavar="N", type=number(int, 1), help="stop after N evaluations without a better score")
+    add("--save-every", metavar="STEPS", type=number(int, 1), default=100, help="save for --resume (default: 100)")
+
+
+def add_training(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("training").add_argument
+    add("--batch-size", type=number(int, 1), default=32, help="rows per step (default: 32)")
+    add(
         "--accumulate",
         metavar="N",
         type=number(int, 1),
-        help="compute each batch in N parts, which takes less memory (default: on a CPU, long batches are)",
+        help="compute each batch in N micro-batches to save memory (default: 1; on a CPU as many as its tokens need)",
     )
-    group.add_argument("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
-    group.add_argument("--head-lr", type=number(float, 0), help="of what stands on the encoder (default: --lr)")
-    group.add_argument("--schedule", choices=("linear", "cosine", "constant"), default="linear", help="default: linear")
-    group.add_argument("--warmup", type=number(float, 0, 1), default=0.1, help="share of the steps (default: 0.1)")
-    group.add_argument("--weight-decay", type=number(float, 0), default=0.0, help="default: 0")
-    group.add_argument("--clip", type=number(float, 0), default=1.0, help="largest gradient norm, 0: any; default: 1")
-    group.add_argument(
-        "--freeze-layers", metavar="N", type=number(int, 0), default=0, help="the lowest N are not trained"
-    )
-    group.add_argument(
-        "--freeze-embeddings", action=argparse.BooleanOptionalAction, default=False, help="nor are the embeddings"
-    )
-    group.add_argument(
-        "--dropout", metavar="P", type=number(float, 0, 1), help="of the encoder, all of it (default: the model's own)"
-    )
-    group.add_argument("--seed", type=number(int, 0, 2**64), default=42, help="of dropout and order (default: 42)")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
-    group.add_argument(
+    add("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
+    add("--head-lr", type=number(float, 0), help="peak learning rate outside the encoder (default: --lr)")
+    add("--schedule", choices=("linear", "cosine", "constant"), default="linear", help="default: linear")
+    add("--warmup", type=number(float, 0, 1), default=0.1, help="share of the steps (default: 0.1)")
+    add("--weight-decay", type=number(float, 0), default=0.0, help="default: 0")
+    add("--clip", type=number(float, 0), default=1.0, help="largest gradient norm, 0: no clipping (default: 1)")
+    add("--freeze-layers", metavar="N", type=number(int, 0), default=0, help="freeze the lowest N layers (default: 0)")
+    add("--freeze-embeddings", action=SWITCH, default=False, help="freeze the embeddings")
+    add("--dropout", metavar="P", type=number(float, 0, 1), help="dropout rate of the encoder (default: the model's)")
+    add("--seed", type=number(int, 0, 2**64), default=42, help="for dropout and batch order (default: 42)")
+    add("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add(
         "--precision",
         choices=("auto", "float32", "bfloat16"),
         default="auto",
-        help="of the encoder's matrix products; auto: bfloat16 where the hardware has it (default)",
+        help="of the encoder's matrix products; auto: bfloat16 if the hardware supports it (default: auto)",
     )
-    group.add_argument("--log-every", type=number(int, 1), default=10, help="steps a line of metrics.jsonl")
+    add("--log-every", metavar="STEPS", type=number(int, 1), default=10, help="write metrics.jsonl (default: 10)")
 
-    group = parser.add_argument_group("heads (joint, siamese, cross, softmax, binary)")
-    group.add_argument("--loss", choices=("mse", "weighted-mse"), default="mse", help="of the STS heads (default: mse)")
-    group.add_argument("--concat", default="u,v,|u-v|", help="what softmax and binary compare (default: %(default)s)")
-    group.add_argument(
-        "--head-hidden", type=number(int, 0), default=0, help="width of a hidden layer there (default: none)"
-    )
-    group.add_argument(
-        "--head-dropout", type=number(float, 0, 1), default=0.0, help="before a head's last layer; default: 0"
-    )
-    group.add_argument(
-        "--variant", choices=("published", "compare"), default="compare", help="of cross (default: compare)"
-    )
-    group.add_argument(
-        "--pos-weight", type=number(float, 1e-4), default=1.0, help="weight of duplicates in binary (default: 1)"
-    )
 
-    group = parser.add_argument_group("losses between vectors")
-    group.add_argument(
-        "--margin", type=number(float, 1e-4), help="of triplet (default: 1) and contrastive (default: 0.5)"
-    )
-    group.add_argument(
-        "--temperature", type=number(float, 1e-4), default=0.05, help="of in-batch losses (default: 0.05)"
-    )
-    group.add_argument(
-        "--symmetric", action=argparse.BooleanOptionalAction, default=False, help="mnr in both directions"
-    )
-    group.add_argument(
+def add_heads(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("heads (joint, siamese, cross, softmax, binary)").add_argument
+    add("--loss", choices=("mse", "weighted-mse"), default="mse", help="loss of the STS heads (default: mse)")
+    add("--concat", default="u,v,|u-v|", help="input of the softmax and binary heads (default: %(default)s)")
+    add("--head-hidden", type=number(int, 0), default=0, help="width of a hidden layer in those heads (default: none)")
+    add("--head-dropout", type=number(float, 0, 1), default=0.0, help="before a head's last layer (default: 0)")
+    add("--variant", choices=("published", "compare"), default="compare", help="of cross (default: compare)")
+    add("--pos-weight", type=number(float, 1e-4), default=1.0, help="weight of duplicates in binary (default: 1)")
+
+
+def add_vector_losses(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("losses between vectors").add_argument
+    add("--margin", type=number(float, 1e-4), help="of triplet (default: 1) and contrastive (default: 0.5)")
+    add("--temperature", type=number(float, 1e-4), default=0.05, help="of in-batch losses (default: 0.05)")
+    add("--symmetric", action=SWITCH, default=False, help="mnr in both directions")
+    add(
         "--hard-negative-weight",
         metavar="WEIGHT",
         type=number(float, -1e4, 1e4),
         default=0.0,
-        help="simcse-supervised: added to their logits",
+        help="simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
     )
-    group.add_argument(
-        "--projection",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="SimCSE's dense layer and tanh, in training only",
-    )
-    group.add_argument(
+    add("--projection", action=SWITCH, default=False, help="SimCSE's dense layer and tanh, in training only")
+    add(
         "--nt-xent",
-        action=argparse.BooleanOptionalAction,
+        action=SWITCH,
         default=False,
-        help="simcse with SimCLR's loss: both views are anchors and wrong answers",
+        help="simcse with SimCLR's loss: both views are anchors and negatives",
     )
-    group.add_argument("--same-mask", action="store_true", help="simcse with one dropout mask for both views")
-    group.add_argument("--allow-no-dropout", action="store_true", help="simcse on a model without dropout")
-    return parser
+    add("--same-mask", action="store_true", help="simcse with one dropout mask for both views")
+    add("--allow-no-dropout", action="store_true", help="simcse on a model without dropout")
 
 
-FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots")  # settings that a resumed run may change
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots")  # may differ in a resumed run
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options, a recipe's or a resumed run's filled in.
+    """The options, with those of a recipe or a resumed run filled in.
 
-    Raises ``InputError`` for an unknown recipe, for a flag that the objective does not read (a recipe's own settings
-    may lie idle when another objective is chosen), and for a run that cannot go on as if it had never stopped.
+    Raises ``InputError`` for an unknown recipe, for a flag that the objective does not read (settings of a recipe that
+    another objective does not read are ignored), and for a run that cannot be resumed with the same result.
     """
     parser = make_parser()
     options = parser.parse_args(arguments)
@@ -205,20 +184,20 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.recipe is not None:
         known = recipes()
         if options.recipe not in known:
-            raise InputError(f"no recipe is called {options.recipe!r}; known are {', '.join(known)}")
+            raise InputError(f"unknown recipe {options.recipe!r}; choose from {', '.join(known)}")
         settings = {key.replace("-", "_"): value for key, value in known[options.recipe].items() if key not in ABOUT}
         parser.set_defaults(**settings)
     options = parser.parse_args(arguments)
     for name, value in given(arguments).items():
         users = USED_BY.get(name, OBJECTIVES)
-        if options.objective not in users and value is not False:  # what is switched off may be off everywhere
+        if options.objective not in users and value is not False:  # switching off is allowed everywhere
             flag = name.replace("_", "-")
             raise InputError(f"--{flag} is not for objective {options.objective}: used by {', '.join(users)}")
     return options
 
 
 def given(arguments: list[str] | None) -> dict[str, Any]:
-    """The options that stand on the command line, without defaults and what a recipe sets."""
+    """The options that are on the command line, without defaults and a recipe's settings."""
     parser = make_parser()
     absent = object()
     parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([])), absent))
@@ -226,7 +205,7 @@ def given(arguments: list[str] | None) -> dict[str, Any]:
 
 
 def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: Path) -> argparse.Namespace:
-    """The options of a run that was stopped."""
+    """The options of a stopped run."""
     if not (run / "config.json").is_file():
         raise InputError(f"{run} is not the folder of a run: it has no config.json")
     if (run / "results.json").is_file():

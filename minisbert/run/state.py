@@ -1,8 +1,8 @@
-"""A run's state on disk: stop anywhere, resume as if nothing had happened, to the last bit.
+"""The state of a run on disk: a run stopped anywhere resumes bit for bit as if it had not been stopped.
 
-The folder ``state/`` of a run holds ``state.safetensors`` (every trained number, the optimizer's moments, the random
-generators) and ``state.json`` (the position in the data, and the progress so far). It is replaced atomically: a run
-that is killed while it saves keeps the previous state.
+The folder ``state/`` of a run holds ``state.safetensors`` (parameters, optimizer moments, states of the random
+generators) and ``state.json`` (the position in the data, and the progress so far). It is replaced atomically: if a run
+is killed while saving, the previous state remains.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ from minisbert.system.files import atomic_folder, write_json
 class RunState:
     """The progress of a run, without tensors."""
 
-    step: int = 0  # optimizer steps made
-    position: int = 0  # batches of the current epoch that are done
+    step: int = 0  # optimizer steps taken
+    position: int = 0  # batches of the current epoch already used
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
     best: float | None = None  # dev score of the best model
-    waited: int = 0  # evaluations since then
+    waited: int = 0  # evaluations since the best
     tokens: int = 0
     seconds: float = 0.0  # of training, without evaluation
-    recent: list[float] = field(default_factory=list)  # losses, for the live line
+    recent: list[float] = field(default_factory=list)  # last losses, for the progress line
     unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
-    logged: int = 0  # bytes of metrics.jsonl
+    logged: int = 0  # length of metrics.jsonl in bytes
 
 
 def save_state(
@@ -62,40 +62,41 @@ def save_state(
 def load_state(
     folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
 ) -> tuple[RunState, dict[str, Tensor]]:
-    """Fill network and optimizer -> the progress and the random generators' states.
+    """Restore network and optimizer in place; return the progress and the states of the random generators.
 
-    Raises ``InputError`` if the state belongs to another network, optimizer or data. Sets the number of threads to
-    what it was: another number splits sums differently and changes their last bits.
+    Raises ``InputError`` if the state belongs to another network, optimizer or data. Also restores the number of
+    threads: another number splits sums differently, which changes their last bits.
     """
     about, path = read_json(folder / "state.json"), folder / "state.safetensors"
     tensors = read_safetensors(path)
     if about.get("data") != data:
         raise InputError(f"{folder}: the training rows are not those of the run (were the files or the model changed?)")
     try:
-        network.load_state_dict(_under("network.", tensors))  # strict, and into the existing memory
+        network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
     except RuntimeError as error:
         raise InputError(f"{path} holds another network than this run's: was its config.json edited?") from error
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = (_under(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
-    found = {i: each for i, each in enumerate(moments) if each}  # none before the first step
+    moments = (_with_prefix(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
+    found = {i: moment for i, moment in enumerate(moments) if moment}  # none before the first step
     optimizer.load_state_dict(optimizer.state_dict() | {"state": found})
 
     if about["torch"] != torch.__version__:
         say(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
     torch.set_num_threads(about["threads"])
     try:
-        return RunState(**about["progress"]), _under("random.", tensors)
+        return RunState(**about["progress"]), _with_prefix("random.", tensors)
     except TypeError as error:
         raise InputError(f"{folder}/state.json was written by another version: {error}") from error
 
 
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix``, under the rest of the name."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def fingerprint(encoded: Sequence[Encoded]) -> str:
-    """A hash of all training texts as token ids, in their order."""
+    """A hash of the token ids of all training texts, in order."""
     digest = hashlib.sha256()
     for column in encoded:
         for ids in column.ids:
@@ -104,7 +105,7 @@ def fingerprint(encoded: Sequence[Encoded]) -> str:
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of the generators that dropout draws from."""
+    """The states of the random generators that dropout uses."""
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)

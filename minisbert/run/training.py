@@ -86,7 +86,7 @@ def set_up(
 def step_through(run: Run, options: argparse.Namespace) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup * run.total)
-    schedule = partial(SCHEDULES[options.schedule], warmup=warmup, total=run.total)
+    schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
     parts = partial(micro_batches, objective=run.objective, accumulate=options.accumulate, group=run.group)
     network = run.group.wrap(run.objective.network).train()
     while True:

@@ -6,13 +6,9 @@ multiplies it natively is at least twice as fast; hardware that emulates it is m
 
 import ctypes
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from minisbert.core import InputError
 
@@ -64,29 +60,6 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
     if not able:
         raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
     return torch.bfloat16, reason
-
-
-@contextmanager
-def autocast(module: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """While this lasts the module's matrix products are computed in ``dtype``; what it returns is float32 as ever.
-
-    Only the encoder goes through here: pooling, heads and losses keep their precision (Micikevicius et al. 2018,
-    section 3: weights and their updates stay in float32, and so do sums over many numbers).
-    """
-    if dtype == torch.float32:
-        yield
-        return
-    forward = module.forward
-
-    def lower(*arguments: Any, **options: Any) -> Tensor:
-        with torch.autocast(next(module.parameters()).device.type, dtype):
-            return forward(*arguments, **options).float()
-
-    module.forward = lower
-    try:
-        yield
-    finally:
-        del module.forward  # the class's own is behind it
 
 
 def keep_few_kernels() -> None:

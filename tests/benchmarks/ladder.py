@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.fast.fused import FastBert, evaluating, linear
+from minisbert.fast.fused import FusedBert, evaluating, linear
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
 from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.console import run_command, say
@@ -89,7 +89,7 @@ def linear_by_onednn(bert: Bert) -> Callable:
 
 def fused(bert: Bert) -> Callable:
     """Layer norm, GELU and attention in one operation each as well."""
-    fast = FastBert(bert, torch.float32)
+    fast = FusedBert(bert, torch.float32)
     return lambda ids, mask: fast([ids])[0]
 
 
@@ -145,8 +145,8 @@ STEPS = [
     Step("batches of one length, no mask", of_one_length, to_the_longest, as_written),
     Step("linear layers by oneDNN", of_one_length, to_the_longest, linear_by_onednn),
     Step("layer norm, GELU, attention fused", of_one_length, to_the_longest, fused),
-    Packed("several lengths side by side", in_budget, to_the_longest, partial(FastBert, dtype=torch.float32)),
-    Packed("bfloat16", in_budget, to_the_longest, partial(FastBert, dtype=torch.bfloat16)),
+    Packed("several lengths side by side", in_budget, to_the_longest, partial(FusedBert, dtype=torch.float32)),
+    Packed("bfloat16", in_budget, to_the_longest, partial(FusedBert, dtype=torch.bfloat16)),
 ]
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from minisbert.core import InputError
-from minisbert.fast import batching
-from minisbert.fast import fused as inference
+from minisbert.fast import batching, fused
 from minisbert.models import checkpoint
 from minisbert.models import sentence_encoder as encoder
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
@@ -66,7 +65,7 @@ def test_loads_a_folder_given_as_path_or_string_in_eval_mode(tiny):
 
 def test_loads_a_name_of_the_manifest(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr(encoder, "ensure", lambda name: asked.append(name) or tiny)
+    monkeypatch.setattr("minisbert.models.folders.ensure", lambda name: asked.append(name) or tiny)
     assert SentenceEncoder.load("all-MiniLM-L6-v2").width == 24
     assert asked == ["all-MiniLM-L6-v2"]
 
@@ -213,9 +212,9 @@ def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
 def test_texts_of_the_same_tokens_are_computed_once(tiny, model, monkeypatch):
     """Twelve texts, of which three differ; the vectors stand in every row all the same."""
     other, seen = SentenceEncoder.load(tiny), []
-    forward = inference.FastBert.__call__
+    forward = fused.FusedBert.__call__
     monkeypatch.setattr(
-        inference.FastBert, "__call__", lambda fast, groups, trace: seen.extend(groups) or forward(fast, groups, trace)
+        fused.FusedBert, "__call__", lambda fast, groups, trace: seen.extend(groups) or forward(fast, groups, trace)
     )
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)

@@ -40,9 +40,9 @@ def test_plots_are_drawn_of_this_run(tiny, tmp_path, monkeypatch):
 
 def test_plots_without_matplotlib_are_refused_before_the_training(tiny, tmp_path, monkeypatch):
     def missing() -> None:
-        raise InputError("pictures need matplotlib")
+        raise InputError("plots need matplotlib")
 
     monkeypatch.setattr(plot, "require", missing)
-    with pytest.raises(InputError, match="pictures need matplotlib"):
+    with pytest.raises(InputError, match="plots need matplotlib"):
         main([*flags(tiny, tmp_path), "--plots"])
     assert not (tmp_path / "run").exists()

@@ -1,4 +1,4 @@
-"""Several processes: their gradients are those of one, the leader alone writes, and nobody waits for the dead."""
+"""Several processes: the gradients are those of one process, only the leader writes, a lost process ends all."""
 
 import json
 import os
@@ -13,20 +13,20 @@ from torch import nn
 
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.run.distributed import Team
+from minisbert.run.distributed import ProcessGroup
 from minisbert.run.training import main
 from tests import toys
 from tests.conftest import ROOT
-from tests.team_step import gradients
+from tests.distributed_step import gradients
 
-ALONE = Team(0, 1, torch.device("cpu"))
+ALONE = ProcessGroup(0, 1, torch.device("cpu"))
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return subprocess.run(
-        [*command, "-m", "tests.team_step", *arguments],
+        [*command, "-m", "tests.distributed_step", *arguments],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -53,23 +53,22 @@ def still(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, di
     ("size", "count", "shares"), [(1, 5, [5]), (2, 5, [3, 2]), (3, 8, [3, 3, 2]), (4, 2, [1, 1, 0, 0])]
 )
 def test_shares_by_hand(size, count, shares):
-    assert Team(0, size, torch.device("cpu")).shares(count) == shares
+    assert ProcessGroup(0, size, torch.device("cpu")).shares(count) == shares
 
 
 def test_every_row_has_one_owner_and_none_is_idle():
     rows = [7, 3, 9, 1, 5]
     for size in range(1, 8):
-        teams = [Team(rank, size, torch.device("cpu")) for rank in range(size)]
-        owned = [team.share(rows) for team in teams]
+        groups = [ProcessGroup(rank, size, torch.device("cpu")) for rank in range(size)]
+        owned = [group.share(rows) for group in groups]
         assert all(owned)
-        assert [row for own, share in zip(owned, teams[0].shares(5), strict=True) for row in own[:share]] == rows
+        assert [row for own, share in zip(owned, groups[0].shares(5), strict=True) for row in own[:share]] == rows
 
 
-def test_alone_a_team_does_nothing():
-    network, outputs = nn.Linear(2, 1), torch.rand(3, 2)
+def test_a_single_process_sends_nothing():
+    network = nn.Linear(2, 1)
     assert ALONE.wrap(network) is network
-    assert ALONE.gather(outputs, 3) is outputs
-    assert ALONE.agree(0.25) == 0.25
+    assert ALONE.broadcast(0.25) == 0.25
 
 
 # -------------------------------------------------------------------------------------- two processes

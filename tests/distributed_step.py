@@ -1,0 +1,70 @@
+"""What the processes of tests/test_distributed.py run, started by torchrun; not a test itself.
+
+torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT ARGUMENT...    loss and gradients of some batches
+torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...            a run, with one thread a process
+torchrun --nproc_per_node=2 -m tests.distributed_step die ARGUMENT...              a run whose second process dies
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+
+from minisbert.core import data
+from minisbert.models.checkpoint import write_safetensors
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.registry import make_objective
+from minisbert.run.distributed import ProcessGroup, process_group
+from minisbert.run.options import parse
+from minisbert.run.training import main
+from minisbert.system.console import run_command
+
+BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
+
+
+def gradients(arguments: list[str], group: ProcessGroup, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Loss and gradient of each batch, on a model without dropout, computed by the group."""
+    options = parse(arguments)
+    torch.manual_seed(3)
+    objective = make_objective(options, SentenceEncoder.load(options.model))
+    for parameter in objective.unused_parameters():
+        parameter.requires_grad_(False)
+    network = group.wrap(objective.network.to(dtype).eval())
+    found = {}
+    for i, rows in enumerate(BATCHES if objective.separable else BATCHES[:2]):
+        objective.network.zero_grad()
+        loss = objective.loss(network, rows)
+        loss.backward()
+        found[f"{i}.loss"] = loss.detach()
+        found |= {f"{i}.{n}": p.grad.clone() for n, p in objective.network.named_parameters() if p.grad is not None}
+    return found
+
+
+def start() -> None:
+    torch.set_num_threads(1)
+    what, *arguments = sys.argv[1:]
+    if what == "gradients":
+        out, *arguments = arguments
+        with process_group("cpu") as group:
+            for name, flags in json.loads(arguments[0]).items():
+                for dtype in (torch.float64, torch.float32):
+                    found = gradients(flags, group, dtype)
+                    if group.leader:
+                        write_safetensors(found, Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
+        return
+    if what == "die" and os.environ["RANK"] == "1":
+        batch = data.pad_batch
+
+        def die(rows: list, pad_id: int) -> tuple:
+            if len(list(Path(arguments[-1]).glob("metrics.jsonl"))) and len(rows) == 8:  # once it trains: 2 x 4 rows
+                os._exit(9)
+            return batch(rows, pad_id)
+
+        data.pad_batch = die
+    main(arguments)
+
+
+if __name__ == "__main__":
+    run_command(start)

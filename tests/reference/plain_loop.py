@@ -1,0 +1,35 @@
+"""A training loop of torch's own pieces, for expected losses: they must not come from ``fit``."""
+
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cosine_similarity, mse_loss
+
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.scored_pairs import read_scored_pairs
+
+
+def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:
+    """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
+    encoder = SentenceEncoder.load(folder)
+    pairs = read_scored_pairs(path)
+    targets = torch.tensor([pair.score / 5 for pair in pairs])
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=lr, weight_decay=0.1)
+    rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-9, 1, warmup)
+    fall = torch.optim.lr_scheduler.LinearLR(optimizer, 1, 1e-9, epochs - warmup)
+    schedule = torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
+    found = []
+    for _ in range(epochs):
+        sides = []
+        for texts in ([pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]):
+            ids = [torch.tensor(ids) for ids in encoder.tokenizer.encode(texts).ids]
+            sides.append(torch.stack([encoder(row[None])[0] for row in ids]))  # one by one: no padding, no mask
+        loss = mse_loss(cosine_similarity(*sides), targets)
+        optimizer.zero_grad()
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(encoder.parameters(), clip)
+        optimizer.step()
+        schedule.step()
+        found.append(loss.item())
+    return found

@@ -1,0 +1,226 @@
+"""The shape of the package: the book and its budget, the rooms and their directions, one training loop."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minisbert.run.training import main
+from tests.conftest import ROOT
+
+PACKAGE = ROOT / "minisbert"
+CHAPTERS = ["tokenizer", "weights", "bert", "pooling", "encoder", "metrics", "heads", "losses", "data", "loop"]
+ROOMS = ["core", "system", "fast", "models", "objectives", "run"]  # each may import those before it
+COMMANDS = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The absolute name of every module that a file of the package imports, anywhere in it."""
+    home = path.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join([*home[: -node.level], *filter(None, [node.module])]) if node.level else node.module
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def room_of(module: str) -> str:
+    """``minisbert.core.bert`` -> ``core``; a command is its own name, another library is itself."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "minisbert" and len(parts) > 1 else parts[0]
+
+
+# ----------------------------------------------------------------------------------------- the book
+
+
+def test_the_book_has_ten_chapters_and_at_most_1500_lines():
+    files = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "core").glob("*.py")}
+    assert sorted(files) == sorted([*CHAPTERS, "__init__"])
+    assert sum(files.values()) <= 1500, files
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_imports_four_libraries_and_earlier_chapters(chapter):
+    source = (PACKAGE / "core" / f"{chapter}.py").read_text(encoding="utf-8")
+    earlier = CHAPTERS[: CHAPTERS.index(chapter)]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            assert node.level == 1
+            assert node.module is None or node.module in earlier, f"{chapter} imports {node.module}"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            libraries = {"torch", "numpy", "tokenizers", "safetensors", *sys.stdlib_module_names}
+            assert {name.split(".")[0] for name in names} <= libraries
+
+
+def test_the_book_knows_no_operation():
+    forbidden = {"argparse", "subprocess", "os", "signal", "threading", "urllib", "multiprocessing", "logging"}
+    for path in (PACKAGE / "core").glob("*.py"):
+        assert not {name.split(".")[0] for name in imports(path)} & forbidden
+        assert "print(" not in re.sub(r'""".*?"""', "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+ALONE = """
+import json, sys
+from pathlib import Path
+import torch
+from book.data import TextColumns, length_grouped_batches
+from book.encoder import SentenceEncoder
+from book.losses import cosine_mse_loss
+from book.loop import adamw, fit, linear_schedule
+
+assert not [name for name in sys.modules if name.startswith("minisbert")]
+torch.set_num_threads(1)
+folder, data = sys.argv[1:]
+rows = [line.split("\\t") for line in Path(data).read_text(encoding="utf-8").splitlines()]
+encoder = SentenceEncoder.load(folder)
+vectors = encoder.encode([row[1] for row in rows[:40]])
+
+torch.manual_seed(42)
+pairs = TextColumns(encoder.tokenizer, [[row[1] for row in rows], [row[2] for row in rows]])
+targets = torch.tensor([float(row[0]) / 5 for row in rows])
+batches = length_grouped_batches(pairs.lengths, 4, torch.Generator().manual_seed(42))
+parameters = [p for name, p in encoder.named_parameters() if not name.startswith("bert.pooler")]
+for parameter in encoder.parameters():
+    parameter.data = parameter.data.clone()  # memory of its own, as the package has it
+
+
+def loss(encoder, rows):
+    u, v = encoder(*pairs.batch(rows)).chunk(2)
+    return cosine_mse_loss(u, v, targets[rows])
+
+
+schedule = lambda step: linear_schedule(step, 2, 20)
+steps = fit(encoder.train(), loss, batches, adamw(parameters, lr=2e-5), schedule, clip=1.0)
+print(json.dumps({"vectors": vectors.tolist(), "losses": [step.loss for step in steps]}))
+"""
+
+
+@pytest.mark.weights
+def test_the_book_alone_encodes_and_trains_as_the_package_does(minilm, stsb, tmp_path, monkeypatch):
+    """A copy of core/ under another name, on MiniLM: the same vectors, and the same twenty losses to the last bit."""
+    import torch
+
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
+    shutil.copytree(PACKAGE / "core", tmp_path / "book")
+    cells = [line.split("\t") for line in (stsb / "sts-train.csv").read_text(encoding="utf-8").splitlines()[:80]]
+    data = tmp_path / "pairs.tsv"
+    data.write_text("".join("\t".join(row[4:7]) + "\n" for row in cells), encoding="utf-8")
+    command = [sys.executable, "-c", ALONE, str(minilm), str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    alone = json.loads(done.stdout)
+
+    texts = [row[5] for row in cells[:40]]
+    vectors = SentenceEncoder.load(minilm).encode(texts, convert="tensor")
+    assert (vectors - torch.tensor(alone["vectors"])).abs().max() <= 2e-6
+
+    monkeypatch.setattr("minisbert.objectives.vectors.CosineRegression.evaluate", lambda *_: {"spearman": 0.0})
+    torch.set_num_threads(1)
+    files = ["--data", str(data), "--dev", str(data), "--test", str(data), "--model", str(minilm)]
+    exact = ["--precision", "float32", "--accumulate", "1", "--batch-size", "4", "--log-every", "1"]
+    main([*files, *exact, "--device", "cpu", "--out", str(tmp_path / "run")])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["loss"] for line in lines if "loss" in line] == alone["losses"]
+    assert len(alone["losses"]) == 20
+
+
+# ---------------------------------------------------------------------------------------- the rooms
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_one_way(path):
+    home = path.relative_to(PACKAGE).parts[0]
+    found = {room_of(module) for module in imports(path) if module.startswith("minisbert.")} - {"__version__"}
+    if home in ROOMS:
+        allowed = set(ROOMS[: ROOMS.index(home) + 1])
+    elif home == "mistakes":
+        allowed = {*ROOMS, "mistakes"}
+    elif home == "__init__.py":
+        allowed = {"models"}
+    else:  # a command imports rooms, never a command
+        allowed = {*ROOMS, *(["mistakes"] if home == "trace.py" else [])}
+    assert found <= allowed, f"{path.relative_to(ROOT)} imports {found - allowed}"
+
+
+@pytest.mark.parametrize("room", [*ROOMS, "mistakes"])
+def test_a_room_says_who_lives_there(room):
+    doc = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8")))
+    assert "mport" in doc
+    assert len(doc) > 100
+
+
+def test_private_parts_of_torch_are_used_in_one_file():
+    for path in FILES:
+        found = re.findall(
+            r"torch(?:\.\w+)*\._[a-z]\w+|\"_(?:forward|backward)_\w*hooks\"|\._\w*hooks\b", path.read_text()
+        )
+        assert not found or path == PACKAGE / "fast" / "kernels.py", f"{path.relative_to(ROOT)} uses {found}"
+
+
+# --------------------------------------------------------------------------------------- small pieces
+
+
+def depth(node: ast.AST, level: int = 0) -> int:
+    """How many blocks lie inside one another."""
+    blocks = (ast.FunctionDef, ast.ClassDef, ast.For, ast.While, ast.If, ast.With, ast.Try, ast.Match)
+    deepest = level
+    for child in ast.iter_child_nodes(node):
+        elif_branch = isinstance(node, ast.If) and isinstance(child, ast.If) and child in node.orelse
+        deepest = max(deepest, depth(child, level + (isinstance(child, blocks) and not elif_branch)))
+    return deepest
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_are_small(path):
+    source = path.read_text(encoding="utf-8")
+    assert len(source.splitlines()) <= 250
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 60, f"{node.name} has {node.end_lineno - node.lineno + 1} lines"
+            levels = 1 + depth(node)
+            assert levels <= 4, f"{node.name} has {levels} levels of indentation"
+
+
+# ----------------------------------------------------------------------------------------- one loop
+
+
+def test_the_loop_fits_on_one_screen():
+    tree = ast.parse((PACKAGE / "core" / "loop.py").read_text(encoding="utf-8"))
+    fit = next(node for node in tree.body if getattr(node, "name", "") == "fit")
+    assert fit.end_lineno - fit.lineno + 1 <= 45
+    assert 1 + depth(fit) <= 3
+
+
+def calls(node: ast.AST, name: str) -> list[int]:
+    """The lines that call a method of this name."""
+    found = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute)]
+    return [inner.lineno for inner in found if inner.func.attr == name]
+
+
+def test_the_loop_is_the_only_one():
+    """Nowhere else in the repository does a ``step()`` of an optimizer follow a ``backward()``."""
+    found = []
+    for path in [*FILES, *ROOT.glob("lessons/*.py"), *ROOT.glob("tests/**/*.py")]:
+        if path.is_relative_to(ROOT / "tests" / "reference"):  # the reference's own loops: the expected values
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+        scopes.append(
+            ast.Module([node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)], [])
+        )
+        for scope in scopes:
+            backward, step = calls(scope, "backward"), calls(scope, "step")
+            if backward and step and max(step) > min(backward):
+                found.append(f"{path.relative_to(ROOT)} {getattr(scope, 'name', '')}".strip())
+    assert found == ["minisbert/core/loop.py fit"]

@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM: deferred to the end of a block, never lost, and given back afterwards."""
+
+import signal
+
+import pytest
+
+from minisbert.run.interrupts import Interrupts
+
+
+@pytest.fixture
+def listening():
+    """As in a terminal: a shell's background jobs, and all they start, ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+pytestmark = pytest.mark.usefixtures("listening")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_waits_for_the_end_of_the_block(number):
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.defer():
+            signal.raise_signal(number)
+            done.append("the whole step")
+        done.append("more")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["the whole step"]
+
+
+def test_nested_blocks_are_one():
+    done = []
+
+    def work(interrupts: Interrupts) -> None:
+        with interrupts.defer():
+            with interrupts.defer():
+                signal.raise_signal(signal.SIGINT)
+            done.append("the rest of the outer one")
+
+    with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
+        work(interrupts)
+    assert done == ["the rest of the outer one"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_comes_at_once_outside_a_block(number):
+    with Interrupts() as interrupts:
+        with interrupts.defer():
+            pass
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+
+
+def test_a_second_interrupt_does_not_wait():
+    with Interrupts() as interrupts, pytest.raises(SystemExit, match="130"), interrupts.defer():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_error_within_goes_before_the_interrupt():
+    with Interrupts() as interrupts:
+        with pytest.raises(ZeroDivisionError), interrupts.defer():  # noqa: PT012
+            signal.raise_signal(signal.SIGINT)
+            1 / 0  # noqa: B018
+        with interrupts.defer():
+            pass  # and is forgotten
+
+
+def test_the_handlers_before_are_put_back_and_an_ignored_signal_stays_ignored():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with Interrupts():
+            assert signal.getsignal(signal.SIGINT) != before
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == before
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
