@@ -182,7 +182,7 @@ assert encoder.tokenizer.tokens(ids[0])[1:3] == ["a", "ball"], "first all first 
 assert encoder.tokenizer.tokens(ids[2])[1:4] == ["the", "red", "ball"], "then all second ones: one forward for both"
 
 # %% [markdown]
-# ## Ten steps beside the reference
+# ## Ten steps, and the reference's
 #
 # The tiny model (two layers, width 24, random numbers in every parameter), five pairs with scores, float64, dropout
 # off. transformers and torch did the same ten steps when the project was made, and every loss was written down.

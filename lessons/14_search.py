@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
-from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.core.heads import JointHead
 from minisbert.fast import search
 from minisbert.mistakes.planting import Mistake, planted
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")
@@ -65,15 +65,15 @@ assert 5_000 < joint / vectors_cost < 10_500, "about 2 N / 2: each sentence is r
 corpus = torch.tensor([[1.0, 0.0], [0.6, 0.8], [-1.0, 0.0], [3.0, 4.0]])
 scores, indices = search.top_k(torch.tensor([[0.6, 0.8]]), corpus, 4)
 print(scores, indices)
-assert indices.tolist() == [[1, 3, 0, 2]], "rows 1 and 3 point the same way: the lower index stands first"
+assert indices.tolist() == [[1, 3, 0, 2]], "rows 1 and 3 point the same way: the lower index comes first"
 assert largest_difference(scores, [[1, 1, 0.6, -0.6]]) < 1e-6, "cosines, whatever the lengths"
 scores, found = search.closest_pairs(corpus, 2)
 print(scores, found.tolist())
 assert found.tolist() == [[1, 3], [0, 1]], "each pair once, the first index lower; [0, 3] is level with [0, 1]"
 
 # %% [markdown]
-# By hand, for the whole corpus: every cosine, sorted by score, and where scores are equal by index. No index
-# structure, nothing approximate: for some hundred thousand sentences a matrix product is quick enough.
+# By hand, for the whole corpus: every cosine, sorted by score, and equal scores by index. No index structure, nothing
+# approximate: for some hundred thousand sentences a matrix product is quick enough.
 
 # %%
 started = time.perf_counter()
@@ -133,7 +133,7 @@ for n in (1_000, 10_000, 1_000_000):
 
 # %% [markdown]
 # The paper had a V100 and BERT-base, eight times as many multiplications for every token; this is a small model on a
-# CPU. That the hours of the joint model come out of the same size is an accident. The ratio is none.
+# CPU. That the hours of the joint model come out at the same size is an accident. The ratio is not.
 # `python -m tests.benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
 # ## The figure
@@ -211,7 +211,7 @@ assert 0.3 < mutual < 0.95, "often, not always: a sentence between many is neare
 # %% [markdown]
 # ## Break it
 #
-# **Ties left to chance.** `torch.topk` promises nothing about equal scores. A corpus in which the same sentence stands
+# **Ties left to chance.** `torch.topk` promises nothing about equal scores. A corpus that holds the same sentence
 # many times:
 
 
@@ -252,7 +252,7 @@ with planted(SINGLE):
     single = search.top_k(vectors[:1], copies, 300)[0]
 print(f"scores of 300 equal pairs: {np.unique(exact)} in float64, {np.unique(single)} in float32")
 assert (exact == 1).all(), "a sentence has a cosine of exactly 1 with itself"
-assert largest_difference(exact, single) < 1e-6, "in float32 nearly; one unlucky digit turns the order round"
+assert largest_difference(exact, single) < 1e-6, "in float32 nearly; one unlucky digit reverses the order"
 
 # %% [markdown]
 # **Dot products of vectors that are not of length 1.** MiniLM scales its vectors, and then it makes no difference.

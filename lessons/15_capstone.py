@@ -10,27 +10,27 @@ import math
 import re
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import torch
 from course import ROOT, figure, heatmap, largest_difference
 
+import minisbert
 from lessons.graft import counted, grafted
 from lessons.pieces import PIECES
 from lessons.result import Progress
-from minisbert.core import bert, losses, metrics
-from minisbert.core.tokenizer import pad_batch
-from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.fast.fused import same_as_master
+from minisbert.core import bert, metrics
+from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects
 from minisbert.mistakes.tracing import HIDDEN, VECTOR, inputs_of, our_states, print_rows
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.folders import find_model
+from minisbert.objectives.scored_pairs import load_scored_pairs
 from tests.checks import CHECKS
 from tests.parity import golden
 
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
+FOLDER = find_model("all-MiniLM-L6-v2")
+encoder = SentenceEncoder.load(FOLDER)  # the book's: its encode runs on the pieces
 
 # %% [markdown]
 # ## The question
@@ -53,8 +53,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # ## The real function
 #
-# First the pieces. These are no copies of the package's: they take other ways on purpose, as yours do. Names and
-# arguments are those of the package.
+# First the pieces. These are not copies of the package's: they go about it differently on purpose, as yours do. Names
+# and arguments are those of the package.
 
 
 # %%
@@ -99,8 +99,8 @@ def linear_schedule(step, warmup, total):
 
 # %% [markdown]
 # `replaced` of `minisbert/mistakes/planting.py` puts a function wherever the package holds the original: in its own
-# module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. On three
-# numbers:
+# module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. The book
+# knows nothing of either. On three numbers:
 
 # %%
 calls = Counter()
@@ -126,8 +126,8 @@ assert torch.equal(before, after), "and the package is as it was"
 # %% [markdown]
 # ## Three instruments
 #
-# The layers of MiniLM on the golden batch, the ten losses of lesson 12, and Spearman on 100 pairs. Everything goes
-# through `forward`: `encode` would use its fused copy of the encoder (lesson 13), and none of your code.
+# The layers of MiniLM on the golden batch, the ten losses of lesson 12, and Spearman on 100 pairs. All three go through
+# the book. `minisbert.SentenceEncoder` would use the fused copy of the encoder (lesson 13), and none of your code.
 
 # %%
 reference = golden("minilm")
@@ -150,14 +150,8 @@ def ten_losses():
 
 def score():
     """Spearman x 100 on the pairs."""
-    ids = encoder.tokenizer.encode(texts).ids
-    order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-    vectors = torch.empty(len(ids), encoder.width)  # (2 N, D)
-    with torch.no_grad():
-        for rows in (order[start : start + 20] for start in range(0, len(order), 20)):
-            vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
-    cosines = losses.cosine(*vectors.chunk(2)).numpy()
-    return 100 * metrics.spearman(cosines, [pair.score for pair in pairs])
+    u, v = torch.from_numpy(encoder.encode(texts, batch_size=20)).chunk(2)  # (N, D) each
+    return 100 * metrics.spearman(cosine(u, v), [pair.score for pair in pairs])
 
 
 right_score = score()
@@ -184,7 +178,7 @@ assert set(written) <= set(PIECES), "the six above are among the pieces that you
 # %% [markdown]
 # ## The figure
 #
-# Eight mistakes and what each instrument says of them. A dark field: the instrument has noticed.
+# Eight mistakes, and what each instrument says of them. A dark field: the instrument has noticed.
 #
 # ![Which instrument notices which mistake](figures/15_capstone.png)
 
@@ -204,7 +198,7 @@ for name in NAMES:
     with planted(MISTAKES[name]):
         seen[name] = layers(), ten_losses(), abs(score() - right_score)
     print(f"{name:30} layers {seen[name][0]:.1e}   losses {seen[name][1]:.1e}   score {seen[name][2]:.3f}")
-bounds = (HIDDEN, 1e-9, 0.1)  # a score that moves by less than a tenth of a point, nobody looks at
+bounds = (HIDDEN, 1e-9, 0.1)  # no one looks at a score that moves by less than a tenth of a point
 noticed = {name: [value > bound for value, bound in zip(values, bounds, strict=True)] for name, values in seen.items()}
 
 
@@ -233,13 +227,19 @@ assert not noticed["tanh GELU"][2], "and the score does not"
 #
 # ## Predict, then run
 #
-# **1.** With all six pieces grafted, does `same_as_master` (lesson 13) still let the fused encoder stand in?
+# **1.** You graft your `attention` and encode 200 sentences with `minisbert.SentenceEncoder`, the fast one. How many
+# times is it called? And by the book, which takes 20 at a time, through 6 layers?
 
 # %%
+calls.clear()
+fast_encoder = minisbert.SentenceEncoder.load(FOLDER)
 with grafted(pieces):
-    same = same_as_master(encoder.bert)
-print(same)
-assert same, "yes: it asks for equal numbers, not for equal code. So encode would not have called your attention once"
+    fast_encoder.encode(texts)
+    by_fast = calls["bert.attention"]
+    encoder.encode(texts, batch_size=20)
+print(f"fast {by_fast}, book {calls['bert.attention']}")
+assert by_fast == 0, "it goes on with its fused copy: right numbers, and no proof of anything of yours"
+assert calls["bert.attention"] == 200 / 20 * 6, "once for each layer of each batch"
 
 # %% [markdown]
 # **2.** A piece that is right and slow: `attention` with Python loops, as `one_head` in lesson 05. How many times would
@@ -273,18 +273,19 @@ assert found[1] > 1e-9, "the losses say no,"
 assert found[2] > 10, "and yet the score is not nothing: the residual path carries the words past attention"
 
 # %% [markdown]
-# Three instruments say that something is wrong; none says what. So: every intermediate result, ours beside theirs, and
-# the first one that differs.
+# Three instruments say that something is wrong; none says what. So: every intermediate result, ours and theirs, and the
+# first one that differs. (The tracer opens every kind of model, so it wants the larger encoder; what it traces is the
+# `forward` of the book.)
 
 # %%
-inputs = inputs_of(encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
-truth = our_states(encoder, inputs)  # the package's, which lesson 07 has compared with transformers
+inputs = inputs_of(fast_encoder, ["A man is playing a guitar.", "Hi", "Two dogs run through the snow."])
+truth = our_states(fast_encoder, inputs)  # the package's, which lesson 07 has compared with transformers
 tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in truth}
 
 
 def states_with(chosen):
     with grafted(chosen):
-        return our_states(encoder, inputs)
+        return our_states(fast_encoder, inputs)
 
 
 ported = states_with(pieces | {"bert.attention": attention_with_typo})
@@ -298,7 +299,7 @@ assert first_divergence(rows).name == "layers.0.attention", "embeddings and thei
 
 # %%
 def again():
-    return compare(our_states(encoder, inputs), ported, inputs["mask"], tolerances)
+    return compare(our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances)
 
 
 whole, part = suspects(rows, again)
@@ -330,11 +331,11 @@ assert whole == ["tanh GELU"], "one at a time, from the front"
 # ## From text to Spearman, file by file
 #
 # Which files of the package does a number go through? Not from memory: Python itself can tell, for it reports every
-# call. In the order of the first call of the computation; beside each file the calls while the model is loaded and
-# while the score is computed, the lessons that step through it, and how many of its pieces are yours.
+# call. In the order of the first call of the computation; for each file the calls while the model is loaded and while
+# the score is computed, the lessons that step through it, and how many of its pieces are yours.
 
 # %%
-PACKAGE = str(ROOT / "minisbert")
+PACKAGE = f"{ROOT / 'minisbert'}/"
 
 
 def files_of(run):
@@ -344,7 +345,7 @@ def files_of(run):
     def listen(frame, event, _):
         path = frame.f_code.co_filename
         if event == "call" and path.startswith(PACKAGE):
-            files[Path(path).name] += 1
+            files[path.removeprefix(PACKAGE)] += 1
 
     sys.setprofile(listen)
     try:
@@ -353,26 +354,27 @@ def files_of(run):
         sys.setprofile(None)
 
 
-encoder, loading = files_of(lambda: SentenceEncoder.load("all-MiniLM-L6-v2"))
+encoder, loading = files_of(lambda: SentenceEncoder.load(FOLDER))
 profiled, computing = files_of(score)
 taught = {}
 for path in sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py")):
-    for name in re.findall(r"`minisbert/\w+/(\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
+    for name in re.findall(r"`minisbert/(\w+/\w+\.py)`", path.read_text(encoding="utf-8").split("\n# %%\n")[0]):
         taught.setdefault(name, []).append(path.stem[:2])
-print(f"{'file':16}{'load':>6}{'compute':>9}   {'lessons':14}{'pieces':>7}{'yours':>7}")
+print(f"{'file':20}{'load':>6}{'compute':>9}   {'lessons':14}{'pieces':>7}{'yours':>7}")
 for name in computing | loading:
-    here = [piece.master for piece in PIECES.values() if f"{piece.module}.py" == name]
-    where = " ".join(taught.get(name, ["house"]))
-    print(f"{name:16}{loading[name]:6}{computing[name]:9}   {where:14}{len(here):7}{len({*here} & {*yours}):7}")
-way = ["tokenizer.py", "data.py", "bert.py", "pooling.py", "losses.py", "metrics.py"]
+    here = [piece.master for piece in PIECES.values() if str(piece.source) == PACKAGE + name]
+    where = " ".join(taught.get(name, ["none"]))
+    print(f"{name:20}{loading[name]:6}{computing[name]:9}   {where:14}{len(here):7}{len({*here} & {*yours}):7}")
+chapters = [f"core/{name}.py" for name in ("encoder", "tokenizer", "bert", "pooling", "metrics")]
 assert abs(profiled - right_score) < 1e-9, "listening changes nothing"
-assert sorted(way, key=list(computing).index) == way, "the files of the way, in the order of the way"
-assert set(way) <= set(taught), "and a lesson for each of them"
-assert {"checkpoint.py", "families.py"} <= set(loading) & set(taught), "and for the way of the weights"
+assert sorted(chapters, key=list(computing).index) == chapters, "the chapters, in the order of the computation"
+assert set(chapters) <= set(taught), "and a lesson for each of them"
+assert "core/weights.py" in set(loading) & set(taught), "and for the one that reads the file of weights"
+assert {name.split("/")[0] for name in loading | computing} == {"core"}, "and nothing outside the book"
 
 # %% [markdown]
-# Marked *house* is what any program needs: files, messages, where things stand. The rest you have read, line by line,
-# and most of it you can write. That was the plan.
+# Text to Spearman is the book, from the first chapter to the sixth, and you have read it line by line. Most of it you
+# can write. That was the plan.
 #
 # ## Exercises
 #
@@ -384,7 +386,7 @@ assert {"checkpoint.py", "families.py"} <= set(loading) & set(taught), "and for 
 #    token types, dropout.) Then write the check that would.
 # 4. Port the encoder to another framework, dump every intermediate result under the same names, and let
 #    `python -m minisbert.trace --against yours.safetensors` speak.
-# 5. Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces of its own, so there is no
+# 5. Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so there is no
 #    `python -m lessons.check start 15`.
 #
 # ## Sources

@@ -1,7 +1,7 @@
-"""Hand examples and traps: how they are written down, and how two results of any kind are compared.
+"""Hand examples and traps: how they are written, and how two results of any kind are compared.
 
-The cases themselves stand in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py`` and ``cases_losses.py``. They
-call the package, in which the learner's function has the master's place.
+The cases themselves are in ``cases_text.py``, ``cases_encoder.py``, ``cases_scores.py`` and ``cases_losses.py``. They
+call the package, in which the learner's function has replaced the master.
 """
 
 import math
@@ -19,7 +19,7 @@ from minisbert.core import one_line
 
 @dataclass(frozen=True)
 class Case:
-    """One call beside what must come out of it; ``expected`` never comes from the package."""
+    """One call and its expected result, which never comes from the package."""
 
     name: str
     run: Callable[[], Any]
@@ -32,7 +32,7 @@ def case(name: str, expected: Any, function: Callable, *args: Any, **kwargs: Any
 
 Cases = Callable[[], Iterator[Case]]
 EXAMPLES: dict[str, Cases] = {}  # by master's name: numbers small enough to check by eye, right to the digits written
-TRAPS: dict[str, Cases] = {}  # by master's name: where code goes wrong that is right elsewhere
+TRAPS: dict[str, Cases] = {}  # by master's name: inputs on which code fails that is otherwise right
 
 
 def example(master: str) -> Callable[[Cases], Cases]:
@@ -62,7 +62,7 @@ def d(*values: Any) -> Tensor:
 
 
 def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
-    """A module all of whose parameters are 0 (LayerNorm's weight 1), but for those given: ``up__bias=[1.0, 2.0]``."""
+    """A module whose parameters are 0 (LayerNorm's weight 1) except for those given: ``up__bias=[1.0, 2.0]``."""
     for name, parameter in module.named_parameters():
         parameter.data = torch.full_like(parameter, float("norm.weight" in name))
     for name, value in weights.items():
@@ -74,7 +74,7 @@ def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
 
 
 def equal(ours: Any, expected: Any, tolerance: float) -> bool:
-    """Of the same kind and form, and every number within ``tolerance``; NaN equals NaN, and infinity itself."""
+    """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and infinity itself."""
     if isinstance(expected, np.ndarray):
         return isinstance(ours, np.ndarray) and equal(torch.from_numpy(ours), torch.from_numpy(expected), tolerance)
     if isinstance(expected, Tensor):
@@ -90,19 +90,19 @@ def equal(ours: Any, expected: Any, tolerance: float) -> bool:
 
 
 def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
-    """For each number: is it right? The same form as both, boolean."""
+    """For each number: is it right? Boolean, of the shape of both."""
     ours, expected = ours.detach().double(), expected.detach().double()
     both = (ours == expected) | (ours.isnan() & expected.isnan())
     return both | ((ours - expected).abs() <= tolerance)
 
 
 def number(value: Any) -> bool:
-    """A plain number: a class of the learner's own could say that it equals everything."""
+    """A plain number: a class that the learner defines could claim to equal everything."""
     return type(value) in (int, float) or (isinstance(value, np.number) and type(value).__module__ == "numpy")
 
 
 def describe(ours: Any, expected: Any, tolerance: float) -> str:
-    """Empty where both are equal, else where and by how much they differ."""
+    """Empty if both are equal, otherwise where and by how much they differ."""
     if equal(ours, expected, tolerance):
         return ""
     if isinstance(expected, tuple) and isinstance(ours, tuple) and len(ours) == len(expected):
@@ -134,7 +134,7 @@ def shown(value: Any) -> str:
 
 
 def form_problem(result: Any, expected: Any) -> str:
-    """Empty where a result is the very kind of thing that the master returns for the same inputs, and no subclass."""
+    """Empty if a result has the very type and shape that the master returns for the same inputs; no subclasses."""
     if isinstance(expected, tuple):
         if type(result) is not tuple or len(result) != len(expected):
             return f"returns {kind(result)}, not {len(expected)} results"

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from lessons.cases import case, d, example, t, trap, with_weights
 from minisbert.core import bert
-from minisbert.core.bert import BertConfig
+from minisbert.core.weights import BertConfig
 from tests.checks import normal
 from tests.formula_checks import CONFIG, randomised, torch_attention, torch_feed_forward, torch_layer
 
@@ -31,7 +31,7 @@ def _():
 def _():
     ones, bias = torch.ones(3).double(), d(7.0, 8.0, 9.0)
     yield case("a token that is constant: only the bias", bias[None], bert.layer_norm, d([4.0] * 3), ones, bias, 1e-12)
-    x = normal(2, 3).detach() + 1e5  # where the mean of squares less the square of the mean has no digits left
+    x = normal(2, 3).detach() + 1e5  # the mean of squares minus the square of the mean has no digits left here
     expected = functional.layer_norm(x, (3,), ones, bias, 1e-12)
     yield case("numbers around 1e5", expected, bert.layer_norm, x, ones, bias, 1e-12)
     x = normal(3).detach()
@@ -98,7 +98,7 @@ def _():
 @trap("bert.Attention.split")
 def _():
     yield case("one token", t([[[1.0, 2.0]], [[3.0, 4.0]]]), HEADS.split, t([[1.0, 2.0, 3.0, 4.0]]))
-    x = normal(2, 4, 3).detach().transpose(1, 2)  # (2, 3, 4), whose numbers do not lie in a row
+    x = normal(2, 4, 3).detach().transpose(1, 2)  # (2, 3, 4), not contiguous
     yield case("a transposed input", torch.stack(x.chunk(2, -1), 1), HEADS.split, x)
 
 
@@ -124,7 +124,7 @@ def _():
 
 @trap("bert.Attention.forward")
 def _():
-    module, x = randomised(bert.Attention(12, 3)), normal(3, 4, 12).detach()
+    module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(3, 4, 12).detach()
     mask = torch.tensor([[True] * 4, [True, False, False, False], [True, True, False, False]])
     yield case("one text of one token", torch_attention(module, x[:1, :1], x[:1, :1], None), module, x[:1, :1], None)
     expected = torch_attention(module, x, x, mask)

@@ -5,7 +5,7 @@ import torch
 
 from lessons.cases import case, example, t, trap
 from minisbert.core import data, encoder, tokenizer
-from minisbert.core.weights import Dialect
+from minisbert.core.weights import Family
 from minisbert.fast import search
 
 # ------------------------------------------------------------------------------------------ vectors
@@ -44,7 +44,7 @@ def _():
     for text, words in (
         ("", []),
         (" \t ", []),
-        ("zero\u200bwidth", ["zerowidth"]),  # a space that nobody sees is a control character
+        ("zero\u200bwidth", ["zerowidth"]),  # an invisible space is a control character
         ("no\u00a0break", ["no", "break"]),
         ("ΟΔΟΣ", ["οδοσ"]),  # not the sigma that ends a word
         ("e\u0301", ["e"]),  # the accent as a character of its own
@@ -78,7 +78,7 @@ def _():
 
 # -------------------------------------------------------------------------------------------- names
 
-SMALL = Dialect(
+SMALL = Family(
     model_type="small",
     architecture="Small",
     tables={"word": "emb.word"},

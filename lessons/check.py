@@ -1,13 +1,13 @@
-"""The grader: write a piece of the package yourself, and hear from the numbers what is wrong with it.
+"""The grader: write a piece of the package yourself, and the numbers tell you what is wrong with it.
 
     python -m lessons.check start 05        stubs of lesson 05 to lessons/mine/lesson_05.py
-    python -m lessons.check run 05          grade them; without a number the next lesson that is not solved
-    python -m lessons.check hint 05         one hint more for the next unsolved piece
-    python -m lessons.check list            how far you are
+    python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
+    python -m lessons.check hint 05         one more hint for the next unsolved piece
+    python -m lessons.check list            your progress
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
 
-Exit codes: 0 everything that was run passed, 1 something did not, 2 the command cannot be carried out.
+Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
 
 import argparse
@@ -27,7 +27,7 @@ RUN = "python -m lessons.check"
 
 
 def shown(path: Path) -> Path:
-    """A path as one types it, from the checkout's root."""
+    """A path as one would type it, relative to the checkout's root."""
     return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
 
 
@@ -35,11 +35,11 @@ def shown(path: Path) -> Path:
 
 
 def start(lesson: int) -> None:
-    """Write the stubs; a file that is there already stays as it is."""
+    """Write the stubs; an existing file is left as it is."""
     path = mine(lesson)
     pieces = pieces_of(lesson)
     if path.exists():
-        say(f"{shown(path)} is there already and stays as it is ({RUN} reset {lesson:02} begins anew)")
+        say(f"{shown(path)} exists and stays as it is ({RUN} reset {lesson:02} starts over)")
     else:
         write_stubs(lesson)
         say(f"wrote {shown(path)}")
@@ -55,7 +55,7 @@ def write_stubs(lesson: int) -> None:
 
 
 def reset(lesson: int) -> None:
-    """Fresh stubs; what was there is kept beside them under a name that nothing has yet."""
+    """Fresh stubs; the old file is kept next to them under an unused name."""
     path = mine(lesson)
     pieces_of(lesson)
     if path.exists():
@@ -72,7 +72,7 @@ def reset(lesson: int) -> None:
 
 
 def run(lesson: int | None) -> bool:
-    """Grade a lesson and print each piece's ladder; did all pass?"""
+    """Grade a lesson and print each piece's ladder. Returns whether all passed."""
     progress = Progress()
     if lesson is None:
         unsolved = [piece.lesson for piece in PIECES.values() if progress.state(piece) != "passed"]
@@ -95,7 +95,7 @@ def run(lesson: int | None) -> bool:
 
 
 def print_ladder(piece: Piece, result: Result) -> None:
-    """One line per rung, up to the first that failed, and what is known about it."""
+    """One line per rung, up to the first that failed, and the known mistakes that explain it."""
     where = f"line {result.line}" if result.line else ""
     print(f"\n{piece.master:<40}{piece.stars}  {result.status:<12}{where}")
     if result.status == "unwritten":
@@ -107,8 +107,8 @@ def print_ladder(piece: Piece, result: Result) -> None:
 
 
 def print_mistakes(piece: Piece, result: Result) -> None:
-    """What the numbers say, and where the lesson speaks of it."""
-    from minisbert.mistakes import MISTAKES  # here: it takes torch, and most commands need not wait for that
+    """The mistakes that give these numbers, and where the lesson explains them."""
+    from minisbert.mistakes import MISTAKES  # here, because importing torch is slow and most commands do without
 
     meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
     print(f"        These are exactly the numbers you get when {meanings}.")
@@ -155,7 +155,7 @@ def show_progress() -> None:
 
 
 def grade_all(out: Path | None) -> bool:
-    """Every lesson; a line per piece, and if asked a JSON file. Did all pass?"""
+    """Grade every lesson: a line per piece, and a JSON file if asked. Returns whether all passed."""
     lessons = []
     with LiveLine() as line:
         for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
@@ -197,16 +197,16 @@ def parser() -> argparse.ArgumentParser:
     commands = found.add_subparsers(dest="command", required=True, metavar="COMMAND")
     number = {"type": lesson_number, "metavar": "NN", "help": "the lesson's number"}
     commands.add_parser("start", help="write the stubs of a lesson to lessons/mine/").add_argument("lesson", **number)
-    running = commands.add_parser("run", help="grade a lesson, or the next one that is not solved")
+    running = commands.add_parser("run", help="grade a lesson, or the next unsolved one")
     running.add_argument("lesson", nargs="?", **number)
-    hinting = commands.add_parser("hint", help="one hint more for the next unsolved piece of a lesson")
+    hinting = commands.add_parser("hint", help="one more hint for the next unsolved piece of a lesson")
     hinting.add_argument("lesson", **number)
     hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
-    commands.add_parser("reset", help="begin a lesson anew; your file is kept aside").add_argument("lesson", **number)
-    commands.add_parser("list", help="every piece, and how far you are")
+    commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
+    commands.add_parser("list", help="every piece and its status")
     everything = commands.add_parser("all", help="grade every lesson")
     everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
-    grafting = commands.add_parser("graft", help="the pieces that pass inside the real model")
+    grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
     grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
     return found
 
@@ -232,7 +232,7 @@ def main(arguments: list[str] | None = None) -> None:
 
         good = graft(options.pairs)
     if not good:
-        sys.stdout.flush()  # while a closed pipe can still be told
+        sys.stdout.flush()  # so that a closed pipe is still reported
         sys.exit(1)
 
 

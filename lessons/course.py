@@ -1,4 +1,4 @@
-"""What the lessons share: where things stand, how numbers are printed, how two results are compared, where figures go.
+"""What the lessons share: paths, how numbers are printed, how two results are compared, where figures go.
 
 Nothing to learn here; a lesson can be read without it.
 """
@@ -14,9 +14,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TINY = ROOT / "weights" / "tiny"  # a random BERT of 2 layers and width 24, in git
-GOLDEN = ROOT / "tests" / "reference"  # what transformers computed, written down once
+GOLDEN = ROOT / "tests" / "reference"  # what transformers computed
 
-if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not a copy that is installed elsewhere
+if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not an installed copy
     sys.path.insert(0, str(ROOT))
 
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
@@ -24,7 +24,7 @@ np.set_printoptions(precision=4, suppress=True, linewidth=110)
 
 
 def largest_difference(a: Any, b: Any) -> float:
-    """The largest absolute difference of two arrays or tensors of one shape, taken in float64."""
+    """The largest absolute difference of two arrays or tensors of the same shape, in float64."""
     a, b = (x.detach().double() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.double) for x in (a, b))
     if a.shape != b.shape:
         raise ValueError(f"shapes {tuple(a.shape)} and {tuple(b.shape)} cannot be compared number by number")

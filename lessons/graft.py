@@ -1,7 +1,7 @@
-"""The capstone: the learner's pieces that pass, all together inside the running package, with the real weights.
+"""The capstone: all of the learner's pieces that pass, together inside the book, with the real weights.
 
-Grading looks at one piece at a time. Here everything runs on the learner's own code at once: the ten-step training
-trace, all-MiniLM-L6-v2 layer by layer beside the reference, and the Spearman correlation on the STS Benchmark.
+Grading looks at one piece at a time. Here everything runs on the learner's code at once: the ten-step training trace,
+all-MiniLM-L6-v2 layer by layer next to the reference, and the Spearman correlation on the STS Benchmark.
 """
 
 import subprocess
@@ -11,18 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
+
 from lessons import sandbox
 from lessons.pieces import PIECES, ROOT, mine, pieces_of
-from minisbert.core import InputError, tokenizer
-from minisbert.system.console import LiveLine, run_command
+from minisbert.core import InputError, loop, metrics, tokenizer
+from minisbert.core.encoder import SentenceEncoder, cosine
+from minisbert.mistakes.planting import replaced
+from minisbert.models.folders import find_model
+from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.system.console import LiveLine, Progress, run_command
+from tests.checks import CHECKS
+from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
 
 MODEL = "all-MiniLM-L6-v2"
 PUBLISHED = 82.03  # Spearman x 100 on the STS Benchmark's test split, zero-shot
-BATCH_TOKENS = 4096
+WORDS = ("tokenizer.split_words", "tokenizer.word_pieces")  # the encoder itself uses the library's
+TOGETHER = 64  # sentences that are encoded between two updates of the progress line
 
 
 def graft(pairs: int | None) -> bool:
-    """Grade, then run what passes in a process of its own; is everything equal to the reference?"""
+    """Grade, then run what passes in a separate process. Returns whether everything equals the reference."""
     if pairs is not None and pairs < 2:
         raise InputError(f"--pairs {pairs}: a correlation needs at least 2")
     passed = []
@@ -36,7 +45,7 @@ def graft(pairs: int | None) -> bool:
     command = [sys.executable, "-m", "lessons.graft", str(pairs or 0), *passed]
     done = subprocess.run(command, cwd=ROOT, check=False)
     if done.returncode not in (0, 1):
-        sys.exit(2)  # it has said why
+        sys.exit(2)  # the process has printed why
     return done.returncode == 0
 
 
@@ -45,11 +54,8 @@ def graft(pairs: int | None) -> bool:
 
 @contextmanager
 def grafted(functions: dict[str, Callable]) -> Iterator[None]:
-    """While this lasts the package computes with these functions, by master's name."""
-    from minisbert.core import loop
-    from minisbert.mistakes.planting import replaced
-
-    originals = {master: PIECES[master].original for master in functions}  # before any is out of its place
+    """While this lasts the book computes with these functions, by master's name."""
+    originals = {master: PIECES[master].original for master in functions}  # all of them before any is replaced
     with ExitStack() as stack:
         for master, original in originals.items():
             piece = PIECES[master]
@@ -62,7 +68,7 @@ def grafted(functions: dict[str, Callable]) -> Iterator[None]:
 def learners_functions(masters: Sequence[str], calls: Counter) -> dict[str, Callable]:
     """The learner's functions, their calls counted.
 
-    Where one calls another of its lesson it gets the learner's as well, or, if that is not among them, the package's.
+    If one calls another of its lesson it gets the learner's as well, or, if that is not among them, the package's.
     """
     functions: dict[str, Callable] = {}
     for lesson in dict.fromkeys(PIECES[master].lesson for master in masters):
@@ -92,9 +98,7 @@ def counted(function: Callable, master: str, calls: Counter) -> Callable:
 
 
 def loss_trace() -> bool:
-    """Ten steps of training a tiny model beside the reference's."""
-    from tests.checks import CHECKS
-
+    """Ten steps of training a tiny model, compared with the reference's."""
     found = list(CHECKS["training_trace"]())
     losses = next(result for result in found if result.name == "10 losses")
     print(f"training, 10 steps: loss {losses.ours[0]:.6f} to {losses.ours[-1]:.6f}")
@@ -105,34 +109,21 @@ def loss_trace() -> bool:
     return good
 
 
-def minilm(encoder: Any) -> bool:
-    """Each layer's hidden states at real tokens, and the vectors, beside the reference's."""
-    import torch
-
-    from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
-
+@torch.no_grad()
+def minilm(encoder: SentenceEncoder) -> bool:
+    """Each layer's hidden states at real tokens, and the vectors, compared with the reference's."""
     reference = golden("minilm")
     real, good = reference["mask"], True
     print(f"{MODEL}, float32")
-    with torch.no_grad():
-        for i, state in enumerate(encoder.bert.hidden_states(reference["ids"], real)):
-            result = compare("", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN)
-            good &= tell(f"layer {i}" if i else "embeddings", result.largest, MINILM_HIDDEN)
-        result = compare("", encoder(reference["ids"], real), reference["vectors"], MINILM_VECTOR)
+    for i, state in enumerate(encoder.bert.hidden_states(reference["ids"], real)):
+        result = compare("", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN)
+        good &= tell(f"layer {i}" if i else "embeddings", result.largest, MINILM_HIDDEN)
+    result = compare("", encoder(reference["ids"], real), reference["vectors"], MINILM_VECTOR)
     return tell("vectors", result.largest, MINILM_VECTOR) and good
 
 
-def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
+def sts_benchmark(encoder: SentenceEncoder, count: int | None, own_words: bool) -> bool:
     """Spearman on the first ``count`` test pairs; with the learner's own tokenizer the ids are compared as well."""
-    import torch
-
-    from minisbert.core import metrics
-    from minisbert.core.tokenizer import pad_batch
-    from minisbert.fast.batching import budgeted_batches
-    from minisbert.fast.fused import evaluating
-    from minisbert.objectives.scored_pairs import load_scored_pairs
-    from minisbert.system.console import Progress
-
     pairs = load_scored_pairs("stsb", "test")[:count]
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     ids = encoder.tokenizer.encode(texts).ids
@@ -143,19 +134,18 @@ def sts_benchmark(encoder: Any, count: int | None, own_words: bool) -> bool:
         equal = sum(tokenizer.token_ids(text, vocabulary) == row for text, row in zip(texts, ids, strict=True))
         good = equal == len(texts)
         print(f"  {'ok  ' if good else 'FAIL'}  ids of {equal:,} of {len(texts):,} sentences equal the library's")
-    vectors = torch.empty(len(texts), encoder.width)
-    # forward, and not encode: every number shall go through the learner's code
-    with evaluating(encoder), Progress(len(ids)) as line:
-        line.expect(len(ids), sum(map(len, ids)))
-        for rows in budgeted_batches([len(row) for row in ids], BATCH_TOKENS):
-            vectors[rows] = encoder(*pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id))
+    order = sorted(range(len(texts)), key=lambda row: len(ids[row]))
+    vectors = torch.empty(len(texts), encoder.bert.config.hidden_size)
+    with Progress(len(texts)) as line:
+        line.expect(len(texts), sum(map(len, ids)))
+        for rows in (order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)):
+            vectors[rows] = torch.from_numpy(encoder.encode([texts[row] for row in rows]))
             line.done(sum(len(ids[row]) for row in rows))
-    found = encoder.cosine(*vectors.chunk(2)).numpy()
-    spearman = 100 * metrics.spearman(found, [pair.score for pair in pairs])
+    spearman = 100 * metrics.spearman(cosine(*vectors.chunk(2)), [pair.score for pair in pairs])
     whole = count is None or count >= 1379
     right = not whole or abs(spearman - PUBLISHED) < 0.01
-    beside = f", published {PUBLISHED}" if whole else ""
-    print(f"  {'ok  ' if right else 'FAIL'}  Spearman x 100: {spearman:.2f}{beside}")
+    published = f", published {PUBLISHED}" if whole else ""
+    print(f"  {'ok  ' if right else 'FAIL'}  Spearman x 100: {spearman:.2f}{published}")
     return right and good
 
 
@@ -166,15 +156,13 @@ def tell(name: str, largest: float, tolerance: float) -> bool:
 
 
 def main(arguments: Sequence[str]) -> None:
-    from minisbert.models.sentence_encoder import SentenceEncoder
-
     count, masters = int(arguments[0]) or None, arguments[1:]
     calls: Counter[str] = Counter()
     with grafted(learners_functions(masters, calls)):
         good = loss_trace()
-        encoder = SentenceEncoder.load(MODEL)
+        encoder = SentenceEncoder.load(find_model(MODEL))
         good &= minilm(encoder)
-        good &= sts_benchmark(encoder, count, any(master.startswith("tokenizer.") for master in masters))
+        good &= sts_benchmark(encoder, count, not {*masters}.isdisjoint(WORDS))
     print(f"computed with {len(masters)} pieces of yours, of {len(PIECES)}")
     for master in masters:
         times = f"called {calls[master]:,} times" if calls[master] else "passes; nothing here needs it"

@@ -1,8 +1,8 @@
 """What a learner's file may not do: import the answer, or call a function that is the answer.
 
-Two nets, one inside the other. ``look`` reads the file before it runs and names the line. ``guarded_builtins`` and
-``refusing`` stand behind the names that hide from reading: an alias, a ``getattr``, an ``__import__``. They stop what a
-student would try, not what somebody who is at war with the grader can think of: a teacher reads the file as well.
+Two nets. ``look`` reads the file before it runs and names the line. ``guarded_builtins`` and ``refusing`` catch at run
+time what hides from reading: an alias, a ``getattr``, an ``__import__``. They stop what a student would try, not a
+determined attack on the grader: a teacher reads the file as well.
 """
 
 import ast
@@ -25,21 +25,21 @@ ALLOWED = set(
 # ways out of the file: to other modules (torch and numpy hold many), to frames, to files
 FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals setattr delattr breakpoint input".split())
 FORBIDDEN_ATTRIBUTES = (
-    set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "select", "trace"}  # these are fair
+    set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "select", "trace"}  # also names of torch and numpy
     | set("load hub fromfile memmap loadtxt genfromtxt tb_frame f_back f_globals f_locals gi_frame cr_frame".split())
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__"}
 
 
 class Refused(BaseException):
-    """Not an ``Exception``: the learner's own ``except`` shall not catch it."""
+    """Not an ``Exception``, so that an ``except`` in the learner's file does not catch it."""
 
 
 # ------------------------------------------------------------------------------------- by reading
 
 
 def look(text: str, pieces: list[Piece]) -> dict[str, str]:
-    """What must be refused: a piece's master name -> why, with the line. What stands outside all pieces hits all.
+    """What must be refused: a piece's master name -> why, with the line. Code outside all pieces concerns them all.
 
     Raises ``SyntaxError`` for text that is not Python.
     """
@@ -59,7 +59,7 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
 
 
 def span_of(tree: ast.Module, path: list[str]) -> range | None:
-    """The lines of a function, ``["Layer", "forward"]``; None where the file has none."""
+    """The lines of a function, ``["Layer", "forward"]``; None if the file does not define it."""
     node: Any = tree
     for name in path:
         node = next((child for child in node.body if getattr(child, "name", None) == name), None)
@@ -69,16 +69,16 @@ def span_of(tree: ast.Module, path: list[str]) -> range | None:
 
 
 def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
-    """Why this node may not stand in a learner's file."""
+    """Why this node is not allowed in a learner's file."""
     if isinstance(node, ast.Import):
         return next(filter(None, (import_objection(a.name, (), refused, allowed) for a in node.names)), None)
     if isinstance(node, ast.ImportFrom):
         names = [alias.name for alias in node.names]
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
-        own = isinstance(node.value, ast.Name) and node.value.id == "self"  # the module's parts, whatever their names
+        own = isinstance(node.value, ast.Name) and node.value.id == "self"  # the object's parts, whatever their names
         if not own and not isinstance(node.ctx, ast.Load):
-            return f"{ast.unparse(node)} is set: nothing outside is to be changed"
+            return f"{ast.unparse(node)} is set: change nothing outside this file"
         return None if own and not node.attr.startswith("__") else name_objection(node.attr, refused)
     if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
         return f"{node.id} leads out of this file"
@@ -93,10 +93,12 @@ def import_objection(module: str, names: Iterable[str], refused: set[str], allow
     if root == "minisbert":
         wrong = [name for name in names if (module.removeprefix("minisbert."), name) not in allowed]
         if wrong or not names:
-            return f"{module}{f'.{wrong[0]}' if wrong else ''} of the package would be the answer, or leads to it"
+            fair = ", ".join(sorted(f"minisbert.{home}.{name}" for home, name in allowed)) or "nothing"
+            name = f"{module}.{wrong[0]}" if wrong else module
+            return f"{name} of the package would be the answer, or leads to it; this lesson may import {fair}"
         return None
     if root not in ALLOWED:
-        return f"{module or 'the file beside'} is not to be imported here; {', '.join(sorted(ALLOWED))} are"
+        return f"{module or 'a neighbouring file'} may not be imported here; {', '.join(sorted(ALLOWED))} may"
     parts = [*module.split(".")[1:], *names]
     return next(filter(None, (name_objection(part, refused) for part in parts)), None)
 
@@ -113,7 +115,7 @@ def name_objection(name: str, refused: set[str]) -> str | None:
 
 
 def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
-    """Python's builtins, but for the ways out."""
+    """Python's builtins without the ways out."""
     refused = {name for piece in pieces for name in piece.refused}
     allowed = helpers(pieces)
 
@@ -139,12 +141,12 @@ def refusal(reason: str) -> Callable:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of a function of torch's, by whatever name it was reached."""
+    """Sees every call of a torch function, by whatever name it was reached."""
 
     def __init__(self, names: set[str]):
         super().__init__()
         self.names = names
-        self.seen = ""  # stays, should the learner's code swallow the exception
+        self.seen = ""  # kept in case the learner's code swallows the exception
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = getattr(func, "__name__", "").split(".")[0]

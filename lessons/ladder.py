@@ -1,8 +1,8 @@
-"""The ladder that a piece climbs: it runs, leaves its inputs alone, gives the numbers of hand and reference.
+"""The ladder that a piece climbs: it runs, leaves its inputs alone, and gives the expected numbers.
 
-``climb`` puts the learner's function in the master's place (``planting.replaced``) and runs the piece's hand examples,
-its parity checks and its traps on the package. Known mistakes climb the same ladder: where one of them gives the
-learner's numbers, it is named.
+``climb`` replaces the master by the learner's function (``planting.replaced``) and runs the piece's hand examples, its
+parity checks and its traps on the package. Known mistakes climb the same ladder: if one of them gives the learner's
+numbers, it is named.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they enter their cases)
+from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they register their cases)
 from lessons.cases import EXAMPLES, TRAPS, Case, describe, equal, form_problem
 from lessons.guard import Refused, refusing
 from lessons.pieces import Piece
@@ -30,25 +30,25 @@ from tests.checks import CHECKS
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """One thing that was checked."""
 
     rung: str
     name: str
     ok: bool
     detail: str = ""
-    ours: Any = None  # what came out; None where nothing did
+    ours: Any = None  # the result; None if there is none
 
 
 class Trouble(Exception):
-    """The learner's function did something that ends a check: it crashed, or gave another kind of thing."""
+    """The learner's function did something that ends a check: it crashed, or returned another type or shape."""
 
 
 # ----------------------------------------------------------------------------------------- one run
 
 
 def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Finding]:
-    """Everything that can be known of a function in the piece's place."""
-    torch.manual_seed(0)  # a mistake that draws random numbers is to be known again
+    """The findings of all checks with this function in the piece's place."""
+    torch.manual_seed(0)  # a mistake that draws random numbers must give the same ones each time
     found: list[Finding] = []
     stand_in = watched(piece, function, found, guard)
     with replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
@@ -62,7 +62,7 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
 
 
 def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[Finding]:
-    """The findings of one check, up to where the learner's function ends it."""
+    """The findings of one check, up to the point where the learner's function ends it."""
     found = []
     try:
         for finding in run():
@@ -73,7 +73,7 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
         found.append(Finding("traps" if rung == "traps" else "runs", name, False, f"{name}: {trouble}"))
     except Exception as error:  # of autograd, or of the package, which could not go on with the learner's result
         cut = isinstance(error, RuntimeError) and "grad" in str(error)
-        text = "no gradient comes back (a detach, an item(), a way through numpy?)" if cut else one_line(error)
+        text = "no gradient comes back (a detach, an item(), a detour through numpy?)" if cut else one_line(error)
         rung = "gradient" if cut and rung == "golden" else rung
         found.append(Finding(rung, name, False, f"{name}: {text}"))
     return found
@@ -93,7 +93,7 @@ def from_check(name: str) -> Iterator[Finding]:
 
 
 def watched(piece: Piece, function: Callable, found: list[Finding], guard: bool) -> Callable:
-    """The function, with an eye on what it does to its inputs and on the kind of thing that it returns."""
+    """The function, watched for changes to its inputs and for the type and shape of its result."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         before = kept([*args, *kwargs.values()])
@@ -116,7 +116,7 @@ def watched(piece: Piece, function: Callable, found: list[Finding], guard: bool)
 
 
 def told(error: BaseException, function: Callable) -> str:
-    """An exception in one line, with the last line of the learner's own file."""
+    """An exception in one line, with the last line of the learner's file that it came through."""
     file = function.__code__.co_filename
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f", line {lines[-1]}" if lines else ""
@@ -125,7 +125,7 @@ def told(error: BaseException, function: Callable) -> str:
 
 
 def kept(value: Any) -> Any:
-    """A copy to compare with later; what a piece has to change (random states, a trace) is left out."""
+    """A copy to compare with later; what a piece is meant to change (random states, a trace) is left out."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -138,7 +138,7 @@ def kept(value: Any) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """An argument for the master, so that what it does to it reaches nobody."""
+    """A copy of an argument for the master, whose changes then have no effect."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, torch.Generator):
@@ -161,7 +161,7 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
     for rung, title in RUNGS.items():
         here = [finding for finding in found if finding.rung == rung]
         wrong = [finding for finding in here if not finding.ok]
-        if not here and rung in ("example", "golden"):  # nothing looked at is nothing proven
+        if not here and rung in ("example", "golden"):  # without a check nothing is proven
             wrong = [Finding(rung, "", False, "no check was run")]
         if wrong:
             result.status = "failed"
@@ -176,8 +176,8 @@ def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
 def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     """The known mistakes that give these numbers, and the first wrong number that they do not explain.
 
-    On the first rung with wrong numbers a mistake must give the first of them; of several, those are named that
-    explain most, and of these, where there are any, those that agree on everything else as well.
+    On the first rung with wrong numbers a mistake must give the first of them. Of several, those that explain most are
+    named, and of these, if there are any, those that agree on everything else as well.
     """
     rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
     wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
@@ -186,7 +186,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
         if mistake.target == piece.master or mistake.target in piece.parts:
             theirs = numbers(look_at_mistake(name, piece))
             alike = [finding for finding in wrong if equal(finding.ours, theirs.get((rung, finding.name)), 1e-9)]
-            # in traps an infinity is soon equal by chance: there, all of them must agree
+            # in traps an infinity is easily equal by chance, so all of them must agree
             if wrong[0] in alike and (rung != "traps" or len(alike) == len(wrong)):
                 explained[name] = alike
     most = max(map(len, explained.values()), default=0)
@@ -199,7 +199,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
 
 @cache
 def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
-    """What is known of a piece with a known mistake in it, or in one of its parts."""
+    """The findings for a piece with a known mistake in it, or in one of its parts."""
     mistake = MISTAKES[name]
     if mistake.target == piece.master:
         return look_at(piece, mistake.stand_in, guard=False)

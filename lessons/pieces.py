@@ -1,7 +1,7 @@
 """The table of pieces: each is one function of the package that a learner writes anew.
 
-What people read about a piece stands in ``cards.toml``, its hand examples in ``examples.py``, its traps in
-``traps.py``, its golden values in the parity suite (``tests/checks.py`` and its neighbours).
+The text of a piece is in ``cards.toml``, its hand examples and traps are in one of the ``cases_*.py``, its golden
+values in the parity suite (``tests/checks.py`` and its neighbours).
 """
 
 import importlib
@@ -16,13 +16,14 @@ from typing import Any
 from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("core", "objectives", "fast")  # of the package: where a piece's module is looked for, in this order
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One function of the package; ``master`` names it: ``bert.attention``, ``bert.Layer.forward``."""
+    """One function of the package; ``master`` is its name: ``bert.attention``, ``bert.Layer.forward``."""
 
     lesson: int
     master: str
@@ -31,7 +32,7 @@ class Piece:
     what_for: str
     checks: tuple[str, ...]  # parity checks that it must pass
     hints: tuple[str, ...]
-    parts: tuple[str, ...] = ()  # other pieces whose known mistakes may be in it as well
+    parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
 
     @property
@@ -45,19 +46,19 @@ class Piece:
 
     @property
     def source(self) -> Path:
-        """The package's file that holds the master copy: a chapter of the book, or a file of another room."""
-        chapter = ROOT / "minisbert" / "core" / f"{self.module}.py"
-        return chapter if chapter.is_file() else next((ROOT / "minisbert").glob(f"*/{self.module}.py"))
+        """The file with the master copy: a chapter of the book, if there is one of that name."""
+        files = (ROOT / "minisbert" / room / f"{self.module}.py" for room in ROOMS)
+        return next(file for file in files if file.is_file())
 
     @cached_property
     def owner(self) -> Any:
-        """The module or class that holds it."""
+        """The module or class that defines it."""
         module = importlib.import_module(f"minisbert.{self.source.parent.name}.{self.module}")
         return getattr(module, self.path[0]) if len(self.path) == 2 else module
 
     @cached_property
     def original(self) -> Callable:
-        """The master function, as it is before anything takes its place."""
+        """The master function, before anything replaces it."""
         return getattr(self.owner, self.path[-1])
 
     @property
@@ -72,7 +73,7 @@ def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 
 
-LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order in which they are to be written
+LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order of the course
 
 
 def pieces_of(lesson: int) -> list[Piece]:
@@ -91,5 +92,5 @@ def mine(lesson: int) -> Path:
 
 
 def lesson_file(lesson: int) -> Path | None:
-    """The lesson itself."""
+    """The lesson's own file."""
     return next(iter(sorted((ROOT / "lessons").glob(f"{lesson:02}_*.py"))), None)

@@ -1,4 +1,4 @@
-"""What became of a piece, and what is remembered of it between two commands (``lessons/mine/progress.json``)."""
+"""The result of grading a piece, and what is remembered between two commands (``lessons/mine/progress.json``)."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -23,14 +23,14 @@ RUNS = RUNGS["runs"]
 
 @dataclass
 class Result:
-    """``rungs`` are those that were climbed, in order; only the last one may have failed."""
+    """``rungs`` are those that were tried, in order; only the last one may have failed."""
 
     master: str
     status: str  # passed, failed, refused, unwritten
-    rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, did it hold, what was seen
+    rungs: list[tuple[str, bool, str]] = field(default_factory=list)  # title, passed or not, what was seen
     mistakes: list[str] = field(default_factory=list)  # known mistakes that give these numbers
     unexplained: str = ""  # the first wrong number that they do not give
-    line: int = 0  # where the function stands in the learner's file
+    line: int = 0  # of the function in the learner's file
 
     @property
     def passed(self) -> bool:
@@ -57,7 +57,7 @@ def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
 
 
 def place(piece: Piece, mistake: str = "") -> str:
-    """Where the lesson speaks of a mistake, or else of the piece: file, line, heading."""
+    """Where the lesson mentions a mistake, or else the piece: file, line, heading."""
     path = lesson_file(piece.lesson)
     if path is None:
         return f"lesson {piece.lesson:02}"
@@ -74,6 +74,23 @@ def place(piece: Piece, mistake: str = "") -> str:
 
 # ---------------------------------------------------------------------------------------- memory
 
+# names of pieces in older records, before their functions moved
+MOVED = {
+    "losses.cosine_matrix": "encoder.cosine_matrix",
+    "wordpiece.split_words": "tokenizer.split_words",
+    "wordpiece.word_pieces": "tokenizer.word_pieces",
+    "dialects.Dialect.names": "weights.Family.names",
+    "losses.weighted_mse_loss": "more_losses.weighted_mse_loss",
+    "losses.binary_cross_entropy_loss": "more_losses.binary_cross_entropy_loss",
+    "losses.cosent_loss": "more_losses.cosent_loss",
+    "losses.nt_xent_loss": "more_losses.nt_xent_loss",
+    "metrics.alignment": "more_metrics.alignment",
+    "metrics.uniformity": "more_metrics.uniformity",
+    "train.linear_schedule": "loop.linear_schedule",
+    "optimizer.adamw_step": "loop.adamw_step",
+    "data.pad_batch": "tokenizer.pad_batch",
+}
+
 
 class Progress:
     """Which pieces passed, and how many hints were shown. Only for people: grading never reads it."""
@@ -81,8 +98,8 @@ class Progress:
     def __init__(self, folder: Path = MINE):
         self.path = folder / "progress.json"
         kept = read_json(self.path) if self.path.is_file() else {}
-        self.results: dict[str, Any] = kept.get("results", {})
-        self.hints: dict[str, int] = kept.get("hints", {})
+        self.results: dict[str, Any] = renamed(kept.get("results", {}))
+        self.hints: dict[str, int] = renamed(kept.get("hints", {}))
 
     def save(self) -> None:
         with atomic_file(self.path) as partial:
@@ -101,7 +118,7 @@ class Progress:
         self.save()
 
     def state(self, piece: Piece) -> str:
-        """``passed``, ``failed`` and so on of the file as it is now, or why nothing is known of it."""
+        """``passed``, ``failed`` and so on for the file as it is now, or why its status is unknown."""
         digest = file_digest(piece.lesson)
         if not digest:
             return "not started"
@@ -111,7 +128,12 @@ class Progress:
         return known["status"] if known["file"] == digest else f"changed, was {known['status']}"
 
 
+def renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record by piece, with the names that the pieces have today."""
+    return {MOVED.get(master, master): value for master, value in record.items()}
+
+
 def file_digest(lesson: int) -> str:
-    """sha256 of the learner's file; empty where there is none."""
+    """sha256 of the learner's file; empty if there is none."""
     path = mine(lesson)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,7 +1,7 @@
-"""The learner's code runs in a process of its own: what crashes or never ends there ends there.
+"""The learner's code runs in a separate process, so a crash or an endless loop does no harm.
 
 ``grade`` starts ``python -m lessons.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that takes
-too long, or takes the process with it, has failed; the next ones get a new process.
+too long, or ends the process, has failed; the next ones get a new process.
 """
 
 import json
@@ -20,15 +20,15 @@ from typing import Any
 from lessons.pieces import PIECES, ROOT, Piece, mine, pieces_of
 from lessons.result import RUNS, Result
 
-SECONDS = 20.0  # for one piece, the search for the mistake included; it needs far less than one
-START_SECONDS = 120.0  # until torch is imported, on a machine that is busy
-FILE = "the file"  # is being loaded
+SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
+START_SECONDS = 120.0  # until torch is imported, even on a slow disk
+FILE = "the file"  # reported as busy while the file is loaded
 
 # ----------------------------------------------------------------------------------- from outside
 
 
 def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
-    """The results of a lesson's pieces, in order. The learner's file must be there."""
+    """The results of a lesson's pieces, in order. The learner's file must exist."""
     results: dict[str, Result] = {}
     left = [piece.master for piece in pieces_of(lesson)]
     while left:
@@ -43,7 +43,7 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 
 
 def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
-    """Fill ``results`` with what one process says; at what it was when it ended, and how it ended."""
+    """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
     command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
         lines: queue.Queue[str] = queue.Queue()
@@ -73,7 +73,7 @@ def _forward(stream: Any, lines: queue.Queue[str]) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a word: the parent says what there is to say
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it silently: the parent has the message
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
 
@@ -83,14 +83,14 @@ def main(arguments: Sequence[str]) -> None:
 
     import torch
 
-    from lessons import ladder  # noqa: F401 (here, so that the time for imports is not the learner's)
+    from lessons import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     grade_here(int(arguments[0]), arguments[1:], tell)
 
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
-    """Load the learner's file and let each piece climb; ``tell`` hears of the beginning and the result of each."""
+    """Load the learner's file and grade each piece; ``tell`` is called with the start and the result of each."""
     from lessons.guard import Refused, look
     from lessons.ladder import climb
 
@@ -117,7 +117,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         elif function is None:
             result = Result(piece.master, "failed", [(RUNS, False, problem)])
         else:
-            # each piece is graded alone: the lesson's other functions are the package's meanwhile
+            # each piece is graded alone, together with the package's versions of the lesson's other functions
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
             result = climb(piece, function)
             result.line = function.__code__.co_firstlineno
@@ -135,7 +135,7 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
 
 
 def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[FunctionType | None, str]:
-    """The learner's function, and why not: it must be a function that is written in this very file."""
+    """The learner's function, or None and why: it must be a function that is written in this very file."""
     found: Any = space.get(piece.path[0])
     if len(piece.path) == 2 and isinstance(found, type):
         found = vars(found).get(piece.path[1])

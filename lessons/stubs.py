@@ -1,8 +1,8 @@
-"""Stubs: what a learner starts from, taken from the package's one master copy by ``ast``.
+"""Stubs: what a learner starts from, generated from the package's one master copy by ``ast``.
 
-A stub has the master's signature, its docstring and the steps of its body as comments: the names that are computed,
-with the shapes that stand beside them, but not how. Around it stands what the master has at hand: imports, functions of
-the package that are no piece of the same lesson, and for a method what its object carries.
+A stub has the master's signature, its docstring, and the steps of its body as comments: which names are computed, with
+their shapes, but not how. With it comes what the master uses: imports, functions of the package that are not pieces of
+the same lesson, and for a method the attributes of its object.
 """
 
 import ast
@@ -12,7 +12,7 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from lessons.pieces import LESSONS, PIECES, Piece, pieces_of
+from lessons.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
 
 WIDTH = 116
 
@@ -26,7 +26,7 @@ class Source:
         self.dotted = f"{path.parent.name}.{path.stem}"  # inside the package: core.bert
         self.lines = text.splitlines()
         self.tree = ast.parse(text)
-        self.beside: dict[int, str] = {}  # line number -> the comment behind its code
+        self.beside: dict[int, str] = {}  # line number -> the comment after its code
         self.alone: dict[int, str] = {}  # line number -> the comment that is the whole line
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
@@ -41,13 +41,13 @@ class Source:
         return node
 
     def home(self, name: str) -> str | None:
-        """The module that defines a function which this file uses under that name: ``core.losses``."""
+        """The module that defines a name of this file: ``core.encoder`` for ``cosine`` in ``core.losses``."""
         for node in self.tree.body:
-            if isinstance(node, ast.FunctionDef) and node.name == name:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
                 return self.dotted
-            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names] and name.islower():
-                if node.level:  # a chapter imports another one
-                    return f"{self.dotted.split('.')[0]}.{node.module}"
+            if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+                if node.level:  # from .bert import attention: another chapter
+                    return ".".join(filter(None, (self.dotted.split(".")[0], node.module)))
                 return node.module.removeprefix("minisbert.") if node.module.startswith("minisbert.") else None
         return None
 
@@ -55,8 +55,16 @@ class Source:
 source_of = cache(Source)
 
 
-def names_in(node: ast.AST) -> set[str]:
-    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+def names_in(*nodes: ast.AST) -> set[str]:
+    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def names_used(piece: Piece) -> set[str]:
+    """The names in a master's signature and steps; those that only check its arguments are left out."""
+    source = source_of(piece.source)
+    function = source.find(piece.path)
+    work = [node for node in function.body if not only_checks(node)]
+    return names_in(function.args, *filter(None, [function.returns]), *work, *aliases(piece))
 
 
 # ------------------------------------------------------------------------------------- one function
@@ -80,7 +88,7 @@ def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     number = 0
     for node in function.body:
-        if isinstance(node, ast.Expr) or raises(node):  # the docstring, or a look at the arguments
+        if only_checks(node):
             continue
         number += 1
         first = node.lineno
@@ -99,6 +107,8 @@ def described(node: ast.stmt) -> str:
         return ", ".join(ast.unparse(target).strip("()") for target in node.targets)
     if isinstance(node, ast.AnnAssign | ast.AugAssign):
         return ast.unparse(node.target)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        return f"{ast.unparse(node.value.func)}(...)"
     if isinstance(node, ast.For):
         return f"for {ast.unparse(node.target).strip('()')} in ..."
     inner = ", ".join(dict.fromkeys(described(child) for child in getattr(node, "body", []) if not raises(child)))
@@ -107,8 +117,12 @@ def described(node: ast.stmt) -> str:
     return type(node).__name__.lower()
 
 
+def only_checks(node: ast.stmt) -> bool:
+    """A statement of a function's body that computes nothing: the docstring, or a check of the arguments."""
+    return isinstance(node, ast.Expr) or raises(node)
+
+
 def raises(node: ast.stmt) -> bool:
-    """Does it only look at arguments? A learner need not."""
     return isinstance(node, ast.If) and all(isinstance(child, ast.Raise) for child in node.body)
 
 
@@ -126,38 +140,47 @@ def lesson_stubs(lesson: int) -> str:
         else:
             blocks[piece.path[0]] = [stub(piece)]
     title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
-    title += 'Where the package raises ValueError for bad arguments, yours need not.\n"""\n\n'
+    title += 'If the package raises ValueError for bad arguments, yours need not.\n"""'
     named = "\n".join(dict.fromkeys(ast.unparse(node) for piece in pieces for node in aliases(piece)))
-    parts = ["\n\n".join(filter(None, [imports(pieces), named]))]
-    parts += ["\n\n".join(block) for block in blocks.values()]
-    return title + "\n\n\n".join(part for part in parts if part) + "\n"
+    head = "\n\n".join(filter(None, [title, imports(pieces), named]))
+    return "\n\n\n".join([head, *("\n\n".join(block) for block in blocks.values())]) + "\n"
 
 
 def heading_of_class(piece: Piece) -> str:
-    """``class NAME:``, its docstring's first line, and as comments what its objects carry in the package."""
+    """``class NAME:``, its docstring's first line, and as comments what its objects have in the package."""
     source = source_of(piece.source)
     node = source.find(piece.path[:1])
-    carried = []
+    doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
+    lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
+    hidden = {other.path[1] for other in pieces_of(piece.lesson) if other.path[:-1] == piece.path[:1]}
+    return "\n".join([*lines, *(f"    #   {line}" for line in attributes(source, node, hidden))])
+
+
+def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str]:
+    """What objects of a class have, its bases' first: fields, what ``__init__`` sets, methods that are not hidden."""
+    found = []
+    defined = {child.name for child in node.body if isinstance(child, ast.FunctionDef)}
+    for base in node.bases:
+        home = source.home(base.id) if isinstance(base, ast.Name) else None  # nn.Module: nothing to tell
+        if home:
+            other = source_of(ROOT / "minisbert" / f"{home.replace('.', '/')}.py")
+            found += attributes(other, other.find([base.id]), hidden | defined)
     for child in node.body:
         line = source.lines[child.lineno - 1].strip()
         if isinstance(child, ast.AnnAssign):
-            carried.append(line)
+            found.append(line)
         elif isinstance(child, ast.FunctionDef) and child.name == "__init__":
-            starts = [source.lines[inner.lineno - 1].strip() for inner in child.body]
-            carried += [line for line in starts if line.startswith("self.")]
-        elif isinstance(child, ast.FunctionDef) and f"{source.module}.{node.name}.{child.name}" not in PIECES:
-            arguments = ", ".join(argument.arg for argument in child.args.args[1:])
-            carried += [] if child.name.startswith("_") else [f"self.{child.name}({arguments})"]
-    doc = textwrap.fill((ast.get_docstring(node) or "").splitlines()[0], WIDTH - 8, subsequent_indent="    ")
-    lines = [f"class {node.name}:", f'    """{doc}"""', "", "    # what its objects have, in the package:"]
-    return "\n".join([*lines, *(f"    #   {line}" for line in carried)])
+            sets = (inner.lineno for inner in child.body if isinstance(inner, ast.Assign))
+            found += [text for number in sets if (text := source.lines[number - 1].strip()).startswith("self.")]
+        elif isinstance(child, ast.FunctionDef) and child.name not in hidden and not child.name.startswith("_"):
+            found.append(f"self.{child.name}({', '.join(argument.arg for argument in child.args.args[1:])})")
+    return found
 
 
 def aliases(piece: Piece) -> list[ast.Assign]:
-    """The module's own names that stand in a signature: ``Vectors = np.ndarray | Tensor``."""
+    """The module's own names in a signature: ``Vectors = np.ndarray | Tensor``."""
     source = source_of(piece.source)
-    function = source.find(piece.path)
-    wanted = names_in(function.args)
+    wanted = names_in(source.find(piece.path).args)
     return [node for node in source.tree.body if isinstance(node, ast.Assign) and names_in(node.targets[0]) & wanted]
 
 
@@ -165,9 +188,8 @@ def imports(pieces: list[Piece]) -> str:
     """What the masters import and use, the package's helpers last, an empty line between the two."""
     plain, named = set(), set()
     for piece in pieces:
-        source = source_of(piece.source)
-        used = names_in(source.find(piece.path)).union(*map(names_in, aliases(piece)))
-        for node in source.tree.body:
+        used = names_used(piece)
+        for node in source_of(piece.source).tree.body:
             if isinstance(node, ast.Import):
                 plain |= {ast.unparse(alias) for alias in node.names if (alias.asname or alias.name) in used}
             elif isinstance(node, ast.ImportFrom) and not node.level and not node.module.startswith("minisbert"):
@@ -185,12 +207,12 @@ def from_lines(names: set[tuple[str, str]]) -> list[str]:
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """Functions of the package that the masters call and that are no piece of these: (module, name)."""
+    """Functions of the package that the masters' steps call and that are not among these pieces: (module, name)."""
     found = set()
     for piece in pieces:
         source = source_of(piece.source)
-        for name in names_in(source.find(piece.path)):
+        for name in names_used(piece) - set(piece.refused):
             home = source.home(name)
-            if home and not name.startswith("_") and name not in piece.refused:
+            if home and name.islower() and not name.startswith("_"):  # classes and constants are no helpers
                 found.add((home, name))
     return {(home, name) for home, name in found if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces}

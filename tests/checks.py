@@ -1,8 +1,8 @@
-"""Every parity check: one piece of minisbert beside its reference, forward and backward.
+"""The parity checks: one piece of minisbert against its reference, forward and backward.
 
-A check is a generator of ``Comparison``. ``test_parity.py`` runs each and demands every number;
-``test_mistakes.py`` runs them on code with one planted mistake and demands that some number gives it away.
-Our side always goes through the production loader.
+A check is a generator of ``Comparison``. ``test_parity.py`` runs each check and requires every number to agree;
+``test_mistakes.py`` runs them with one mistake planted and requires some number to differ. They compute with the book,
+``minisbert.core``; only models that it does not open go through ``minisbert.models``.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+import minisbert
 from minisbert.core import bert, loop, losses, metrics
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.weights import BERT
 from minisbert.models.families import FAMILIES
-from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
@@ -27,24 +28,24 @@ def check(function: Check) -> Check:
 
 
 def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
-    """Float64 numbers that ask for a gradient."""
+    """Random float64 numbers that require a gradient."""
     generator = torch.Generator().manual_seed(seed)
     return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).requires_grad_()
 
 
 def with_gradients(
-    name: str, ours: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
+    name: str, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
 ) -> Iterator[Comparison]:
-    """The values of two functions, then the gradient of every input under one random pull."""
-    our_value, value = ours(*inputs), reference(*inputs)
-    yield compare(name, our_value, value, PIECE)
-    pull = normal(*value.shape, seed=99).detach()
-    our_gradients = torch.autograd.grad(our_value, inputs, pull, allow_unused=True)
-    gradients = torch.autograd.grad(value, inputs, pull)
-    for i, (ours_i, reference_i) in enumerate(zip(our_gradients, gradients, strict=True)):
-        # a piece that forgot an input altogether has no gradient there: that is a zero that must not be
-        ours_i = torch.zeros_like(reference_i) if ours_i is None else ours_i
-        yield compare(f"{name}, gradient of input {i}", ours_i, reference_i, GRADIENT)
+    """The values of two functions, then the gradient of every input for one random output gradient."""
+    value, expected = piece(*inputs), reference(*inputs)
+    yield compare(name, value, expected, PIECE)
+    pull = normal(*expected.shape, seed=99).detach()
+    gradients = torch.autograd.grad(value, inputs, pull, allow_unused=True)
+    expected_gradients = torch.autograd.grad(expected, inputs, pull)
+    for i, (gradient, expected) in enumerate(zip(gradients, expected_gradients, strict=True)):
+        # a piece that ignores an input has no gradient there, which is wrong: the right one is not 0
+        gradient = torch.zeros_like(expected) if gradient is None else gradient
+        yield compare(f"{name}, gradient of input {i}", gradient, expected, GRADIENT)
 
 
 @check
@@ -81,18 +82,18 @@ def attention() -> Iterator[Comparison]:
 
 
 def tiny() -> SentenceEncoder:
-    """The tiny checkpoint through the production loader, float64, in eval mode."""
+    """The tiny checkpoint, float64, in eval mode."""
     return SentenceEncoder.load(ROOT / "weights" / "tiny").double()
 
 
 def tiny_names(encoder: SentenceEncoder) -> dict[str, str]:
-    """Our parameter name -> Hugging Face's."""
+    """Our parameter name -> Hugging Face's name."""
     return BERT.names(encoder.bert.config.num_hidden_layers, pooler=True)
 
 
 @check
 def pooling() -> Iterator[Comparison]:
-    """Every pooling on the reference's hidden states; what stands at the pads must not matter."""
+    """Every pooling of the reference's hidden states, pads included."""
     reference = golden("bert")
     for mode in ("mean", "cls", "max"):
         value = Pooling(mode)(reference["layers.1"], reference["mask"])
@@ -121,45 +122,44 @@ def bert_gradients() -> Iterator[Comparison]:
     ((hidden * reference["pull.hidden"]).sum() + (pooled * reference["pull.pooler"]).sum()).backward()
     yield compare("gradient of embeddings", trace["embeddings"].grad, reference["grad.embeddings"], GRADIENT)
     names = tiny_names(encoder)
-    for ours, parameter in encoder.bert.named_parameters():
+    for name, parameter in encoder.bert.named_parameters():
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        yield compare(f"gradient of {ours}", gradient, reference[f"grad.{names[ours]}"], GRADIENT)
+        yield compare(f"gradient of {name}", gradient, reference[f"grad.{names[name]}"], GRADIENT)
 
 
 def at_real_tokens(name: str, value: Tensor, mask: Tensor) -> Tensor:
-    """The part of a traced tensor that somebody reads: states, or probability rows, of real tokens."""
+    """The part of a traced tensor that is used: states, or rows of probabilities, of real tokens."""
     return value.transpose(1, 2)[mask] if name.endswith("attention") else value[mask]
 
 
-def dialect(folder: str) -> Iterator[Comparison]:
+def other_family(folder: str) -> Iterator[Comparison]:
     """A whole sentence model of another family: every layer, the sentence vectors, every gradient."""
-    encoder, reference = SentenceEncoder.load(REFERENCE / folder).double(), golden(folder)
+    encoder, reference = minisbert.SentenceEncoder.load(REFERENCE / folder).double(), golden(folder)
     mask, trace = reference["mask"], {}
     encoder.bert(reference["ids"], mask, trace=trace)
     for name, value in trace.items():
-        ours, theirs = (at_real_tokens(name, side, mask) for side in (value, reference[name]))
-        yield compare(f"{folder} {name}", ours, theirs, PIECE)
+        value, expected = (at_real_tokens(name, side, mask) for side in (value, reference[name]))
+        yield compare(f"{folder} {name}", value, expected, PIECE)
     vectors = encoder(reference["ids"], mask)
     yield compare(f"{folder} vectors", vectors, reference["vectors"], PIECE)
     (vectors * reference["pull"]).sum().backward()
     config = encoder.bert.config
     names = FAMILIES[config.model_type].names(config.num_hidden_layers, encoder.bert.pooler is not None)
-    for ours, parameter in encoder.bert.named_parameters():
+    for name, parameter in encoder.bert.named_parameters():
         if parameter.grad is not None:
-            theirs = reference[f"grad.{names[ours]}"]
-            yield compare(f"{folder} gradient of {ours}", parameter.grad, theirs, GRADIENT)
+            yield compare(f"{folder} gradient of {name}", parameter.grad, reference[f"grad.{names[name]}"], GRADIENT)
 
 
 @check
 def distilbert() -> Iterator[Comparison]:
-    """DistilBERT with two poolings at once, a dense layer and normalising, as distiluse has them."""
-    yield from dialect("tiny-distiluse")
+    """DistilBERT with two poolings, a dense layer and normalising, as in distiluse."""
+    yield from other_family("tiny-distiluse")
 
 
 @check
 def roberta() -> Iterator[Comparison]:
     """RoBERTa with max pooling."""
-    yield from dialect("tiny-roberta")
+    yield from other_family("tiny-roberta")
 
 
 @check
@@ -174,34 +174,36 @@ def cosine_mse_loss() -> Iterator[Comparison]:
 
 @check
 def correlations() -> Iterator[Comparison]:
-    """Pearson and Spearman, with many ties, few ties and none."""
+    """Pearson and Spearman with many ties, few ties and none."""
     reference = golden("metrics")
     for name in ("ties", "few_ties", "no_ties"):
         x, y = (reference[f"{name}.{side}"].numpy() for side in ("x", "y"))
         for metric in (metrics.pearson, metrics.spearman):
             kind = "pearson" if metric is metrics.pearson else "spearman"
-            ours = torch.tensor([metric(x, y)], dtype=torch.float64)
-            yield compare(f"{kind}, {name}", ours, reference[f"{name}.{kind}"], PIECE)
+            value = torch.tensor([metric(x, y)], dtype=torch.float64)
+            yield compare(f"{kind}, {name}", value, reference[f"{name}.{kind}"], PIECE)
 
 
 @check
 def training_trace() -> Iterator[Comparison]:
-    """Ten steps of ``fit``: loss and learning rate of each, and every parameter afterwards."""
+    """Ten steps of ``fit``: the loss and learning rate of each step, and every parameter after the last."""
     encoder, reference = tiny(), golden("trace")
     parameters = [parameter for name, parameter in encoder.named_parameters() if "pooler" not in name]
     optimizer = loop.adamw(parameters, lr=1e-2, weight_decay=0.01)
 
     def loss(encoder: nn.Module, rows: list[int]) -> Tensor:
-        u, v = (encoder(reference[f"{side}.ids"][rows], reference[f"{side}.mask"][rows]) for side in ("first", "second"))
+        u, v = (
+            encoder(reference[f"{side}.ids"][rows], reference[f"{side}.mask"][rows]) for side in ("first", "second")
+        )
         return losses.cosine_mse_loss(u, v, reference["targets"][rows])
 
     batches = [list(range(len(reference["targets"])))] * 10
     steps = list(loop.fit(encoder, loss, batches, optimizer, lambda step: loop.linear_schedule(step, 3, 12)))
     rates = torch.tensor([1e-2 * step.share for step in steps], dtype=torch.float64)
     yield compare("10 learning rates", rates, reference["rates"], TRACE)
-    found = torch.tensor([step.loss for step in steps], dtype=torch.float64)
-    yield compare("10 losses", found, reference["losses"], TRACE)
+    values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
+    yield compare("10 losses", values, reference["losses"], TRACE)
     names = tiny_names(encoder)
-    for ours, parameter in encoder.bert.named_parameters():
-        if "pooler" not in ours:
-            yield compare(f"after 10 steps {ours}", parameter, reference[f"after.{names[ours]}"], TRACE)
+    for name, parameter in encoder.bert.named_parameters():
+        if "pooler" not in name:
+            yield compare(f"after 10 steps {name}", parameter, reference[f"after.{names[name]}"], TRACE)

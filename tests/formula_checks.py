@@ -1,6 +1,6 @@
-"""The parity checks of single formulas that no golden file holds: against torch's ready-made ones and slow loops.
+"""Parity checks of single formulas without a golden file: against torch's own functions and slow loops.
 
-Importing this module enters them into ``checks.CHECKS``.
+Importing this module adds them to ``checks.CHECKS``.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,38 +14,37 @@ from minisbert.core.bert import BertConfig
 from tests.checks import check, normal, with_gradients
 from tests.parity import PIECE, Comparison, compare
 
-# width 12, heads 3, feed-forward 20; a text of 6 tokens and one of 2 and 4 pads
+# width 12, heads 3, feed-forward 20; one text of 6 tokens, one of 2 tokens and 4 pads
 CONFIG = BertConfig(17, 12, 1, 3, 20, 9, type_vocab_size=2, layer_norm_eps=1e-3)
 MASK = torch.tensor([[True] * 6, [True] * 2 + [False] * 4])
 
 
 def randomised(module: nn.Module, seed: int = 5) -> nn.Module:
-    """Float64, in eval mode, every parameter random."""
+    """The module in float64 and eval mode, with random parameters."""
     for i, parameter in enumerate(module.double().parameters()):
         parameter.data = normal(*parameter.shape, seed=seed + i, scale=0.5).detach()
     return module.eval()
 
 
 def whole(
-    name: str, module: nn.Module, ours: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
+    name: str, module: nn.Module, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
 ) -> Iterator[Comparison]:
-    """Value, and gradient of inputs and parameters; both sides read the module's own parameters."""
-    parameters = list(module.parameters())
-    count = len(inputs)
-    yield from with_gradients(name, lambda *x: ours(*x[:count]), lambda *x: reference(*x[:count]), *inputs, *parameters)
+    """The value, and the gradient of inputs and parameters; both sides use the module's parameters."""
+    n, parameters = len(inputs), list(module.parameters())
+    yield from with_gradients(name, lambda *x: piece(*x[:n]), lambda *x: reference(*x[:n]), *inputs, *parameters)
 
 
 def torch_attention(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     """torch's multi-head attention with the module's weights: (B, T, D), and probabilities (B, H, T, S)."""
-    parts = module.query, module.key, module.value
+    linears = module.query, module.key, module.value
     value, probabilities = functional.multi_head_attention_forward(
         query.transpose(0, 1),
         key.transpose(0, 1),
         key.transpose(0, 1),
         query.shape[-1],
         module.heads,
-        torch.cat([part.weight for part in parts]),
-        torch.cat([part.bias for part in parts]),
+        torch.cat([linear.weight for linear in linears]),
+        torch.cat([linear.bias for linear in linears]),
         None,
         None,
         False,
@@ -60,11 +59,13 @@ def torch_attention(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor 
 
 
 def torch_layer(layer: bert.Layer, x: Tensor, mask: Tensor | None) -> Tensor:
-    """One encoder layer of torch's ready-made functions."""
-    sides = layer.attention_norm, layer.feed_forward_norm
-    normed = [lambda y, n=n: functional.layer_norm(y, n.weight.shape, n.weight, n.bias, n.eps) for n in sides]
-    x = normed[0](x + torch_attention(layer.attention, x, x, mask)[0])
-    return normed[1](x + torch_feed_forward(layer.feed_forward, x))
+    """One encoder layer with torch's functions."""
+    x = torch_layer_norm(layer.attention_norm, x + torch_attention(layer.attention, x, x, mask)[0])
+    return torch_layer_norm(layer.feed_forward_norm, x + torch_feed_forward(layer.feed_forward, x))
+
+
+def torch_layer_norm(norm: bert.LayerNorm, x: Tensor) -> Tensor:
+    return functional.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
 
 
 def torch_feed_forward(block: bert.FeedForward, x: Tensor) -> Tensor:
@@ -77,7 +78,7 @@ def torch_feed_forward(block: bert.FeedForward, x: Tensor) -> Tensor:
 
 @check
 def embeddings() -> Iterator[Comparison]:
-    """With both token types, and with none given."""
+    """With both token types, and without token types."""
     module = randomised(bert.Embeddings(CONFIG))
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(17, (2, 6), generator=generator)
@@ -94,7 +95,7 @@ def embeddings() -> Iterator[Comparison]:
 
 @check
 def attention_probabilities() -> Iterator[Comparison]:
-    """The second result of ``attention``, on scores that loops compute."""
+    """The second result of ``attention``, from scores computed by loops."""
     query, key, value = normal(2, 3, 4, 5), normal(2, 3, 6, 5, seed=1), normal(2, 3, 6, 5, seed=2)
     rows = []
     for b, h, t in torch.cartesian_prod(*map(torch.arange, (2, 3, 4))).tolist():
@@ -108,7 +109,7 @@ def attention_probabilities() -> Iterator[Comparison]:
 
 @check
 def heads_apart_and_together() -> Iterator[Comparison]:
-    """``split`` and ``merge``: head h has columns h * K to (h + 1) * K."""
+    """``split`` and ``merge``: head h gets columns h * K to (h + 1) * K."""
     module = bert.Attention(12, 3)
     yield from with_gradients("split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12))
     yield from with_gradients("merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4))
@@ -116,7 +117,7 @@ def heads_apart_and_together() -> Iterator[Comparison]:
 
 @check
 def attention_module() -> Iterator[Comparison]:
-    """Multi-head attention beside torch's, without a mask and with one, and the probabilities."""
+    """Multi-head attention and its probabilities, without and with a mask."""
     module, x = randomised(bert.Attention(12, 3)), normal(2, 6, 12)
     for name, mask in (("attention module", None), ("attention module, masked", MASK)):
         hidden = None if mask is None else mask[:, None, None, :]
@@ -139,7 +140,7 @@ def feed_forward() -> Iterator[Comparison]:
 
 @check
 def layer() -> Iterator[Comparison]:
-    """One layer of torch's functions, without a mask and with one."""
+    """One encoder layer, without and with a mask."""
     module, x = randomised(bert.Layer(CONFIG)), normal(2, 6, 12)
     for name, mask in (("layer", None), ("layer, masked", MASK)):
         hidden = None if mask is None else mask[:, None, None, :]
@@ -157,7 +158,7 @@ def layer() -> Iterator[Comparison]:
 
 @check
 def pools() -> Iterator[Comparison]:
-    """Mean, max and attention pooling, text by text without its pads."""
+    """Mean, max and attention pooling against one text at a time, without pads."""
     hidden, weight, bias = normal(2, 6, 7), normal(1, 7, seed=1), normal(1, seed=2)
     lengths = MASK.sum(1).tolist()
 
@@ -170,8 +171,8 @@ def pools() -> Iterator[Comparison]:
     mean, largest = by_text(lambda row: row.mean(0)), by_text(lambda row: row.max(0).values)
     yield from with_gradients("mean_pool", lambda x: pooling.mean_pool(x, MASK), mean, hidden)
     yield from with_gradients("max_pool", lambda x: pooling.max_pool(x, MASK), largest, hidden)
-    ours = lambda x, w, b: pooling.attention_pool(x, MASK, w, b)  # noqa: E731
-    yield from with_gradients("attention_pool", ours, weighted, hidden, weight, bias)
+    learned = lambda x, w, b: pooling.attention_pool(x, MASK, w, b)  # noqa: E731
+    yield from with_gradients("attention_pool", learned, weighted, hidden, weight, bias)
 
 
 @check
@@ -184,7 +185,7 @@ def cosine_matrix() -> Iterator[Comparison]:
 
 @check
 def ranks() -> Iterator[Comparison]:
-    """One more than there are smaller values, and half a rank for each other equal one."""
+    """1 plus the number of smaller values, plus half a rank for each other equal value."""
     for name, x in (("ties", normal(40, scale=2.0).detach().round()), ("no ties", normal(9, seed=1).detach())):
         smaller, equal = (x < x[:, None]).sum(1), (x == x[:, None]).sum(1)
         expected = 1 + smaller + (equal - 1) / 2

@@ -1,6 +1,6 @@
-"""The parity checks of heads and learned pooling: values and gradients against ``heads.safetensors``.
+"""Parity checks of heads and learned pooling: values and gradients against ``heads.safetensors``.
 
-Importing this module enters them into ``checks.CHECKS``. ``reference/heads_reference.py`` says whose values they are.
+Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/heads_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+import minisbert
 from minisbert.core import heads
 from minisbert.core.bert import Bert
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.core.encoder import SentenceEncoder
+from minisbert.core.pooling import Pooling
+from minisbert.core.tokenizer import pad_batch
 from tests.checks import check
 from tests.parity import GRADIENT, PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
@@ -21,7 +23,7 @@ from tests.reference.texts import SENTENCES
 def with_golden(
     name: str, module: nn.Module, run: Callable[..., Tensor], inputs: dict[str, Tensor]
 ) -> Iterator[Comparison]:
-    """``run`` with the golden parameters in ``module``: its value, then the gradient of inputs and parameters."""
+    """``run`` with the golden parameters in ``module``: its value, then the gradients of inputs and parameters."""
     reference = golden("heads")
     module.double().load_state_dict({key: reference[f"{name}.param.{key}"] for key in module.state_dict()})
     value = run()
@@ -31,14 +33,14 @@ def with_golden(
     gradients = torch.autograd.grad(value, list(tensors.values()), pull, allow_unused=True)
     for key, gradient in zip(tensors, gradients, strict=True):
         expected = reference[f"{name}.grad.{key}"]
-        # an input that was left out has no gradient: that is a zero that must not be
+        # an input that is ignored has no gradient, which is wrong: the right one is not 0
         gradient = torch.zeros_like(expected) if gradient is None else gradient
         yield compare(f"{name}, gradient of {key}", gradient, expected, GRADIENT)
 
 
 @check
 def concat_heads() -> Iterator[Comparison]:
-    """SBERT's seven combinations and the siamese one; with and without a hidden layer, one output and three."""
+    """SBERT's seven combinations and the siamese one, with and without a hidden layer, with one output and three."""
     reference = golden("heads")
     u, v = reference["u"].requires_grad_(), reference["v"].requires_grad_()
     for i, concat in enumerate(CONCATS):
@@ -65,20 +67,22 @@ def cross_heads() -> Iterator[Comparison]:
         yield from with_golden(variant, head, lambda head=head: head(a, b, *masks), {"a": a, "b": b})
 
 
-def tiny(pooling: str | None = None) -> SentenceEncoder:
-    return SentenceEncoder.load(ROOT / "weights" / "tiny", pooling).double()
+def full_tiny(pooling: str | None = None) -> minisbert.SentenceEncoder:
+    """The tiny checkpoint as ``PairModel`` needs it, or with a pooling that the book does not have."""
+    return minisbert.SentenceEncoder.load(ROOT / "weights" / "tiny", pooling).double()
 
 
-def watched(bert: Bert) -> dict[str, Tensor]:
+def first_parameter(bert: Bert) -> dict[str, Tensor]:
+    """The parameter that the gradient reaches last, through every layer."""
     return {"embeddings": bert.embeddings.norm.weight}
 
 
 def pair_model(name: str, head: heads.Head, task: str = "regression", labels: tuple = ()) -> Iterator[Comparison]:
-    """Texts in, scores out: through the tokenizer, batches with pads, the encoder and the head."""
-    model = PairModel(tiny(), head, task, labels)
+    """From texts to scores: the tokenizer, padded batches, the encoder and the head."""
+    model = minisbert.PairModel(full_tiny(), head, task, labels)
     encoded = model.tokenize(SENTENCES, SECONDS)
     batch = model.batch(encoded, range(len(SENTENCES)))
-    yield from with_golden(f"pair.{name}", head, lambda: model(*batch), watched(model.encoder.bert))
+    yield from with_golden(f"pair.{name}", head, lambda: model(*batch), first_parameter(model.encoder.bert))
     scores = torch.from_numpy(model.scores(SENTENCES, SECONDS, batch_tokens=40))  # several batches, sorted by length
     value = golden("heads")[f"pair.{name}.value"]
     expected = value.softmax(dim=-1) if task == "classes" else 5 * value.squeeze(-1)
@@ -87,7 +91,7 @@ def pair_model(name: str, head: heads.Head, task: str = "regression", labels: tu
 
 @check
 def pair_models() -> Iterator[Comparison]:
-    """Each head behind the tiny encoder."""
+    """Each head on the tiny encoder."""
     yield from pair_model("siamese", heads.siamese(24, hidden=HIDDEN))
     yield from pair_model("concat", heads.ConcatHead(24, outputs=3), "classes", ("a", "b", "c"))
     yield from pair_model("joint", heads.JointHead(24, hidden=HIDDEN))
@@ -98,11 +102,10 @@ def pair_models() -> Iterator[Comparison]:
 @check
 def more_poolings() -> Iterator[Comparison]:
     """Attention, first-last average and BERT's pooler, through the encoder, before the vectors are scaled."""
-    for name in ("attention", "first-last", "pooler"):
-        encoder = tiny(name)
-        encoded = encoder.tokenizer.encode(SENTENCES)
-        longest = max(map(len, encoded.ids))
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in encoded.ids])
-        mask = torch.tensor([[True] * len(row) + [False] * (longest - len(row)) for row in encoded.ids])
-        run = lambda encoder=encoder, ids=ids, mask=mask: encoder.unscaled(ids, mask)  # noqa: E731
-        yield from with_golden(f"pool.{name}", encoder.pooling, run, watched(encoder.bert))
+    encoders = {name: full_tiny(name) for name in ("first-last", "pooler")}
+    full = full_tiny()
+    encoders["attention"] = SentenceEncoder(full.tokenizer, full.bert, Pooling("attention", full.width), full.normalize)
+    for name, encoder in encoders.items():
+        batch = pad_batch(encoder.tokenizer.encode(SENTENCES).ids, encoder.tokenizer.pad_id)
+        run = lambda encoder=encoder, batch=batch: encoder.unscaled(*batch)  # noqa: E731
+        yield from with_golden(f"pool.{name}", encoder.pooling, run, first_parameter(encoder.bert))

@@ -1,6 +1,6 @@
-"""The parity checks of the losses: value and every input's gradient against ``losses.safetensors``.
+"""Parity checks of the losses: the value and the gradient of every input against ``losses.safetensors``.
 
-Importing this module enters them into ``checks.CHECKS``. ``reference/losses_reference.py`` says whose values they are.
+Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/losses_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator
     gradients = torch.autograd.grad(value, tensors, allow_unused=True)
     for key, gradient in zip(inputs.split(), gradients, strict=True):
         expected = reference[f"{name}.grad.{key}"]
-        # an input that was left out has no gradient: that is a zero that must not be
+        # an input that is ignored has no gradient, which is wrong: the right one is not 0
         gradient = torch.zeros_like(expected) if gradient is None else gradient
         yield compare(f"{name}, gradient of {key}", gradient, expected, GRADIENT)
 

@@ -1,6 +1,6 @@
-"""The parity checks of decisions and geometry: each metric against ``classification_metrics.safetensors``.
+"""Parity checks of metrics beyond correlation: each metric against ``classification_metrics.safetensors``.
 
-Importing this module enters them into ``checks.CHECKS``. ``reference/metrics_reference.py`` says whose values they are.
+Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/metrics_reference.py``.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,16 +13,16 @@ from tests.parity import PIECE, Comparison, compare, golden
 
 
 def with_golden(name: str, metric: Callable[..., float | tuple[float, ...]], inputs: str) -> Comparison:
-    """One metric of the named golden inputs beside its golden value or values."""
+    """One metric of the named golden inputs against its golden value or values."""
     reference = golden("classification_metrics")
     found = metric(*(reference[key].numpy() for key in inputs.split()))
-    ours = torch.tensor(found if isinstance(found, tuple) else [found], dtype=torch.float64)
-    return compare(name, ours, reference[f"value.{name}"], PIECE)
+    value = torch.tensor(found if isinstance(found, tuple) else [found], dtype=torch.float64)
+    return compare(name, value, reference[f"value.{name}"], PIECE)
 
 
 @check
 def decisions() -> Iterator[Comparison]:
-    """Accuracy, of two classes and of three; precision, recall and F1."""
+    """Accuracy with two classes and with three; precision, recall and F1."""
     yield with_golden("accuracy", more_metrics.accuracy, "predicted labels")
     yield with_golden("accuracy_classes", more_metrics.accuracy, "predicted_classes classes")
     yield with_golden("precision_recall_f1", more_metrics.precision_recall_f1, "predicted labels")
@@ -30,7 +30,7 @@ def decisions() -> Iterator[Comparison]:
 
 @check
 def thresholds() -> Iterator[Comparison]:
-    """The best threshold and its value; with few ties, with many, and where it is best to call nothing 1."""
+    """The best threshold and its value: with few ties, with many, and if predicting no 1 at all is best."""
     for name in ("few_ties", "many_ties", "reversed"):
         for metric in ("f1", "accuracy"):
             yield with_golden(
@@ -42,7 +42,7 @@ def thresholds() -> Iterator[Comparison]:
 
 @check
 def geometry() -> Iterator[Comparison]:
-    """Triplets, alignment, uniformity and mean cosine of vectors of many lengths."""
+    """Triplet accuracy, alignment, uniformity and mean cosine of vectors with many different norms."""
     yield with_golden("triplet_accuracy", more_metrics.triplet_accuracy, "anchor positive negative")
     yield with_golden("alignment", more_metrics.alignment, "anchor positive")
     for name in ("anchor", "narrow"):

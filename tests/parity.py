@@ -1,4 +1,4 @@
-"""Compare with the reference, number by number, and say where and by how much it differs."""
+"""Compare with the reference number by number, and report where and by how much they differ."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +10,7 @@ from torch import Tensor
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "tests" / "reference"
 
-# abs bounds, rel 0 (the smallest real mistake we know of shows at 3e-4)
+# absolute bounds, relative 0 (the smallest known mistake shows at 3e-4)
 PIECE = 1e-10  # a piece or the whole tiny model, float64
 GRADIENT = 1e-9  # gradients, float64
 TRACE = 1e-9  # 10-step loss trace, float64
@@ -20,21 +20,21 @@ MINILM_VECTOR = 2e-6  # real unit embeddings, float32
 
 @dataclass(frozen=True)
 class Comparison:
-    """One tensor beside its reference."""
+    """The comparison of one tensor with its reference."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
-    largest: float  # of the absolute differences; NaN where either side has one
+    largest: float  # of the absolute differences; NaN if either side has a NaN
     mean: float
     worst: tuple[int, ...]  # index of the largest difference
     tolerance: float
-    ours: Tensor | None = field(default=None, repr=False, compare=False)  # the two tensors, for those who tell of them
+    ours: Tensor | None = field(default=None, repr=False, compare=False)  # the two tensors, for messages
     reference: Tensor | None = field(default=None, repr=False, compare=False)
 
     @property
     def used(self) -> float:
-        """Share of the tolerance that the largest difference uses up; above 1 is a failure."""
+        """Share of the tolerance that the largest difference uses; above 1 is a failure."""
         return self.largest / self.tolerance
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ COMPARISONS: list[Comparison] = []  # of this test run, for the report
 
 
 def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Comparison:
-    """The comparison of two tensors; AssertionError where shape or dtype differ."""
+    """Compare two tensors; ``AssertionError`` if shape or dtype differ."""
     assert ours.shape == reference.shape, f"{name}: shape {tuple(ours.shape)}, reference {tuple(reference.shape)}"
     assert ours.dtype == reference.dtype, f"{name}: {ours.dtype}, reference {reference.dtype}"
     difference = (ours.detach().double() - reference.detach().double()).abs()
@@ -68,12 +68,12 @@ def compare(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> Com
 
 
 def assert_parity(name: str, ours: Tensor, reference: Tensor, tolerance: float) -> None:
-    """Pass only where every number lies within ``tolerance`` of the reference."""
+    """Pass only if every number is within ``tolerance`` of the reference."""
     result = compare(name, ours, reference, tolerance)
     COMPARISONS.append(result)
     assert result.largest <= tolerance, str(result)  # False for NaN
 
 
 def golden(name: str) -> dict[str, Tensor]:
-    """A golden file, made by ``python -m tests.reference.make_reference``."""
+    """The tensors of a golden file, made by ``python -m tests.reference.make_reference``."""
     return load_file(REFERENCE / f"{name}.safetensors")

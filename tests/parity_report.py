@@ -1,4 +1,4 @@
-"""How equal, and would we notice? The numbers of every parity check, and of every mistake planted on purpose.
+"""How equal is every piece to its reference, and which check catches each known mistake?
 
     python -m tests.parity_report                                        writes docs/parity.md and docs/parity.png
     python -m tests.parity_report --out-markdown FILE --out-picture FILE
@@ -18,16 +18,16 @@ from pathlib import Path
 
 import torch
 
+from minisbert.core.encoder import SentenceEncoder
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.planting import Mistake
-from minisbert.models.sentence_encoder import SentenceEncoder
-from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden
+from tests.parity_picture import FLOOR, draw
 
-FLOOR = 1e-17  # where a difference of exactly 0 is drawn
 MINILM = ROOT / "weights" / "all-MiniLM-L6-v2"
-# one line in the tables for: the gradients of one piece, the parameters of one model
+# these get one line in the tables: the gradients of one piece, the parameters of one model
 FOLDED = (
     (re.compile(r"^(?:(.+?),? )?gradient of .*"), "gradients"),
     (re.compile(r"^(?:(.+?),? )?after 10 steps .*"), "parameters after 10 steps"),
@@ -36,7 +36,7 @@ FOLDED = (
 
 @dataclass(frozen=True)
 class Line:
-    """One or many comparisons of one kind: ``worst`` stands for all of them."""
+    """One or more comparisons of one kind, shown by the ``worst`` of them."""
 
     name: str
     worst: Comparison
@@ -45,20 +45,20 @@ class Line:
 
 @dataclass(frozen=True)
 class Catch:
-    """What gave a mistake away: the first check that fails, and there the number that is furthest off."""
+    """How a mistake was caught: the first check that fails, and its number that is furthest off."""
 
     mistake: Mistake
-    check: str = ""  # empty: nothing did
+    check: str = ""  # empty: no check failed
     worst: Comparison | None = None
 
 
 def share(comparison: Comparison) -> float:
-    """Of its tolerance; above 1 is a failure, and NaN is the worst of all."""
+    """The share of the tolerance that is used; above 1 is a failure, and NaN is the worst of all."""
     return math.inf if math.isnan(comparison.largest) else comparison.used
 
 
 def folded(name: str) -> str:
-    """``gelu, gradient of input 0`` -> ``gelu, gradients``; most names stay as they are."""
+    """``gelu, gradient of input 0`` -> ``gelu, gradients``; most names stay the same."""
     for pattern, kind in FOLDED:
         if found := pattern.match(name):
             return ", ".join(part for part in (found[1], kind) if part)
@@ -66,7 +66,7 @@ def folded(name: str) -> str:
 
 
 def fold(comparisons: Iterable[Comparison]) -> list[Line]:
-    """Comparisons of one kind or of the same name in one line each; closest to its tolerance first."""
+    """One line for comparisons of one kind or name; those closest to their tolerance come first."""
     groups: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
         groups.setdefault(folded(comparison.name), []).append(comparison)
@@ -83,19 +83,17 @@ def summary(comparisons: Iterable[Comparison]) -> list[str]:
     for line in lines:
         worst = line.worst
         shape, dtype = " x ".join(map(str, worst.shape)), str(worst.dtype).removeprefix("torch.")
+        kind = f"{line.name:<{width}}{line.count:>7}  {shape:<17}{dtype:<9}"
         used = f"{100 * share(worst):.2g} %"
-        table.append(
-            f"{line.name:<{width}}{line.count:>7}  {shape:<17}{dtype:<9}{worst.largest:>9.1e}{worst.mean:>10.1e}"
-            f"{used:>10}  {worst.worst}"
-        )
-    return [*table, f"{len(comparisons)} tensors compared; used: share of the tolerance, absolute"]
+        table.append(f"{kind}{worst.largest:>9.1e}{worst.mean:>10.1e}{used:>10}  {worst.worst}")
+    return [*table, f"{len(comparisons)} tensors compared; used: share of the absolute tolerance"]
 
 
 # ------------------------------------------------------------------------------------------ the run
 
 
 def minilm() -> Iterator[Comparison]:
-    """The real model in float32 beside its golden file: hidden states of real tokens, and unit vectors."""
+    """The real model in float32 against its golden file: hidden states of real tokens, and unit vectors."""
     encoder, reference = SentenceEncoder.load(MINILM), golden("minilm")
     real = reference["mask"]
     with torch.no_grad():
@@ -105,7 +103,7 @@ def minilm() -> Iterator[Comparison]:
 
 
 def run_checks() -> dict[str, list[Comparison]]:
-    """Every check's comparisons; those of the real weights where they are there."""
+    """The comparisons of every check, and those of the real weights if they have been fetched."""
     found = {name: list(check()) for name, check in checks.CHECKS.items()}
     if (MINILM / "model.safetensors").is_file():
         found["real MiniLM"] = list(minilm())
@@ -113,11 +111,11 @@ def run_checks() -> dict[str, list[Comparison]]:
 
 
 def catch(mistake: Mistake) -> Catch:
-    """Plant a mistake and run the checks, in order, up to the first with a wrong number."""
+    """Plant a mistake and run the checks in order, up to the first with a wrong number."""
     with planted(mistake):
         for name, check in checks.CHECKS.items():
             seen = []
-            # a crash tells no numbers: go on
+            # a check that crashes gives no more numbers: go on to the next
             with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
                 seen.extend(check())
             wrong = [comparison for comparison in seen if not comparison.largest <= comparison.tolerance]
@@ -129,98 +127,95 @@ def catch(mistake: Mistake) -> Catch:
 # ----------------------------------------------------------------------------------------- the tables
 
 
-def multiple(value: float) -> str:
-    """Of a tolerance, two digits of it."""
-    return "not a number" if math.isinf(value) else f"{value:.1e}"
+def table_row(*cells: object) -> str:
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1e}" if 0 < value < 1e-4 else f"{100 * value:.2g}"
-
-
-def cell(text: object) -> str:
-    return str(text).replace("|", "\\|")
-
-
-def markdown(found: dict[str, list[Comparison]], catches: list[Catch], picture: str = "") -> str:
-    """The report; ``picture`` is its path as seen from the report."""
+def overview(found: dict[str, list[Comparison]], catches: list[Catch]) -> list[str]:
+    """The report's first lines: what was compared, and the three results."""
     caught = [entry for entry in catches if entry.worst]
     count = sum(len(comparisons) for comparisons in found.values())
     failing = [c for comparisons in found.values() for c in comparisons if not c.largest <= c.tolerance]
-    least = min(caught, key=lambda entry: share(entry.worst), default=None)
-    text = ["# Parity: how equal, and would we notice?", ""]
-    text += [
-        "Made by `python -m tests.parity_report`; not written by hand. Every piece is compared with its reference"
-        " (transformers, sentence-transformers, scipy or a function of torch's own), number by number: absolute"
-        " differences against an absolute tolerance, float64 but for the real weights. The golden files come from"
+    text = [
+        "# Parity: how equal, and would we notice a mistake?",
+        "",
+        "Generated by `python -m tests.parity_report`. Every piece is compared with its reference (transformers,"
+        " sentence-transformers, scipy, or torch's own functions) number by number: absolute differences against an"
+        " absolute tolerance, in float64 except for the real weights. The golden files come from"
         " `tests/reference/make_reference.py`.",
         "",
         f"- {count} tensors compared, {len(failing) or 'none'} beyond {'their' if failing else 'its'} tolerance.",
-        f"- {len(catches)} known mistakes planted one by one, {len(caught)} caught by their numbers.",
+        f"- {len(catches)} known mistakes planted one at a time, {len(caught)} caught by their numbers.",
     ]
-    if least:
-        text += [
-            f"- The mistake that is hardest to see, *{least.mistake.name}*, is off by"
-            f" {float(f'{share(least.worst):.2g}'):,.0f} times the tolerance."
-        ]
-    if picture:
-        text += ["", f"![Difference of every piece, its tolerance, and every mistake]({picture})", ""]
-        text += [
-            "Each row is a check: the number that comes closest to its tolerance, the tolerance, and where that check's"
-            f" numbers land when a mistake is planted. A difference of exactly 0 is drawn at {FLOOR:g}; a mistake whose"
-            " numbers are not numbers is only in the table."
-        ]
-    text += ["", "## Every piece beside its reference", ""]
-    text += [
-        "Of many tensors the one that comes closest to its tolerance stands for all. Processors round differently:"
-        " the last digits of these differences are those of one machine.",
+    if caught:
+        least = min(caught, key=lambda entry: share(entry.worst))
+        times = f"{float(f'{share(least.worst):.2g}'):,.0f}"
+        text += [f"- The mistake hardest to see, *{least.mistake.name}*, is off by {times} times the tolerance."]
+    return text
+
+
+def table_of_pieces(found: dict[str, list[Comparison]]) -> list[str]:
+    text = [
+        "## Every piece against its reference",
         "",
-        "| check | what is compared | tensors | shape | dtype | max difference | mean | tolerance | used, % | at |",
+        "A line for several tensors shows the one closest to its tolerance. The last digits depend on the processor.",
+        "",
+        "| check | compared | tensors | shape | dtype | max difference | mean difference | tolerance"
+        " | % of tolerance | worst index |",
         "|---|---|--:|---|---|--:|--:|--:|--:|---|",
     ]
     for check, comparisons in found.items():
         for line in fold(comparisons):
             worst = line.worst
-            cells = [
-                check,
-                line.name,
-                line.count,
-                " × ".join(map(str, worst.shape)) or "scalar",
-                str(worst.dtype).removeprefix("torch."),
-                f"{worst.largest:.1e}" if worst.largest else "0",
-                f"{worst.mean:.1e}" if worst.mean else "0",
-                f"{worst.tolerance:g}",
-                percent(share(worst)),
-                ", ".join(map(str, worst.worst)),
-            ]
-            text.append(f"| {' | '.join(cell(value) for value in cells)} |")
-    text += ["", "## Every known mistake, planted", ""]
-    text += [
-        "Caught by: the first check, in the order of the table above, with a number out of tolerance; there the"
-        " number that is furthest off, as a multiple of its tolerance.",
+            shape = " × ".join(map(str, worst.shape)) or "scalar"
+            differences = [f"{value:.1e}" if value else "0" for value in (worst.largest, worst.mean)]
+            dtype, used = str(worst.dtype).removeprefix("torch."), 100 * share(worst)
+            rest = [f"{worst.tolerance:g}", f"{used:.1e}" if 0 < used < 1e-2 else f"{used:.2g}"]
+            index = ", ".join(map(str, worst.worst))
+            text.append(table_row(check, line.name, line.count, shape, dtype, *differences, *rest, index))
+    return text
+
+
+def table_of_mistakes(catches: list[Catch]) -> list[str]:
+    text = [
+        "## Every known mistake",
         "",
-        "| mistake | what is wrong | where | caught by | difference | times the tolerance |",
+        "A mistake is caught by the first check, in the order of the table above, with a number beyond its tolerance."
+        " The difference is that of the number furthest off in this check.",
+        "",
+        "| mistake | what is wrong | piece | caught by | max difference | times the tolerance |",
         "|---|---|---|---|--:|--:|",
     ]
     for entry in catches:
         mistake, worst = entry.mistake, entry.worst
-        shown = [entry.check, f"{worst.largest:.1e}", multiple(share(worst))] if worst else ["**nothing**", "", ""]
-        cells = [mistake.name, mistake.meaning, f"`{mistake.target}`", *shown]
-        text.append(f"| {' | '.join(cell(value) for value in cells)} |")
-    return "\n".join(text) + "\n"
+        shown = [entry.check, f"{worst.largest:.1e}", f"{share(worst):.1e}"] if worst else ["**nothing**", "", ""]
+        text.append(table_row(mistake.name, mistake.meaning, f"`{mistake.target}`", *shown))
+    return text
+
+
+def markdown(found: dict[str, list[Comparison]], catches: list[Catch], picture: str = "") -> str:
+    """The report; ``picture`` is the picture's path relative to it."""
+    text = overview(found, catches)
+    if picture:
+        text += [
+            "",
+            f"![Every piece's difference and tolerance, and the mistakes it catches]({picture})",
+            "",
+            "Each row is a check: the difference closest to its tolerance, the tolerance, and the differences with"
+            f" one mistake planted. A difference of exactly 0 is drawn at {FLOOR:g}; NaN is only in the table.",
+        ]
+    return "\n".join([*text, "", *table_of_pieces(found), "", *table_of_mistakes(catches)]) + "\n"
 
 
 # ---------------------------------------------------------------------------------------- the picture
 
 
-def draw(found: dict[str, list[Comparison]], catches: list[Catch], path: Path) -> None:
-    """One row a piece: where it is (dot), how far it may go (tick), where the mistakes caught there land (crosses)."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    rows = []  # label, check, tolerance, and of these the comparison closest to it
+def picture_rows(
+    found: dict[str, list[Comparison]], catches: list[Catch]
+) -> tuple[list[tuple[str, float, float]], list[tuple[int, float]]]:
+    """What ``draw`` draws: a row for each check and tolerance, and the mistakes caught there."""
+    rows: list[tuple[str, float, float]] = []
+    places: dict[tuple[str, float], int] = {}
     for check, comparisons in found.items():
         for tolerance in dict.fromkeys(c.tolerance for c in comparisons):
             group = [c for c in comparisons if c.tolerance == tolerance]
@@ -229,37 +224,10 @@ def draw(found: dict[str, list[Comparison]], catches: list[Catch], path: Path) -
                 words.append("gradients")
             elif all("vectors" in c.name for c in group):
                 words.append("unit vectors")
-            rows.append((", ".join(words), check, tolerance, max(group, key=share)))
-    places = {(check, tolerance): y for y, (_, check, tolerance, _) in enumerate(rows)}
-
-    plt.rcParams.update({"font.size": 10, "font.family": "DejaVu Sans"})
-    figure, axes = plt.subplots(figsize=(9, 1.5 + 0.24 * len(rows)), dpi=110, layout="constrained")
-    for y, (_, _, _, worst) in enumerate(rows):
-        at = max(worst.largest, FLOOR)
-        axes.plot([at, worst.tolerance], [y, y], color="#c9d3dc", linewidth=1.2, zorder=1)
-        axes.plot(at, y, "o", color="#1768ac", markersize=5.5, zorder=3)
-        axes.plot([worst.tolerance] * 2, [y - 0.36, y + 0.36], color="#222222", linewidth=1.8, zorder=2)
-    for entry in catches:
-        if entry.worst and math.isfinite(entry.worst.largest):
-            y = places[entry.check, entry.worst.tolerance]
-            axes.plot(entry.worst.largest, y, "x", color="#d1495b", markersize=5.5, markeredgewidth=1.3, zorder=3)
-    axes.plot([], [], "o", color="#1768ac", label="largest difference from the reference")
-    axes.plot([], [], "|", color="#222222", markersize=10, markeredgewidth=1.8, label="tolerance")
-    axes.plot([], [], "x", color="#d1495b", label="the same with one known mistake planted")
-    axes.set_xscale("log")
-    axes.set_xlim(FLOOR / 3, None)
-    axes.set_yticks(range(len(rows)), [label for label, *_ in rows])
-    axes.set_ylim(len(rows) - 0.4, -0.6)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color="#eeeeee", linewidth=0.8)
-    axes.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.set_xlabel(f"absolute difference, logarithmic; exactly 0 is drawn at {FLOOR:g}")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Software": None})
-    plt.close(figure)
+            places[check, tolerance] = len(rows)
+            rows.append((", ".join(words), max(group, key=share).largest, tolerance))
+    shown = [entry for entry in catches if entry.worst and math.isfinite(entry.worst.largest)]
+    return rows, [(places[entry.check, entry.worst.tolerance], entry.worst.largest) for entry in shown]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -270,7 +238,7 @@ def main(arguments: list[str] | None = None) -> None:
     found = run_checks()
     catches = [catch(mistake) for mistake in MISTAKES.values()]
     report, picture = options.out_markdown.resolve(), options.out_picture.resolve()
-    draw(found, catches, picture)
+    draw(*picture_rows(found, catches), picture)
     report.parent.mkdir(parents=True, exist_ok=True)
     report.write_text(markdown(found, catches, os.path.relpath(picture, report.parent)), "utf-8")
     missed = [entry.mistake.name for entry in catches if not entry.worst]
@@ -278,5 +246,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)  # tensors this small gain nothing from a second thread, and lose much on a busy machine
+    torch.set_num_threads(1)  # more threads gain nothing for tensors this small
     main()

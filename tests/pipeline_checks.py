@@ -1,7 +1,7 @@
-"""The parity checks of what stands around the model: text to ids, names, batches, schedules, the optimizer.
+"""Parity checks around the model: text to ids, parameter names, batches, schedules, the optimizer, search.
 
-Importing this module enters them into ``checks.CHECKS``. The references are the ``tokenizers`` library, the names in
-the reference libraries' own checkpoints, torch's optimizer and schedulers, and plain counting.
+Importing this module adds them to ``checks.CHECKS``. The references are the ``tokenizers`` library, the names in
+checkpoints saved by the reference libraries, torch's optimizer and schedulers, and plain counting.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
 from minisbert.core import data, loop, read_json, tokenizer
+from minisbert.core.weights import read_safetensors
 from minisbert.fast import search
-from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.families import FAMILIES
 from tests.checks import check, normal
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
@@ -22,9 +22,9 @@ VOCABULARY = read_json(ROOT / "weights" / "tiny" / "tokenizer.json")["model"]["v
 WORDS = "cat playing runs guitars a z kittenish hausboot dogs é unplayé ##a a##b".split()
 
 
-def in_row(numbers: Sequence[int], room: int) -> Tensor:
-    """Numbers as a tensor (room,), filled with -1, so that lists of any length can be compared."""
-    return torch.tensor([*numbers, *[-1] * room][:room], dtype=torch.float64)
+def padded(numbers: Sequence[int], length: int) -> Tensor:
+    """Numbers as a tensor (length,), padded with -1, so that lists of different lengths can be compared."""
+    return torch.tensor([*numbers, *[-1] * length][:length], dtype=torch.float64)
 
 
 # --------------------------------------------------------------------------------------- text to ids
@@ -32,28 +32,27 @@ def in_row(numbers: Sequence[int], room: int) -> Tensor:
 
 @check
 def split_words() -> Iterator[Comparison]:
-    """The characters of every word, beside the library's normalizer and splitter."""
+    """The characters of every word, against the library's normalizer and splitter."""
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
     for i, text in enumerate((*SENTENCES, *TEXTS)):
         expected = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-        spelled, ours = ("\n".join(words) for words in (expected, tokenizer.split_words(text)))
-        room = len(spelled) + 20
-        ours, theirs = (in_row([ord(c) for c in side], room) for side in (ours, spelled))
-        yield compare(f"words of text {i}", ours, theirs, PIECE)
+        sides = ["\n".join(words) for words in (tokenizer.split_words(text), expected)]
+        value, reference = (padded([ord(c) for c in side], len(sides[1]) + 20) for side in sides)
+        yield compare(f"words of text {i}", value, reference, PIECE)
 
 
 @check
 def word_pieces() -> Iterator[Comparison]:
-    """Ids beside the library's WordPiece."""
+    """Ids against the library's WordPiece."""
     library = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
     for word in WORDS:
-        ours = [VOCABULARY[piece] for piece in tokenizer.word_pieces(word, VOCABULARY)]
-        yield compare(f"pieces of {word}", in_row(ours, 12), in_row(library.encode(word).ids, 12), PIECE)
+        ids = [VOCABULARY[piece] for piece in tokenizer.word_pieces(word, VOCABULARY)]
+        yield compare(f"pieces of {word}", padded(ids, 12), padded(library.encode(word).ids, 12), PIECE)
 
 
 @check
 def name_tables() -> Iterator[Comparison]:
-    """Of each family: every name in a checkpoint that the reference saved, once, and no other."""
+    """For each family: every name in a checkpoint saved by the reference, once, and no other name."""
     for family, folder in (
         ("bert", ROOT / "weights" / "tiny"),
         ("distilbert", REFERENCE / "tiny-distiluse"),
@@ -67,14 +66,14 @@ def name_tables() -> Iterator[Comparison]:
         yield compare(
             f"names of {family}", count, torch.tensor([1.0] * len(expected) + [len(expected)]).double(), PIECE
         )
-        # both sides of a line end alike, and speak of one layer
-        same = [facts_of(ours) == facts_of(theirs) for ours, theirs in names.items()]
+        # both names of a pair have the same ending and the same layer
+        same = [facts_of(ours) == facts_of(file) for ours, file in names.items()]
         agree = torch.tensor([float(all(same)), len(same)]).double()
         yield compare(f"names of {family}, both sides", agree, torch.tensor([1.0, len(expected)]).double(), PIECE)
 
 
 def facts_of(name: str) -> list[str]:
-    """What our name and the file's have in common: the layer's number, and weight or bias."""
+    """What our name and the file's name have in common: the layer's number, and weight or bias."""
     return [part for part in name.split(".") if part.isdigit() or part in ("weight", "bias")]
 
 
@@ -83,7 +82,7 @@ def facts_of(name: str) -> list[str]:
 
 @check
 def padded_batches() -> Iterator[Comparison]:
-    """Rows of 3, 1 and 4 ids, one of them the pad's own."""
+    """Rows of 3, 1 and 4 ids; one real token has the pad's id."""
     ids, mask = tokenizer.pad_batch([[7, 0, 9], [5], [1, 2, 3, 4]], pad_id=0)
     yield compare("padded ids", ids, torch.tensor([[7, 0, 9, 0], [5, 0, 0, 0], [1, 2, 3, 4]]), PIECE)
     expected = torch.tensor([[True, True, True, False], [True, False, False, False], [True] * 4])
@@ -93,7 +92,7 @@ def padded_batches() -> Iterator[Comparison]:
 
 @check
 def grouped_batches() -> Iterator[Comparison]:
-    """What must hold whatever the random numbers are, counted."""
+    """Counts that hold for any random numbers."""
     lengths = torch.randperm(103, generator=torch.Generator().manual_seed(1)).tolist()  # all different
     batches = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2))
     again = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2))
@@ -103,18 +102,18 @@ def grouped_batches() -> Iterator[Comparison]:
         seen = torch.zeros(103, dtype=torch.float64)
         for row in (row for batch in found for row in batch):
             seen[row] += 1
-        yield compare(f"times that each row is seen{name}", seen, torch.ones_like(seen), PIECE)
-        sizes = in_row(sorted(map(len, found), reverse=True), 12)
-        yield compare(f"sizes of the batches{name}", sizes, in_row([10] * 10 + [3], 12), PIECE)
-    # one window holds all rows: then the batches are cut from the order of all lengths
-    shortest = in_row(sorted(min(lengths[row] for row in batch) for batch in batches), 12)
-    yield compare("shortest of each batch", shortest, in_row(range(0, 103, 10), 12), PIECE)
+        yield compare(f"visits of each row{name}", seen, torch.ones_like(seen), PIECE)
+        sizes = padded(sorted(map(len, found), reverse=True), 12)
+        yield compare(f"batch sizes{name}", sizes, padded([10] * 10 + [3], 12), PIECE)
+    # if one window holds all rows, the batches are cut from all rows sorted by length
+    shortest = padded(sorted(min(lengths[row] for row in batch) for batch in batches), 12)
+    yield compare("shortest row of each batch", shortest, padded(range(0, 103, 10), 12), PIECE)
     spread = [max(lengths[row] for row in batch) - min(lengths[row] for row in batch) for batch in narrow]
     first = [min(lengths[row] for row in batch) for batch in batches]
-    wide = max(spread) > 10  # in windows of two batches, no batch can have its ten neighbours
+    wide = max(spread) > 10  # in windows of two batches, no batch can consist of ten neighbours
     facts = [batches == again, batches != other, first != sorted(first), first != sorted(first)[::-1], wide]
-    names = "same seed, other seed, order, order backwards, windows"
-    yield compare(f"facts: {names}", torch.tensor(facts).double(), torch.ones(5).double(), PIECE)
+    names = "same seed, other seed, not sorted, not reversed, windows"
+    yield compare(f"properties: {names}", torch.tensor(facts).double(), torch.ones(5).double(), PIECE)
 
 
 # ----------------------------------------------------------------------------------------- training
@@ -122,8 +121,8 @@ def grouped_batches() -> Iterator[Comparison]:
 
 @check
 def linear_rates() -> Iterator[Comparison]:
-    """Shares of the rate, by torch's own schedulers: up in 4 steps, down in 6."""
-    ours = torch.tensor([float(loop.linear_schedule(step, 4, 10)) for step in range(12)], dtype=torch.float64)
+    """Shares of the learning rate, from torch's schedulers: up in 4 steps, down in 6."""
+    shares = torch.tensor([float(loop.linear_schedule(step, 4, 10)) for step in range(12)], dtype=torch.float64)
     weight = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     down = torch.optim.lr_scheduler.PolynomialLR(weight, total_iters=6)
     falling = []
@@ -132,22 +131,22 @@ def linear_rates() -> Iterator[Comparison]:
         weight.step()
         down.step()
     expected = torch.tensor([0, 0.25, 0.5, 0.75, *falling], dtype=torch.float64)
-    yield compare("12 shares of the rate", ours, expected, PIECE)
+    yield compare("12 shares of the rate", shares, expected, PIECE)
 
 
 @check
 def adamw_steps() -> Iterator[Comparison]:
-    """Five steps of our own beside ``torch.optim.AdamW``: parameter, and both running means."""
-    theirs = nn.Parameter(normal(3, 4).detach())
-    library = torch.optim.AdamW([theirs], lr=0.05, weight_decay=0.3)
-    ours, mean, square = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
+    """Five steps against ``torch.optim.AdamW``: the parameter, and both running means."""
+    reference = nn.Parameter(normal(3, 4).detach())
+    library = torch.optim.AdamW([reference], lr=0.05, weight_decay=0.3)
+    value, mean, square = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
     for step in range(1, 6):
         gradient = normal(3, 4, seed=step).detach()
-        theirs.grad = gradient.clone()
+        reference.grad = gradient.clone()
         library.step()
-        ours, mean, square = loop.adamw_step(ours, gradient, mean, square, step, 0.05, 0.3)
-        state = library.state[theirs]
-        yield compare(f"parameter after step {step}", ours, theirs.detach(), PIECE)
+        value, mean, square = loop.adamw_step(value, gradient, mean, square, step, 0.05, 0.3)
+        state = library.state[reference]
+        yield compare(f"parameter after step {step}", value, reference.detach(), PIECE)
         yield compare(f"mean after step {step}", mean, state["exp_avg"], PIECE)
         yield compare(f"square after step {step}", square, state["exp_avg_sq"], PIECE)
 
@@ -157,13 +156,13 @@ def adamw_steps() -> Iterator[Comparison]:
 
 @check
 def top_k() -> Iterator[Comparison]:
-    """All cosines by torch, sorted by Python; some vectors of the corpus are others, longer."""
+    """All cosines by torch, sorted by Python; two vectors of the corpus are multiples of others."""
     queries, corpus = normal(4, 5).detach(), normal(9, 5, seed=1).detach()
     corpus[[8, 5]] = corpus[[1, 3]] * torch.tensor([[2.0], [4.0]]).double()
     cosines = nn.functional.cosine_similarity(queries[:, None], corpus[None], dim=-1).float().tolist()
     expected = [sorted(range(9), key=lambda j, row=row: (-row[j], j))[:6] for row in cosines]
     scores, indices = map(torch.from_numpy, search.top_k(queries, corpus, 6))
-    theirs = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
+    best = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
     # rounded to float32 on both sides: one unit in the last place is 6e-8
-    yield compare("scores of the best 6", scores, theirs, 1e-7)
+    yield compare("scores of the best 6", scores, best, 1e-7)
     yield compare("indices of the best 6", indices.double(), torch.tensor(expected).double(), PIECE)

@@ -1,4 +1,4 @@
-"""Many texts to batches: whole, in order, within their budgets, and in bounded memory."""
+"""Many texts to batches: complete, in order, within their budgets, in bounded memory."""
 
 import itertools
 
@@ -15,7 +15,7 @@ TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "t
 
 
 @given(st.lists(st.text(max_size=20)), st.integers(1, 50))
-def test_chunks_hold_all_texts_in_order_and_not_many_characters(texts, characters):
+def test_chunks_hold_all_texts_in_order_and_few_characters(texts, characters):
     found = list(chunks(iter(texts), characters))
     assert [text for chunk in found for text in chunk] == texts
     for chunk in found:
@@ -25,17 +25,17 @@ def test_chunks_hold_all_texts_in_order_and_not_many_characters(texts, character
 
 
 def test_chunks_are_made_one_at_a_time():
-    """Of a stream without end, the first chunk needs no more than its own texts."""
+    """From an endless stream the first chunk reads only its own texts."""
 
     def endless():
         for i in range(1000):
-            assert i < 3, "read on beyond the chunk"
+            assert i < 3, "read past the chunk"
             yield "ten letter"
 
     assert next(chunks(endless(), 33)) == ["ten letter"] * 3
 
 
-def test_tokens_are_kept_small_and_whole(tiny):
+def test_ids_as_bytes(tiny):
     tokenizer = Tokenizer.load(tiny)
     keys, truncated = tokenize(tokenizer, [*TEXTS, "cat " * 15])
     assert truncated == 1
@@ -50,18 +50,18 @@ KEYS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=12), max_s
 
 
 @given(KEYS, st.integers(1, 60))
-def test_every_text_stands_in_one_group_of_its_length(keys, batch_tokens):
+def test_every_text_is_in_one_group_of_its_length(keys, batch_tokens):
     batches = list(packed_batches(keys, batch_tokens))
     assert sorted(key for batch in batches for group in batch for key in group) == sorted(keys)
     for batch in batches:
         lengths = [{len(key) for key in group} for group in batch]
         assert all(len(found) == 1 for found in lengths)
-        assert len(set.union(*lengths)) == len(batch), "texts of one length are one group"
+        assert len(set.union(*lengths)) == len(batch), "texts of one length belong in one group"
 
 
 @given(KEYS, st.integers(1, 60))
 def test_packed_batches_keep_their_budget_and_use_it(keys, batch_tokens):
-    """Longest first; only a text larger by itself exceeds it, and no batch could take the next text."""
+    """Longest first; only a single larger text exceeds the budget, and no batch had room for the next text."""
     batches = [list(itertools.chain(*batch)) for batch in packed_batches(keys, batch_tokens)]
     lengths = [[len(key) // 4 for key in batch] for batch in batches]
     in_order = list(itertools.chain(*lengths))
@@ -94,7 +94,7 @@ LENGTHS = st.lists(st.integers(2, 50), max_size=40)
 
 
 @given(LENGTHS, st.integers(1, 300))
-def test_every_row_stands_in_one_batch(lengths, batch_tokens):
+def test_every_row_is_in_one_batch(lengths, batch_tokens):
     batches = budgeted_batches(lengths, batch_tokens)
     assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
     assert all(batches)
@@ -102,7 +102,7 @@ def test_every_row_stands_in_one_batch(lengths, batch_tokens):
 
 @given(LENGTHS, st.integers(1, 300))
 def test_batches_keep_their_budget(lengths, batch_tokens):
-    """With every row padded to the longest; only a single row that is larger by itself may exceed it."""
+    """With every row padded to the longest; only a single larger row may exceed it."""
     for rows in budgeted_batches(lengths, batch_tokens):
         padded = len(rows) * max(lengths[row] for row in rows)
         assert padded <= batch_tokens or len(rows) == 1
@@ -110,7 +110,7 @@ def test_batches_keep_their_budget(lengths, batch_tokens):
 
 @given(LENGTHS, st.integers(1, 300))
 def test_batches_come_longest_first_and_use_their_budget(lengths, batch_tokens):
-    """The largest comes first, so that memory runs out at once or never; no batch could take one more row."""
+    """The largest comes first, so memory runs out immediately or never; no batch had room for another row."""
     batches = budgeted_batches(lengths, batch_tokens)
     in_order = [lengths[row] for rows in batches for row in rows]
     assert in_order == sorted(lengths, reverse=True)

@@ -30,7 +30,7 @@ CONTRADICTION, ENTAILMENT, NEUTRAL = range(3)
 
 @pytest.fixture
 def write(tmp_path) -> Callable[..., Path]:
-    """Write a file, packed where its name ends in .gz."""
+    """Write a file, compressed if its name ends in .gz."""
 
     def write_file(name: str, content: str | bytes) -> Path:
         content = content.encode() if isinstance(content, str) else content
@@ -45,7 +45,7 @@ def nli_line(label: str, premise: str, hypothesis: str, **more: object) -> str:
     return json.dumps({"gold_label": label, "sentence1": premise, "sentence2": hypothesis, **more}) + "\n"
 
 
-# the keys around those we read are SNLI's own
+# the other keys are also in SNLI
 NLI = (
     nli_line("neutral", "A man sleeps.", "A man dreams.", annotator_labels=["neutral"], pairID="1r1n")
     + nli_line("-", "A man sleeps.", "He is home.", annotator_labels=["neutral", "entailment"])
@@ -83,8 +83,8 @@ def test_the_limit_counts_rows_of_the_file(write, limit, rows, skipped):
     assert read_nli(write("nli.jsonl", NLI), limit=limit) == (NLI_ROWS[:rows], skipped)
 
 
-def test_what_stands_behind_the_limit_is_not_read(write):
-    """Not the broken line, not the broken end of the archive."""
+def test_nothing_after_the_limit_is_read(write):
+    """Neither a broken line nor the broken end of an archive."""
     assert read_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
     path = write("nli.jsonl.gz", NLI * 5000)
     path.write_bytes(path.read_bytes()[:-50])
@@ -105,14 +105,14 @@ def test_a_row_with_an_empty_sentence_is_skipped(write, sentences):
 @pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x1c"])
 def test_other_line_separators_do_not_split_a_row(write, mark):
     line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
-    if mark not in ("\x0b", "\x1c"):  # those JSON escapes
+    if mark not in ("\x0b", "\x1c"):  # JSON escapes these
         assert mark in line
     assert read_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
 
 
 @pytest.fixture
 def archive(tmp_path) -> Path:
-    """Packed as SNLI's: a folder, text files beside the tables, and a shadow of every file from a Mac."""
+    """Like SNLI's: a folder, text files beside the tables, and a Mac's twin of every file."""
     path = tmp_path / "snli_1.0.zip"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("snli_1.0/", "")
@@ -134,7 +134,7 @@ def test_a_split_of_the_published_archive(archive, monkeypatch, split, skipped):
     assert load_nli("snli", split) == expected
 
 
-def test_a_split_that_the_archive_has_not(archive):
+def test_a_split_that_the_archive_does_not_have(archive):
     message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
     with pytest.raises(InputError, match=re.escape(message)):
         read_nli(archive, "dev_matched")
@@ -167,7 +167,7 @@ def test_a_damaged_archive(archive, write):
 
 
 def test_an_archive_with_a_password(archive, write):
-    """Its members have a bit set, which stands 6 bytes into their headers, and 8 bytes into the table of contents."""
+    """A flag marks its files, 6 bytes into their headers and 8 bytes into the table of contents."""
     content = re.sub(rb"(PK\x03\x04..|PK\x01\x02....).", rb"\1" + b"\x01", archive.read_bytes(), flags=re.DOTALL)
     with pytest.raises(InputError, match=r"locked\.zip is damaged or not what its name says: .*password"):
         read_nli(write("locked.zip", content))
@@ -190,12 +190,12 @@ def test_a_damaged_gzip(write):
         ("[" * 100_000, "not valid JSON: "),
         ("7", "not an object with the keys gold_label, sentence1, sentence2: 7"),
         ('["a"]', "not an object with the keys gold_label, sentence1, sentence2: ['a']"),
-        ('{"gold_label": "neutral", "sentence1": "a"}', "sentence2 is missing, a text is needed"),
-        ('{"label": "neutral", "sentence1": "a", "sentence2": "b"}', "gold_label is missing, a text is needed"),
-        ('{"gold_label": 1, "sentence1": "a", "sentence2": "b"}', "gold_label is 1, a text is needed"),
-        ('{"gold_label": "neutral", "sentence1": null, "sentence2": "b"}', "sentence1 is None, a text is needed"),
-        (nli_line("Neutral", "a", "b").strip(), "no label is called 'Neutral'; known are contradiction, entailment"),
-        (nli_line("", "a", "b").strip(), "no label is called ''"),
+        ('{"gold_label": "neutral", "sentence1": "a"}', "sentence2 is missing, expected a string"),
+        ('{"label": "neutral", "sentence1": "a", "sentence2": "b"}', "gold_label is missing, expected a string"),
+        ('{"gold_label": 1, "sentence1": "a", "sentence2": "b"}', "gold_label is 1, expected a string"),
+        ('{"gold_label": "neutral", "sentence1": null, "sentence2": "b"}', "sentence1 is None, expected a string"),
+        (nli_line("Neutral", "a", "b").strip(), "unknown label 'Neutral'; the labels are contradiction, entailment"),
+        (nli_line("", "a", "b").strip(), "unknown label ''"),
     ],
 )
 def test_an_unusable_nli_row_names_file_line_and_reason(write, line, message):
@@ -249,7 +249,7 @@ def test_the_first_rows_of_quoras_release(write, limit, rows, skipped):
     ],
     ids=["tabs", "header", "other order", "commas", "comma header", "comma order"],
 )
-def test_pairs_of_ones_own(write, content):
+def test_pairs_of_a_plain_file(write, content):
     expected = [LabelledPair("A cat.", 'The "cat', 1), LabelledPair("A, b", '"c"', 0)]
     assert read_duplicates(write("mine.tsv", content)) == (expected, 0)
 
@@ -289,7 +289,7 @@ TRIPLET_FILES = {
 
 
 @pytest.mark.parametrize("name", TRIPLET_FILES)
-def test_triplets_in_every_form(write, name):
+def test_triplets_in_every_format(write, name):
     assert read_triplets(write(name, TRIPLET_FILES[name])) == (TRIPLETS, 1)
     assert read_triplets(write(name, TRIPLET_FILES[name]), limit=1) == (TRIPLETS[:1], 0)
 
@@ -299,8 +299,8 @@ def test_triplets_in_every_form(write, name):
     [
         ("t.tsv", "a\tb\tc\na\tb\n", "line 2: 2 columns; 3 are needed (anchor, positive, negative)"),
         ("t.jsonl", '["a", "b", "c"]\n["a", "b"]\n', "line 2: not an object with the keys anchor, positive, negative"),
-        ("t.jsonl", '["a", "b", 3]', "line 1: negative is 3, a text is needed"),
-        ("t.jsonl.gz", '{"anchor": "a", "positive": "b"}', "line 1: negative is missing, a text is needed"),
+        ("t.jsonl", '["a", "b", 3]', "line 1: negative is 3, expected a string"),
+        ("t.jsonl.gz", '{"anchor": "a", "positive": "b"}', "line 1: negative is missing, expected a string"),
     ],
 )
 def test_an_unusable_triplet_names_file_line_and_reason(write, name, content, message):
@@ -309,7 +309,7 @@ def test_an_unusable_triplet_names_file_line_and_reason(write, name, content, me
 
 
 def test_triplets_of_nli_by_hand():
-    """First entailment with first contradiction; neutral makes none; premises in the order of their first row."""
+    """First entailment with first contradiction; neutral does not count; premises in the order of their first row."""
     rows = [
         LabelledPair("p", "p neutral", NEUTRAL),
         LabelledPair("q", "q no 1", CONTRADICTION),
@@ -365,13 +365,13 @@ def test_a_split_is_random_and_changes_with_the_seed():
     rows = list(range(1000))
     first, rest = split_rows(rows, 0.8, seed=1)
     assert (len(first), len(rest)) == (800, 200)
-    assert 350 < sum(rest) / 200 < 650  # the last 200 rows would have a mean of 899.5
+    assert 350 < sum(rest) / 200 < 650  # the mean of the last 200 rows would be 899.5
     assert split_rows(rows, 0.8, seed=2) != (first, rest)
 
 
 @pytest.mark.parametrize(("count", "share"), [(0, 0.5), (1, 0.5), (10, 0.0), (10, 1.0), (10, 1.5), (10, -0.2)])
-def test_a_split_with_an_empty_part(count, share):
-    with pytest.raises(ValueError, match=f"a share of {share} of {count} rows leaves one part empty"):
+def test_a_split_with_an_empty_side(count, share):
+    with pytest.raises(ValueError, match=f"a share of {share} of {count} rows leaves one side empty"):
         split_rows(list(range(count)), share, seed=0)
 
 
@@ -396,7 +396,7 @@ def test_a_file_without_rows(write, name):
         ("s.txt", " \n\t\n"),
     ],
 )
-def test_a_file_of_nothing_but_skipped_rows_says_so(write, name, content):
+def test_a_file_with_only_skipped_rows_says_so(write, name, content):
     with pytest.raises(InputError, match=rf"{re.escape(name)} holds no usable rows \(2 were skipped\)"):
         READERS[name](write(name, content))
 

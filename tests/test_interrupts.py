@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: deferred to the end of a block, never lost, and given back afterwards."""
+"""Ctrl-C and SIGTERM: deferred to the end of a block, never lost, and handled as before afterwards."""
 
 import signal
 
@@ -9,7 +9,7 @@ from minisbert.run.interrupts import Interrupts
 
 @pytest.fixture
 def listening():
-    """As in a terminal: a shell's background jobs, and all they start, ignore Ctrl-C."""
+    """As in a terminal: a shell's background jobs and their children ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -25,12 +25,12 @@ def test_an_interrupt_waits_for_the_end_of_the_block(number):
     def work(interrupts: Interrupts) -> None:
         with interrupts.defer():
             signal.raise_signal(number)
-            done.append("the whole step")
+            done.append("the rest of the step")
         done.append("more")
 
     with Interrupts() as interrupts, pytest.raises(KeyboardInterrupt):
         work(interrupts)
-    assert done == ["the whole step"]
+    assert done == ["the rest of the step"]
 
 
 def test_nested_blocks_are_one():
@@ -48,7 +48,7 @@ def test_nested_blocks_are_one():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_comes_at_once_outside_a_block(number):
+def test_an_interrupt_is_immediate_outside_a_block(number):
     with Interrupts() as interrupts:
         with interrupts.defer():
             pass
@@ -62,16 +62,16 @@ def test_a_second_interrupt_does_not_wait():
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_error_within_goes_before_the_interrupt():
+def test_an_error_in_the_block_replaces_the_interrupt():
     with Interrupts() as interrupts:
         with pytest.raises(ZeroDivisionError), interrupts.defer():  # noqa: PT012
             signal.raise_signal(signal.SIGINT)
             1 / 0  # noqa: B018
         with interrupts.defer():
-            pass  # and is forgotten
+            pass  # the interrupt is not raised later
 
 
-def test_the_handlers_before_are_put_back_and_an_ignored_signal_stays_ignored():
+def test_previous_handlers_are_restored_and_an_ignored_signal_stays_ignored():
     before = signal.getsignal(signal.SIGINT)
     try:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""sentence-transformers' layout: what stands behind the encoder, read and written."""
+"""The layout of sentence-transformers: the modules after the encoder, read and written."""
 
 import json
 import shutil
@@ -42,26 +42,26 @@ def test_old_flags_mean_the_same(folder):
     assert read_sentence_config(folder)[1].pooling == "max"
 
 
-def test_an_encoder_in_a_folder_of_its_own(folder):
+def test_an_encoder_in_a_subfolder(folder):
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules))
     assert read_sentence_config(folder)[0] == folder / "0_Transformer"
 
 
-def test_a_plain_encoder_says_nothing_about_pooling(folder):
+def test_a_plain_encoder_specifies_no_pooling(folder):
     (folder / "modules.json").unlink()
     assert read_sentence_config(folder) == (folder, SentenceConfig(None, normalize=False))
 
 
 @pytest.mark.parametrize("stated", [["mean", "lasttoken"], "weightedmean", []])
-def test_poolings_that_are_not_built_are_refused(folder, stated):
+def test_unsupported_poolings_are_refused(folder, stated):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
     with pytest.raises(InputError, match="is not supported"):
         read_sentence_config(folder)
 
 
-def test_anything_else_that_changes_the_vectors_is_refused(folder):
+def test_settings_that_change_the_vectors_are_refused(folder):
     edit_json(folder / "config_sentence_transformers.json", default_prompt_name="query")
     with pytest.raises(InputError, match="default_prompt_name"):
         read_sentence_config(folder)
@@ -94,7 +94,7 @@ def test_several_poolings_at_once_in_both_layouts(folder):
     assert read_sentence_config(folder)[1].pooling == "mean+cls"
     flags = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24} | flags))
-    assert read_sentence_config(folder)[1].pooling == "cls+mean"  # flags have one order, whatever the file's
+    assert read_sentence_config(folder)[1].pooling == "cls+mean"  # flags have one order, whatever the order in the file
 
 
 @pytest.mark.parametrize("mode", ["cls+max+mean", "mean+cls", "max+mean"])
@@ -110,7 +110,7 @@ def test_a_dense_layer_is_read_and_written_bit_for_bit(tmp_path):
     _, config = read_sentence_config(tmp_path)
     x = torch.randn(3, 24)
     assert torch.equal(config.dense[1](config.dense[0](x)), layers[1](layers[0](x)))
-    assert config.dense[0](x).abs().max() < 1  # the tanh is there
+    assert config.dense[0](x).abs().max() < 1  # with the tanh
     assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_dir()] == [
         "1_Pooling",
         "2_Dense",
@@ -143,7 +143,7 @@ def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, messa
 def test_modules_in_another_order_are_refused(dense_folder):
     modules = json.loads((dense_folder / "modules.json").read_text())
     (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 3, 2)]))
-    with pytest.raises(InputError, match="stand as Transformer, Pooling, Normalize, Dense"):
+    with pytest.raises(InputError, match="modules is Transformer, Pooling, Normalize, Dense; supported is"):
         read_sentence_config(dense_folder)
 
 
@@ -166,10 +166,10 @@ def test_other_families_survive_save_and_load(name, tmp_path):
 @pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
 def test_other_families_open_in_sentence_transformers(name, tmp_path):
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    ours = SentenceEncoder.load(REFERENCE / name)
-    ours.save(tmp_path / "ours")
-    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
-    assert abs(reference.encode(SENTENCES) - ours.encode(SENTENCES)).max() <= MINILM_VECTOR
+    encoder = SentenceEncoder.load(REFERENCE / name)
+    encoder.save(tmp_path / "saved")
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert abs(reference.encode(SENTENCES) - encoder.encode(SENTENCES)).max() <= MINILM_VECTOR
 
 
 def spoil_pooling(folder, **tensors):
@@ -177,7 +177,7 @@ def spoil_pooling(folder, **tensors):
 
 
 def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
-    """The tiny encoder with attention pooling that has learned something."""
+    """The tiny encoder with attention pooling and weights as after training."""
     encoder = SentenceEncoder.load(tiny, pooling=mode)
     torch.nn.init.normal_(encoder.pooling.score.weight, generator=torch.Generator().manual_seed(3))
     torch.nn.init.constant_(encoder.pooling.score.bias, 0.5)
@@ -185,14 +185,14 @@ def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
 
 
 @pytest.mark.parametrize("mode", ["attention", "mean+attention", "first-last", "pooler+cls+first-last+attention"])
-def test_poolings_of_our_own_survive_save_and_load_bit_for_bit(tiny, tmp_path, mode):
+def test_poolings_beyond_sentence_transformers_survive_save_and_load_bit_for_bit(tiny, tmp_path, mode):
     learned = "attention" in mode
     encoder = trained_attention(tiny, mode) if learned else SentenceEncoder.load(tiny, pooling=mode)
     encoder.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again")
     assert again.pooling.mode == mode
     for parameter in [*encoder.parameters(), *again.parameters()]:
-        parameter.data = parameter.data.clone()  # where weights lie in a file may change the last bit of a product
+        parameter.data = parameter.data.clone()  # memory alignment may change the last bit of a product
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
     for one, other in zip(encoder.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, other)
@@ -201,7 +201,7 @@ def test_poolings_of_our_own_survive_save_and_load_bit_for_bit(tiny, tmp_path, m
         assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
 
 
-def test_learned_pooling_stays_with_another_choice_that_has_it(tiny, tmp_path):
+def test_learned_pooling_is_kept_by_another_choice_that_includes_it(tiny, tmp_path):
     encoder = trained_attention(tiny)
     encoder.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
@@ -234,12 +234,12 @@ def test_the_pooler_of_a_checkpoint_without_one_is_refused():
 
 @pytest.mark.reference
 @pytest.mark.parametrize("mode", ["attention", "mean+attention", "first-last", "pooler"])
-def test_sentence_transformers_refuses_poolings_that_it_has_not(tiny, tmp_path, mode):
-    """Loudly: it must not open the folder and give other vectors."""
+def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path, mode):
+    """It must not open the folder and compute different vectors."""
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "ours")
+    SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "saved")
     with pytest.raises(ValueError, match="Invalid pooling mode"):
-        sentence_transformers.SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+        sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
 
 
 def test_an_average_by_the_root_of_the_length_is_refused_by_name(folder):

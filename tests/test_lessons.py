@@ -47,7 +47,7 @@ def course(monkeypatch):
     torch.set_printoptions(profile="default")
 
 
-# In this process, in which torch is imported already; one of them as a process of its own, below.
+# In this process, where torch is already imported; below, one of them in a separate process.
 @pytest.mark.lesson
 @pytest.mark.weights
 @each_lesson
@@ -81,7 +81,12 @@ def test_it_has_every_part_in_order(path):
 
 
 @each_lesson
-def test_its_claims_are_asserts_that_say_what_they_claim(path):
+def test_it_trains_with_fit_alone(path):
+    assert ".step()" not in path.read_text(encoding="utf-8")
+
+
+@each_lesson
+def test_its_claims_are_asserts_with_a_message(path):
     claims = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Assert)]
     assert len(claims) >= 10
     assert [f"line {claim.lineno}" for claim in claims if claim.msg is None] == []
@@ -114,7 +119,7 @@ def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
 # ------------------------------------------------------------------------------------------ course.py
 
 
-def test_without_matplotlib_a_figure_is_left_out_and_said_so(course, monkeypatch, capsys):
+def test_without_matplotlib_the_figure_is_left_out_with_a_message(course, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
     course.figure("05_attention", lambda plt: pytest.fail("nothing can be drawn"))

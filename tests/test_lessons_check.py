@@ -1,4 +1,4 @@
-"""The commands: what they print, write and return, and that no work of the learner's is lost."""
+"""The commands: what they print, write and return, and that none of the learner's work is lost."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 from lessons import check, sandbox
 from lessons.pieces import PIECES, mine, pieces_of
-from lessons.result import RUNGS, Progress, Result, place
+from lessons.result import MOVED, RUNGS, Progress, Result, file_digest, place
 from minisbert.core import InputError
 from tests.parity import ROOT
 
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def graded(monkeypatch):
-    """Grading without a process: every piece passes but those that a test names, with their result."""
+    """Grading without a process: every piece passes except those for which a test enters another result."""
     wrong: dict[str, Result] = {}
     monkeypatch.setattr(
         sandbox, "grade", lambda lesson: [wrong.get(p.master, Result(p.master, "passed")) for p in pieces_of(lesson)]
@@ -63,7 +63,7 @@ def test_start_never_overwrites(folder, capsys):
     assert "stays as it is" in capsys.readouterr().err
 
 
-def test_reset_keeps_what_was_there_under_a_new_name_each_time(folder, graded):
+def test_reset_keeps_the_old_file_under_a_new_name_each_time(folder, graded):
     for text in ("first", "second"):
         mine(5).write_text(text)
         command("run", "5")
@@ -74,7 +74,7 @@ def test_reset_keeps_what_was_there_under_a_new_name_each_time(folder, graded):
     assert "raise NotImplementedError" in mine(5).read_text()
 
 
-def test_run_tells_the_ladder_and_the_mistake(folder, graded, capsys):
+def test_run_prints_the_ladder_and_the_mistake(folder, graded, capsys):
     mine(5).write_text("work")
     graded["bert.attention"] = FAILED
     assert command("run", "05") == 1
@@ -100,12 +100,12 @@ def test_a_bare_run_takes_the_next_unsolved_lesson(folder, graded, capsys):
     assert "Lesson 02" in capsys.readouterr().out
     with pytest.raises(InputError, match=r"lesson 03 is not started: python -m lessons\.check start 03"):
         check.main(["run"])
-    mine(1).write_text("changed")  # what passed once is not known of another file
+    mine(1).write_text("changed")  # the record belongs to another file
     assert command("run") == 0
     assert "Lesson 01" in capsys.readouterr().out
 
 
-def test_a_bare_run_where_all_is_solved_checks_all_again(folder, graded, capsys):
+def test_a_bare_run_checks_all_again_if_all_is_solved(folder, graded, capsys):
     for piece in PIECES.values():
         mine(piece.lesson).write_text("work")
     assert command("all") == 0
@@ -172,8 +172,30 @@ def test_all_writes_what_a_teacher_collects(folder, graded, capsys):
     assert "3 of " in capsys.readouterr().out
 
 
-def test_all_of_nothing_is_no_success(folder, graded):
+def test_all_of_nothing_is_not_a_success(folder, graded):
     assert command("all") == 1
+
+
+def test_a_record_with_the_old_names_of_pieces_is_understood(folder):
+    mine(2).write_text("work")
+    passed = {"status": "passed", "file": file_digest(2)}
+    old = ("wordpiece.split_words", "losses.cosine_matrix", "train.linear_schedule", "bert.attention")
+    record = {"results": dict.fromkeys(old, passed), "hints": {"wordpiece.split_words": 2, "bert.attention": 1}}
+    (folder / "progress.json").write_text(json.dumps(record))
+    progress = Progress()
+    assert [*progress.results] == [
+        "tokenizer.split_words",
+        "encoder.cosine_matrix",
+        "loop.linear_schedule",
+        "bert.attention",
+    ]
+    assert progress.state(PIECES["tokenizer.split_words"]) == "passed"
+    assert progress.hints == {"tokenizer.split_words": 2, "bert.attention": 1}
+
+
+def test_every_piece_that_moved_is_a_piece_today():
+    assert set(MOVED.values()) <= PIECES.keys()
+    assert not MOVED.keys() & PIECES.keys()
 
 
 @pytest.mark.parametrize("number", ["0", "16", "x", "-1"])
@@ -188,7 +210,7 @@ def test_a_lesson_without_pieces(folder, name):
         check.main([name, "15"])
 
 
-def test_where_the_lesson_speaks_of_a_mistake(tmp_path, monkeypatch):
+def test_where_the_lesson_mentions_a_mistake(tmp_path, monkeypatch):
     lesson = tmp_path / "05_attention.py"
     lines = ["# # Lesson", "# ## The formula", "# attention", "# ## Break it", "x = 1", 'planted("no attention mask")']
     lesson.write_text("\n".join(lines))
@@ -200,7 +222,7 @@ def test_where_the_lesson_speaks_of_a_mistake(tmp_path, monkeypatch):
     assert place(piece) == "lesson 05"
 
 
-def test_the_command_as_one_types_it(tmp_path):
+def test_the_command_as_typed(tmp_path):
     """A real process that starts a real process: exit codes, and nothing but results on stdout."""
     environment = {"PATH": "/usr/bin:/bin", "MINISBERT_MINE": str(tmp_path), "OMP_NUM_THREADS": "1"}
 

@@ -1,4 +1,4 @@
-"""The learner's pieces together inside the running package."""
+"""The learner's pieces together inside the book."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from lessons import graft
 from lessons.graft import grafted, learners_functions, loss_trace
 from lessons.pieces import PIECES, mine
 from minisbert.core import InputError, bert, loop
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.core.encoder import SentenceEncoder
 
 FEED_FORWARD = """
 import torch
@@ -79,5 +79,7 @@ def test_the_real_model_on_the_learners_code(minilm, stsb, capsys):
         assert graft.minilm(encoder)
         assert graft.sts_benchmark(encoder, 20, own_words=True)
     assert calls["bert.gelu"] == calls["bert.FeedForward.forward"] >= 18
-    assert capsys.readouterr().out.count("  ok    ") == 10
+    out = capsys.readouterr().out
+    assert out.count("  ok    ") == 10
+    assert "ids of 40 of 40 sentences equal the library's" in out
     assert {"bert.gelu", "bert.FeedForward.forward"} <= PIECES.keys()

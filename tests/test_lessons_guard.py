@@ -21,11 +21,11 @@ GELU = "def gelu(x):\n    {}\n"
         ("import minisbert.core.bert as b", "return b.gelu(x)", "line 1: minisbert.core.bert of the package"),
         ("from minisbert.core import bert", "return bert.gelu(x)", "line 1: minisbert.core.bert of the package"),
         ("", "from minisbert.core.bert import gelu as g; return g(x)", "minisbert.core.bert.gelu"),
-        ("from transformers.activations import gelu", "return gelu(x)", "transformers.activations is not to be"),
-        ("import sentence_transformers", "return x", "sentence_transformers is not to be"),
-        ("from tests.checks import CHECKS", "return x", "tests.checks is not to be"),
-        ("from . import other", "return x", "is not to be imported"),
-        ("import importlib", "return x", "importlib is not to be"),
+        ("from transformers.activations import gelu", "return gelu(x)", "transformers.activations may not be"),
+        ("import sentence_transformers", "return x", "sentence_transformers may not be"),
+        ("from tests.checks import CHECKS", "return x", "tests.checks may not be"),
+        ("from . import other", "return x", "may not be imported"),
+        ("import importlib", "return x", "importlib may not be"),
         ("import torch", "return torch.nn.functional.gelu(x)", "gelu is ready-made"),
         ("import torch.nn.functional as F", "f = F.gelu; return f(x)", "gelu is ready-made"),
         ("from torch.nn.functional import gelu as g", "return g(x)", "line 1: gelu is ready-made"),
@@ -40,7 +40,7 @@ GELU = "def gelu(x):\n    {}\n"
         ("import torch", "return torch.load('golden')", "load leads out"),
         ("import torch", "return torch.erf.__globals__", "__globals__ leads out"),
         ("import torch", "return torch.serialization.pickle.loads(x)", "pickle leads out"),
-        ("import torch", "torch.Tensor.abs = torch.zeros_like", "torch.Tensor.abs is set: nothing outside"),
+        ("import torch", "torch.Tensor.abs = torch.zeros_like", "torch.Tensor.abs is set: change nothing"),
         ("import torch", "setattr(torch, 'erf', None)", "setattr leads out"),
     ],
 )
@@ -50,7 +50,7 @@ def test_refused_by_reading(head, body, says):
     assert all(reason.startswith("line ") for reason in found.values())
 
 
-def test_what_stands_in_one_piece_concerns_that_piece_alone():
+def test_what_is_inside_one_piece_concerns_that_piece_alone():
     text = GELU.format("return torch.nn.functional.gelu(x)")
     text += "class FeedForward:\n    def forward(self, x):\n        return self.down(gelu(self.up(x)))\n"
     assert look(text, pieces_of(6)).keys() == {"bert.gelu"}
@@ -62,12 +62,17 @@ def test_what_stands_in_one_piece_concerns_that_piece_alone():
     [
         (6, "import math, torch\ndef gelu(x):\n    return x * (1 + torch.erf(x / math.sqrt(2))) / 2\n"),
         (4, "class Embeddings:\n    def forward(self, ids, token_types):\n        return self.norm(self.layer_norm)\n"),
-        (11, "from minisbert.core.losses import cosine, cosine_matrix\n"),
+        (11, "from minisbert.core.encoder import cosine, cosine_matrix\n"),
         (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax, np.array, np.trace\n"),
     ],
 )
 def test_what_is_fair_passes(lesson, text):
     assert look(text, pieces_of(lesson)) == {}
+
+
+def test_a_refused_import_names_what_the_lesson_may_import():
+    found = look("from minisbert.losses import cosine\n", pieces_of(12))  # as in files of an older version
+    assert found["losses.mse_loss"].endswith("this lesson may import minisbert.core.encoder.cosine")
 
 
 def run(text: str, lesson: int) -> dict:
@@ -114,7 +119,7 @@ X = torch.randn(2, 3, 4)
         ("metrics.pearson", lambda: np.corrcoef([1, 2], [3, 4])),
     ],
 )
-def test_a_ready_made_function_raises_by_whatever_way_it_is_reached(master, call):
+def test_a_ready_made_function_raises_however_it_is_reached(master, call):
     with pytest.raises(Refused, match="is ready-made"), refusing(PIECES[master].refused):
         call()
     call()  # and works again

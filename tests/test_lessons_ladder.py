@@ -1,4 +1,4 @@
-"""The ladder: every master passes, every stub and every mistake fails and is named, other ways of writing pass."""
+"""The ladder: every master passes, every stub and every mistake fails and is named, other ways to write it pass."""
 
 import math
 
@@ -48,7 +48,7 @@ def test_nothing_passes_by_returning_nothing(piece):
     assert climb(piece, lambda *_, **__: None).status == "failed"
 
 
-# ------------------------------------------------------------------------- other ways of writing it
+# --------------------------------------------------------------------------- other ways to write it
 
 
 def einsum(query, key, value, mask=None, dropout=0.0):
@@ -124,7 +124,7 @@ def loss_of_pairs(u, v, hard_negatives=None, temperature=0.05, hard_negative_wei
         ("losses.simcse_loss", loss_of_pairs),
     ],
 )
-def test_other_ways_of_writing_other_pieces(master, function):
+def test_other_ways_to_write_other_pieces(master, function):
     result = climb(PIECES[master], function)
     assert result.status == "passed", result
 
@@ -190,7 +190,7 @@ def test_the_rung_that_fails(master, function, rung, says):
 
 
 class AgreesTensor(torch.Tensor):
-    """Says that it is the reference, whatever one asks."""
+    """Claims to equal the reference in every comparison."""
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -210,11 +210,11 @@ class AgreesFloat(float):
         ("tokenizer.split_words", lambda text: type("Words", (list,), {})(), "returns a Words, not a list"),
     ],
 )
-def test_a_class_of_ones_own_that_equals_everything(master, function, says):
+def test_a_class_that_claims_to_equal_everything(master, function, says):
     assert says in climb(PIECES[master], function).rungs[-1][2]
 
 
-def test_an_exception_is_told_with_its_line():
+def test_an_exception_is_reported_with_its_line():
     def broken(x):
         return x @ x @ x
 
@@ -240,8 +240,8 @@ def test_a_mistake_inside_a_larger_piece_is_named():
     assert climb(PIECES["bert.Attention.forward"], forward).mistakes == ["no 1/sqrt(K)"]
 
 
-def test_one_mistake_of_two_is_named_and_the_other_told_of():
-    """Neither hard negatives nor duplicates are looked at: no known mistake is both."""
+def test_one_mistake_of_two_is_named_and_the_other_reported():
+    """Neither hard negatives nor duplicates are used: no known mistake is both."""
 
     def forgets_both(anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None):
         logits = scale * encoder.cosine_matrix(anchors, positives)
@@ -267,7 +267,7 @@ def test_a_mistake_in_one_of_two_branches_is_named():
     assert (result.mistakes, result.unexplained) == (["squared distance"], "")
 
 
-def test_an_overflow_is_not_taken_for_a_mistake_that_overflows_as_well():
+def test_an_overflow_is_not_taken_for_a_mistake_that_overflows_too():
     result = climb(PIECES["losses.softmax_cross_entropy_loss"], overflows)
     assert (result.status, result.mistakes) == ("failed", [])
 

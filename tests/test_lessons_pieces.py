@@ -1,8 +1,8 @@
-"""The table of pieces is whole: every card has its master, hints, checks, hand example and traps."""
+"""The table of pieces is complete: every card has its master, hints, checks, hand example and traps."""
 
 import pytest
 
-from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they enter their cases)
+from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they register their cases)
 from lessons.cases import EXAMPLES, TRAPS
 from lessons.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from minisbert.core import InputError
@@ -16,7 +16,7 @@ from tests.parity import ROOT
 def test_a_card_is_complete(piece):
     assert callable(piece.original)
     home = f"minisbert.{piece.source.parent.name}.{piece.module}"
-    assert piece.original.__module__ == home, "the card must name the function's home"
+    assert piece.original.__module__ == home, "the card must name the module that defines the function"
     assert piece.lesson in LESSONS
     assert piece.level in (1, 2, 3)
     assert 1 <= piece.minutes <= 60
@@ -29,7 +29,7 @@ def test_a_card_is_complete(piece):
     assert piece.master not in piece.parts
 
 
-def test_every_piece_has_examples_and_traps_and_no_stranger_has():
+def test_every_piece_has_examples_and_traps_and_nothing_else_has():
     assert PIECES.keys() == EXAMPLES.keys() == TRAPS.keys()
 
 
@@ -51,7 +51,7 @@ def test_a_lesson_without_pieces(lesson, says):
         pieces_of(lesson)
 
 
-def test_where_files_stand():
+def test_where_files_are():
     assert mine(5).name == "lesson_05.py"
     assert lesson_file(5) is None or lesson_file(5).name.startswith("05_")
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()

@@ -1,4 +1,4 @@
-"""The learner's code in a process of its own: what never ends, crashes or cheats there is told, and not inherited."""
+"""The learner's code in a separate process: an endless loop, a crash or a cheat is reported and does no harm."""
 
 import json
 
@@ -30,14 +30,14 @@ class Layer:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder for the learner's files, in this process and in those it starts."""
+    """An empty folder for the learner's files, in this process and in those that it starts."""
     monkeypatch.setenv("MINISBERT_MINE", str(tmp_path))
     monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
     return tmp_path
 
 
 def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
-    """What the child would say, without a process."""
+    """What the child process would report, without a process."""
     mine(lesson).write_text(text, encoding="utf-8")
     told: list[dict] = []
     chosen = masters or [piece.master for piece in pieces_of(lesson)]
@@ -54,7 +54,7 @@ def test_a_solved_lesson_in_a_process(folder, capfd):
     assert (out, err) == ("", "hello\n"), "what the learner's code prints goes to stderr"
 
 
-def test_an_endless_loop_and_a_crash_stop_neither_us_nor_the_next_piece(folder):
+def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     """A loop in the first piece, a segmentation fault in the second; the third is graded."""
     crash = "np.lib.stride_tricks.as_strided(np.zeros(1), (10**6,), (10**9,)).sum()"
     text = RIGHT.replace("return x * 0.5", "\n    while True: pass\n    return x * 0.5")
@@ -72,7 +72,7 @@ def test_an_endless_loop_and_a_crash_stop_neither_us_nor_the_next_piece(folder):
         ("def gelu(x:\n", "failed", "line 1: not Python"),
         ("1 / 0\n" + RIGHT, "failed", "the file cannot be loaded: ZeroDivisionError"),
         ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
-        ("import transformers\n" + RIGHT, "refused", "line 1: transformers is not to be imported"),
+        ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
         ("import torch\ng = getattr(torch, 'gel' 'u')\n" + RIGHT, "refused", "gelu is ready-made"),
         ("f = getattr\ng = f(__builtins__, 'x', 0)\nf(g, 'ge' + 'lu')\n" + RIGHT, "refused", "gelu is ready-made"),
     ],
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_graded(folder, text, status, says):
         ("def gelu(x): raise NotImplementedError", "unwritten", "NotImplementedError"),
     ],
 )
-def test_a_piece_that_is_no_answer(folder, gelu, status, says):
+def test_a_piece_that_is_not_an_answer(folder, gelu, status, says):
     before, rest = RIGHT.split("class FeedForward")
     results = here(6, f"{before.split('def gelu')[0]}\n{gelu}\n\nclass FeedForward{rest}")
     assert results["bert.gelu"].status == status
@@ -111,7 +111,7 @@ def test_stubs_are_unwritten_in_every_lesson(folder):
         assert {result.status for result in results.values()} == {"unwritten"}, results
 
 
-def test_a_child_that_says_nothing_is_our_fault_and_no_pass(folder, monkeypatch):
+def test_a_child_that_reports_nothing_is_an_error_and_not_a_pass(folder, monkeypatch):
     mine(6).write_text(RIGHT)
     monkeypatch.setattr(sandbox, "_run_child", lambda *_: ("", "it ended the process (exit code 1)"))
     with pytest.raises(RuntimeError, match=r"ended before it graded bert\.gelu"):

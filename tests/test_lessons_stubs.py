@@ -68,16 +68,37 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_helpers_are_what_is_no_piece_of_the_same_lesson():
-    assert "from minisbert.core.losses import cosine, cosine_matrix\n" in lesson_stubs(11)  # of lesson 1, and no piece
-    assert "minisbert" not in lesson_stubs(6)  # gelu is a piece of this lesson
-    assert "minisbert" not in lesson_stubs(1)  # normalize would be half the answer, and is refused
+def helpers_of(lesson):
+    return [line for line in lesson_stubs(lesson).splitlines() if line.startswith("from minisbert")]
+
+
+def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
+    assert helpers_of(11) == ["from minisbert.core.encoder import cosine, cosine_matrix"]  # defined in another chapter
+    assert helpers_of(10) == [
+        "from minisbert.core.bert import attention",
+        "from minisbert.core.heads import difference",
+        "from minisbert.core.pooling import cls_pool, mean_pool",
+    ]
+    assert helpers_of(6) == []  # gelu is a piece of this lesson
+    assert helpers_of(1) == []  # normalize would be half the answer, and is refused
     assert "import logsigmoid" in lesson_stubs(10)
 
 
-def test_a_class_says_what_its_objects_carry():
+@pytest.mark.parametrize("lesson", WITH_PIECES)
+def test_a_check_of_arguments_is_no_helper(lesson):
+    assert "check_" not in "".join(helpers_of(lesson))
+
+
+def test_a_class_says_what_its_objects_have():
     text = lesson_stubs(5)
     assert "    #   self.query = nn.Linear(width, width)\n" in text
+    assert "    #   self.split(x)\n" not in text  # a piece of this lesson
     assert text.count("class Attention:") == 1
     assert "    #   norms: dict[str, str]\n" in lesson_stubs(3)
-    assert "    #   self.split(x)\n" in lesson_stubs(10)  # no piece there, so it is at hand
+
+
+def test_a_class_says_what_its_objects_inherit():
+    text = lesson_stubs(10).split("class CrossAttention:")[1].split("def forward")[0]
+    for line in ("self.heads = heads", "self.query = nn.Linear(width, width)", "self.split(x)", "self.merge(x)"):
+        assert f"    #   {line}\n" in text
+    assert "self.forward" not in text

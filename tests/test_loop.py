@@ -1,12 +1,16 @@
-"""AdamW by hand equals ``torch.optim.AdamW``."""
+"""AdamW by hand equals ``torch.optim.AdamW``; ``fit`` schedules, clips, accumulates, stops and refuses to diverge."""
 
 import copy
+import math
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from minisbert.core.loop import AdamW, adamw_step
+from minisbert.core import InputError
+from minisbert.core.loop import AdamW, Diverged, adamw, adamw_step, fit, linear_schedule
+
+# -------------------------------------------------------------------------------------------- AdamW
 
 
 def test_the_example():
@@ -17,11 +21,11 @@ def test_the_example():
 
 def test_the_second_step_by_hand():
     found = adamw_step(*map(torch.tensor, (1.0, 0.0, 0.4, 0.016)), step=2, lr=0.1, weight_decay=0.5)
-    # mean 0.36 / 0.19, square 0.015984 / 0.001999, parameter 1 - 0.05 and then less 0.1 * 1.8947 / 2.8277
+    # mean 0.36 / 0.19, square 0.015984 / 0.001999, parameter 1 - 0.05 - 0.1 * 1.8947 / 2.8277
     assert torch.stack(found).tolist() == pytest.approx([0.882996, 0.36, 0.015984], abs=1e-5)
 
 
-def test_the_inputs_stay_as_they_are():
+def test_the_inputs_do_not_change():
     given = [torch.full((2, 3), x) for x in (1.0, 2.0, 3.0, 4.0)]
     before = [x.clone() for x in given]
     adamw_step(*given, step=3, lr=0.1)
@@ -33,31 +37,204 @@ def test_a_gradient_of_zero_leaves_only_the_decay():
     assert adamw_step(torch.ones(1), zero, zero, zero, 1, lr=0.1, weight_decay=0.5)[0].item() == pytest.approx(0.95)
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.2])
-def test_twenty_steps_beside_torch(weight_decay):
-    torch.manual_seed(0)
-    ours = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
-    theirs = copy.deepcopy(ours)
-    x, y = torch.randn(8, 4, dtype=torch.float64), torch.randn(8, 1, dtype=torch.float64)
-    for model, kind in ((ours, AdamW), (theirs, torch.optim.AdamW)):
-        optimizer = kind(
-            [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "lr": 0.3}],
-            lr=0.01,
-            weight_decay=weight_decay,
-        )
-        for step in range(20):
-            optimizer.param_groups[0]["lr"] = 0.01 * (1 - step / 20)  # a schedule
-            optimizer.zero_grad()
-            (model(x) - y).pow(2).mean().backward()
-            optimizer.step()
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        assert (a - b).abs().max().item() <= 1e-12
-
-
-def test_a_parameter_without_gradient_is_left_alone():
+def test_a_parameter_without_gradient_does_not_change():
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    optimizer = AdamW([used, unused], lr=0.1)
-    used.sum().backward()
-    optimizer.step()
+    used.grad = torch.ones(2)
+    AdamW([used, unused], lr=0.1).step()
     assert unused.tolist() == [1.0, 1.0]
     assert used.tolist() == pytest.approx([0.899, 0.899])
+
+
+# ---------------------------------------------------------------------------------------------- fit
+
+ROWS = list(range(8))
+X = torch.randn(8, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+Y = torch.randn(8, 1, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+BATCHES = [[0, 1, 2, 3], [4, 5, 6, 7], [7, 0, 5], [2, 6], [1, 3, 4, 5, 6]]
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 1).double()
+
+
+def two_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+
+
+def two_rates(model: nn.Sequential) -> list[dict]:
+    """Parameter groups: the first layer at the optimizer's learning rate, the second at 0.3."""
+    return [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "lr": 0.3}]
+
+
+def squares(model: nn.Module, rows: list[int]) -> Tensor:
+    """The mean squared error of some rows."""
+    return (model(X[rows]) - Y[rows]).pow(2).mean()
+
+
+def constant(step: int) -> float:
+    return 1.0
+
+
+def ramp(step: int) -> float:
+    return linear_schedule(step, 2, 6)
+
+
+def largest_difference(one: nn.Module, other: nn.Module) -> float:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return max((a - b).abs().max().item() for a, b in pairs)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.2])
+def test_twenty_steps_equal_torchs_optimizer(weight_decay):
+    by_hand = two_layers()
+    reference = copy.deepcopy(by_hand)
+    for model, kind in ((by_hand, AdamW), (reference, torch.optim.AdamW)):
+        optimizer = kind(two_rates(model), lr=0.01, weight_decay=weight_decay)
+        list(fit(model, squares, [ROWS] * 20, optimizer, lambda step: 1 - step / 20))
+    assert largest_difference(by_hand, reference) <= 1e-12
+
+
+def test_adamw_is_the_same_in_one_kernel():
+    by_hand, fused = two_layers(), two_layers()
+    list(fit(by_hand, squares, BATCHES, AdamW(by_hand.parameters(), lr=0.1, weight_decay=0.2), ramp))
+    list(fit(fused, squares, BATCHES, adamw(list(fused.parameters()), lr=0.1, weight_decay=0.2), ramp))
+    assert largest_difference(by_hand, fused) <= 1e-12
+
+
+def test_steps_by_hand():
+    """Plain gradient descent on w^2 / 2, whose gradient is w: each step multiplies w by 1 - lr * share."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, 8.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    steps = fit(model, lambda model, _: model.weight.pow(2).sum() / 2, [["a"], ["b"], ["c"]], optimizer, ramp)
+    found = [(step.number, step.batch, step.loss, step.share, model.weight.item()) for step in steps]
+    assert found == [(1, ["a"], 32.0, 0.0, 8.0), (2, ["b"], 32.0, 0.5, 6.0), (3, ["c"], 18.0, 1.0, 3.0)]
+
+
+def test_nothing_is_computed_before_the_first_step_is_asked_for():
+    model, computed = linear(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+
+    def loss(model: nn.Module, rows: list[int]) -> Tensor:
+        computed.append(rows)
+        return squares(model, rows)
+
+    steps = fit(model, loss, BATCHES, optimizer, ramp)
+    assert computed == []
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert model.weight.grad is None
+    next(steps)
+    assert computed == BATCHES[:1]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_stopping_after_some_steps_leaves_the_model_as_those_steps_do(count):
+    stopped, short = linear(), linear()
+    steps = fit(stopped, squares, BATCHES, adamw(list(stopped.parameters()), lr=0.1), ramp)
+    for _ in range(count):
+        next(steps)
+    steps.close()
+    list(fit(short, squares, BATCHES[:count], adamw(list(short.parameters()), lr=0.1), ramp))
+    assert largest_difference(stopped, short) == 0
+
+
+def test_start_continues_the_schedule():
+    whole, resumed = linear(), linear()
+    optimizer = adamw(list(whole.parameters()), lr=0.1)
+    expected = list(fit(whole, squares, BATCHES, optimizer, ramp))
+    optimizer = adamw(list(resumed.parameters()), lr=0.1)
+    found = list(fit(resumed, squares, BATCHES[:2], optimizer, ramp))
+    found += fit(resumed, squares, BATCHES[2:], optimizer, ramp, start=2)
+    assert found == expected
+    assert [step.share for step in found] == [0, 0.5, 1, 0.75, 0.5]
+    assert [step.number for step in found] == [1, 2, 3, 4, 5]
+    assert largest_difference(whole, resumed) == 0
+
+
+def test_the_share_scales_the_learning_rate_of_every_group():
+    model = two_layers()
+    optimizer = torch.optim.SGD(two_rates(model), lr=0.02)
+    for step in fit(model, squares, BATCHES, optimizer, ramp):
+        first, second = optimizer.param_groups
+        assert (first["initial_lr"], second["initial_lr"]) == (0.02, 0.3)
+        assert (first["lr"], second["lr"]) == (0.02 * step.share, 0.3 * step.share)
+
+
+@pytest.mark.parametrize("sizes", [[8], [4, 4], [3, 3, 2], [1] * 8])
+def test_micro_batches_add_up_to_the_batch(sizes):
+    """Of different sizes too: each counts by its share of the rows."""
+    assert sum(sizes) == len(ROWS)
+
+    def micro_batches(rows: list[int]) -> list[list[int]]:
+        ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+        return [rows[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+
+    whole, split = two_layers(), two_layers()
+    found = {}
+    for model, cut in ((whole, {}), (split, {"micro_batches": micro_batches})):
+        optimizer = torch.optim.SGD(two_rates(model), lr=0.02)
+        found[model] = [step.loss for step in fit(model, squares, [ROWS] * 4, optimizer, constant, clip=0.5, **cut)]
+    assert found[split] == pytest.approx(found[whole], abs=1e-12)
+    assert largest_difference(whole, split) <= 1e-12
+
+
+def gradient_norm(model: nn.Module) -> float:
+    return math.hypot(*(parameter.grad.norm().item() for parameter in model.parameters()))
+
+
+def test_clip_bounds_the_norm_of_the_whole_gradient():
+    free, clipped, loose = linear(), linear(), linear()
+    for model, clip in ((free, math.inf), (clipped, 0.125), (loose, 1e6)):
+        next(fit(model, squares, BATCHES, torch.optim.SGD(model.parameters(), lr=1.0), constant, clip=clip))
+    norm = gradient_norm(free)
+    assert norm > 0.25
+    assert gradient_norm(clipped) == pytest.approx(0.125, rel=1e-5)  # torch divides by the norm + 1e-6
+    assert gradient_norm(loose) == norm
+    for one, other in zip(clipped.parameters(), free.parameters(), strict=True):
+        assert torch.allclose(one.grad * norm, other.grad * 0.125, rtol=1e-5)  # the direction does not change
+
+
+def test_the_gradient_of_one_step_is_not_added_to_the_next():
+    once, twice = linear(), linear()
+    next(fit(once, squares, [ROWS], torch.optim.SGD(once.parameters(), lr=0.0), constant))
+    list(fit(twice, squares, [BATCHES[0], ROWS], torch.optim.SGD(twice.parameters(), lr=0.0), constant))
+    assert torch.equal(once.weight.grad, twice.weight.grad)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda loss: loss * math.nan, "step 3: loss nan"),
+        (lambda loss: loss / 0, "step 3: loss inf"),
+        (lambda loss: loss * 0 + (loss * 0).sqrt(), "step 3: loss 0, gradient norm nan"),  # the slope of a root at 0
+    ],
+)
+def test_divergence_is_raised_before_the_step(spoil, message):
+    model = linear()
+    batches = [*BATCHES[:2], "spoiled"]
+
+    def loss(model: nn.Module, batch: list[int]) -> Tensor:
+        return spoil(squares(model, ROWS)) if batch == "spoiled" else squares(model, batch)
+
+    steps = fit(model, loss, batches, adamw(list(model.parameters()), lr=0.1), constant)
+    next(steps), next(steps)
+    before = copy.deepcopy(model)
+    with pytest.raises(Diverged, match=message) as error:
+        next(steps)
+    assert isinstance(error.value, InputError)
+    assert largest_difference(model, before) == 0
+
+
+def test_the_mode_of_the_model_does_not_change():
+    for training in (True, False):
+        model = linear().train(training)
+        list(fit(model, squares, BATCHES, torch.optim.SGD(model.parameters(), lr=0.1), constant))
+        assert model.training is training
+
+
+def test_no_batches_make_no_steps():
+    model = linear()
+    assert list(fit(model, squares, [], torch.optim.SGD(model.parameters(), lr=0.1), constant)) == []
+    assert model.weight.grad is None

@@ -1,6 +1,6 @@
-"""Losses: hand-worked values, gradients, properties, bad input; the cosine's parity with torch's own functions.
+"""The book's losses: hand-worked values, gradients, properties, bad input; parity of the cosine objective with torch.
 
-The other losses stand beside their references in ``loss_checks.py``.
+Parity of the other losses is in ``loss_checks.py``.
 """
 
 import math
@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minisbert.core.encoder import cosine, cosine_matrix, normalize
 from minisbert.core.losses import (
     contrastive_loss,
     cosine_mse_loss,
@@ -20,7 +19,6 @@ from minisbert.core.losses import (
     softmax_cross_entropy_loss,
     triplet_loss,
 )
-from minisbert.objectives.more_losses import binary_cross_entropy_loss, cosent_loss, nt_xent_loss, weighted_mse_loss
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 BATCH, WIDTH = 5, 7
@@ -28,47 +26,12 @@ BATCH, WIDTH = 5, 7
 
 @pytest.fixture
 def batch() -> tuple[Tensor, Tensor, Tensor]:
-    """u, v (5, 7) of very different lengths, and targets (5,) that reach both ends of -1..1."""
+    """u, v (5, 7) with rows of very different lengths, and targets (5,) that include -1 and 1."""
     generator = torch.Generator().manual_seed(0)
     scale = torch.tensor([[0.01], [1.0], [30.0], [2.0], [500.0]], dtype=torch.float64)
     u = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) * scale
     v = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) * scale.flip(0)
     return u.requires_grad_(), v.requires_grad_(), torch.tensor([-1.0, 0.0, 0.3, 0.84, 1.0], dtype=torch.float64)
-
-
-@pytest.mark.parametrize(
-    ("u", "v", "expected"),
-    [
-        ([1.0, 0.0], [1.0, 1.0], 1 / math.sqrt(2)),
-        ([1.0, 0.0], [0.0, 9.0], 0.0),
-        ([3.0, 4.0], [-3.0, -4.0], -1.0),
-        ([3.0, 4.0], [4.0, 3.0], 24 / 25),
-        ([0.0, 0.0], [1.0, 1.0], 0.0),
-    ],
-)
-def test_cosine_by_hand(u, v, expected):
-    value = cosine(torch.tensor([u], dtype=torch.float64), torch.tensor([v], dtype=torch.float64))
-    assert value.shape == (1,)
-    assert value.item() == pytest.approx(expected, abs=1e-15)
-
-
-def test_normalize_by_hand():
-    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)
-    assert torch.equal(normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
-    assert torch.equal(normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64))  # a single vector too
-
-
-@pytest.mark.parametrize("length", [1e-10, 1e-3, 1e6, 1e30])
-def test_short_and_long_vectors_get_length_1(length):
-    x = torch.tensor([0.6, -0.8], dtype=torch.float64)
-    assert_parity(f"vector of length {length:g}", normalize(length * x), x, PIECE)
-
-
-def test_normalize_equals_torch(batch):
-    u, _, _ = batch
-    assert_parity("normalize", normalize(u), F.normalize(u, dim=-1), PIECE)
-    stacked = torch.stack([u, 2 * u])  # (2, B, D)
-    assert_parity("normalize of (2, B, D)", normalize(stacked), F.normalize(stacked, dim=-1), PIECE)
 
 
 def test_loss_by_hand():
@@ -83,11 +46,11 @@ def test_loss_by_hand():
 
 def test_loss_and_gradients_equal_torch(batch):
     u, v, target = batch
-    ours = cosine_mse_loss(u, v, target)
+    found = cosine_mse_loss(u, v, target)
     reference = F.mse_loss(F.cosine_similarity(u, v), target)
-    assert_parity("loss", ours, reference, PIECE)
+    assert_parity("loss", found, reference, PIECE)
     for name, got, expected in zip(
-        "uv", torch.autograd.grad(ours, (u, v)), torch.autograd.grad(reference, (u, v)), strict=True
+        "uv", torch.autograd.grad(found, (u, v)), torch.autograd.grad(reference, (u, v)), strict=True
     ):
         assert expected.abs().max() > 1e-3  # there is something to compare
         assert_parity(f"gradient of {name}", got, expected, GRADIENT)
@@ -106,7 +69,7 @@ def test_a_zero_vector_gives_a_finite_loss_and_finite_gradients():
     v = torch.ones(1, 3, requires_grad=True)
     loss = cosine_mse_loss(u, v, torch.tensor([0.5]))
     loss.backward()
-    assert loss.item() == 0.25  # the cosine of nothing is 0
+    assert loss.item() == 0.25  # the cosine with a zero vector is 0
     assert u.grad.isfinite().all()
     assert torch.equal(v.grad, torch.zeros(1, 3))
 
@@ -120,7 +83,7 @@ def test_integer_targets_are_allowed():
     ("u", "v", "target"),
     [
         ((2, 3), (2, 3), (3,)),
-        ((2, 3), (2, 3), (2, 1)),  # would broadcast to (2, 2) in silence
+        ((2, 3), (2, 3), (2, 1)),  # would silently broadcast to (2, 2)
         ((2, 3), (2, 3), ()),
         ((2, 3), (2, 4), (2,)),
         ((2, 3), (1, 3), (2,)),
@@ -136,12 +99,12 @@ def test_shapes_that_do_not_fit(u, v, target):
 
 
 @pytest.mark.parametrize("bad", [5.0, 1.001, -1.001, math.nan, math.inf, -math.inf])
-def test_targets_that_no_cosine_reaches(bad):
+def test_targets_outside_the_range_of_a_cosine(bad):
     with pytest.raises(ValueError, match="divide STS scores of 0 to 5 by 5"):
         cosine_mse_loss(torch.ones(2, 3), torch.ones(2, 3), torch.tensor([0.5, bad]))
 
 
-# ------------------------------------------------------------------------------------- by hand, for every loss
+# ------------------------------------------------------------------------------------------ by hand
 
 E, ROOT_HALF, LOG_2 = math.e, math.sqrt(0.5), math.log(2)
 AXES = [[1.0, 0.0], [0.0, 1.0]]
@@ -159,19 +122,10 @@ def doubles(*values: list) -> list[Tensor]:
     ("loss", "inputs", "options", "expected", "shown"),
     [
         (mse_loss, [[0.5], [0.1]], {}, 0.16, "0.16"),
-        (weighted_mse_loss, [[0.5, 0.5], [0.1, 0.9]], {}, 0.24, "0.24"),
-        (
-            binary_cross_entropy_loss,
-            [[0.0, 2.0], [1.0, 0.0]],
-            {"pos_weight": 2},
-            LOG_2 + math.log1p(E**2) / 2,
-            "1.75661",
-        ),
         (softmax_cross_entropy_loss, [[[0.0, 0.0, LOG_2]], 2], {}, LOG_2, "0.69315"),
         (contrastive_loss, [[[1.0, 0.0]], [[1.0, 1.0]], [1]], {}, (1 - ROOT_HALF) ** 2 / 2, "0.04289"),
         (contrastive_loss, [[[1.0, 0.0]], [[1.0, 1.0]], [0]], {}, (ROOT_HALF - 0.5) ** 2 / 2, "0.02145"),
         (triplet_loss, [[[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 4.5]]], {}, 1.5, "1.5"),
-        (cosent_loss, [[[1.0, 0.0]] * 2, AXES, [0.0, 1.0]], {"scale": 1}, math.log(1 + E), "1.31326"),
         (multiple_negatives_ranking_loss, [AXES, LEANING], {"scale": 1}, FORWARD, "0.47911"),
         (
             multiple_negatives_ranking_loss,
@@ -189,7 +143,6 @@ def doubles(*values: list) -> list[Tensor]:
             math.log(2 * E + 3) - 1,
             "1.13258",
         ),
-        (nt_xent_loss, [AXES, AXES], {"temperature": 1}, math.log(E + 2) - 1, "0.55144"),
     ],
 )
 def test_losses_by_hand_and_their_docstrings(loss, inputs, options, expected, shown):
@@ -204,32 +157,12 @@ def test_losses_by_hand_and_their_docstrings(loss, inputs, options, expected, sh
     assert shown in loss.__doc__
 
 
-def test_cosine_matrix_by_hand():
-    u, v = doubles([[2.0, 0.0], [3.0, 4.0]], [[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]])
-    expected = torch.tensor([[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], dtype=torch.float64)
-    assert_parity("cosine matrix", cosine_matrix(u, v), expected, 1e-15)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_score_of_1_of_5_is_not_below_the_threshold(dtype):
-    target = torch.tensor([1.0], dtype=dtype) / 5
-    assert weighted_mse_loss(target + 1, target, weight=100.0).item() == pytest.approx(1, abs=1e-6)
-    below = torch.tensor([0.99], dtype=dtype) / 5
-    assert weighted_mse_loss(below + 1, below, weight=100.0).item() == pytest.approx(100, abs=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_entropies_of_very_sure_logits_are_finite_and_exact(dtype):
-    logits = torch.tensor([200.0, -200.0], dtype=dtype, requires_grad=True)
-    wrong = binary_cross_entropy_loss(logits, torch.tensor([0, 1]))
-    assert wrong.item() == 200.0
-    (gradient,) = torch.autograd.grad(wrong, logits)
-    assert torch.equal(gradient, torch.tensor([0.5, -0.5], dtype=dtype))
-    assert binary_cross_entropy_loss(logits, torch.tensor([1, 0])).item() == pytest.approx(0, abs=1e-30)
+def test_cross_entropy_of_large_logits_is_finite_and_exact(dtype):
     assert softmax_cross_entropy_loss(torch.tensor([[0.0, 2000.0]], dtype=dtype), torch.tensor([0])).item() == 2000.0
 
 
-# ------------------------------------------------------------------------------------------------- gradients
+# ---------------------------------------------------------------------------------------- gradients
 
 LABELS, TARGETS = torch.tensor([1, 0, 1, 0]), torch.tensor([0.1, 0.7, 0.7, 0.4], dtype=torch.float64)
 TWINS = torch.eye(4, dtype=torch.bool)[[0, 3, 2, 1]]  # 1 and 3 are the same text
@@ -237,21 +170,17 @@ ON_VECTORS = {
     "contrastive": lambda u, v, w: contrastive_loss(u, v, LABELS, margin=1.5),
     "triplet": triplet_loss,
     "triplet, cosine": lambda u, v, w: triplet_loss(u, v, w, distance="cosine"),
-    "cosent": lambda u, v, w: cosent_loss(u, v, TARGETS, scale=3.0),
     "ranking": lambda u, v, w: multiple_negatives_ranking_loss(u, v, w, 3.0, symmetric=True, duplicates=TWINS),
     "simcse": lambda u, v, w: simcse_loss(u, v, w, temperature=0.5, hard_negative_weight=0.3),
-    "nt_xent": lambda u, v, w: nt_xent_loss(u, v, temperature=0.5),
 }
 ON_SCORES = {
     "mse": lambda x: mse_loss(x, TARGETS),
-    "weighted_mse": lambda x: weighted_mse_loss(x, TARGETS),
-    "binary": lambda x: binary_cross_entropy_loss(x, TARGETS, pos_weight=3.0),
     "softmax": lambda x: softmax_cross_entropy_loss(x.reshape(2, 2), torch.tensor([1, 0])),
 }
 
 
 def vectors(seed: int = 2) -> list[Tensor]:
-    """Three batches (4, 6) that ask for gradients."""
+    """Three batches (4, 6) that require gradients."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(4, 6, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
@@ -278,34 +207,27 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
             assert gradient is None or gradient.isfinite().all()
 
 
-def test_the_gradient_of_a_logit_of_0_is_half():
-    logits = torch.zeros(1, requires_grad=True)
-    (gradient,) = torch.autograd.grad(binary_cross_entropy_loss(logits, torch.ones(1)), logits)
-    assert gradient.item() == -0.5
+# --------------------------------------------------------------------------------------- properties
 
 
-# ------------------------------------------------------------------------------------------------ properties
-
-
-@pytest.mark.parametrize("name", ["ranking", "simcse", "nt_xent"])
-def test_the_order_of_the_batch_does_not_matter(name):
-    u, v, w = vectors()
-    order = torch.tensor([2, 0, 3, 1])
-    loss, options = {
-        "ranking": (multiple_negatives_ranking_loss, {"symmetric": True, "duplicates": TWINS}),
-        "simcse": (simcse_loss, {"hard_negative_weight": 0.3}),
-        "nt_xent": (nt_xent_loss, {}),
-    }[name]
-    inputs = (u, v) if name == "nt_xent" else (u, v, w)
+@pytest.mark.parametrize(
+    ("loss", "options"),
+    [
+        (multiple_negatives_ranking_loss, {"symmetric": True, "duplicates": TWINS}),
+        (simcse_loss, {"hard_negative_weight": 0.3}),
+    ],
+)
+def test_the_order_of_the_batch_does_not_matter(loss, options):
+    inputs, order = vectors(), torch.tensor([2, 0, 3, 1])
     shuffled = dict(options)
     if "duplicates" in options:
         shuffled["duplicates"] = TWINS[order][:, order]
     value = loss(*inputs, **options)
     assert value > 0.1
-    assert_parity(name, loss(*(x[order] for x in inputs), **shuffled), value, PIECE)
+    assert_parity(loss.__name__, loss(*(x[order] for x in inputs), **shuffled), value, PIECE)
 
 
-def test_the_order_of_hard_negatives_matters_only_where_one_has_a_weight():
+def test_the_order_of_hard_negatives_matters_only_with_a_weight():
     u, v, w = vectors()
     assert_parity("simcse", simcse_loss(u, v, w.flip(0)), simcse_loss(u, v, w), PIECE)
     weighted = [simcse_loss(u, v, x, hard_negative_weight=1.0).item() for x in (w, w.flip(0))]
@@ -314,18 +236,17 @@ def test_the_order_of_hard_negatives_matters_only_where_one_has_a_weight():
 
 def test_the_length_of_the_vectors_does_not_matter_for_cosines():
     u, v, w = vectors()
-    for name in ("contrastive", "triplet, cosine", "cosent", "ranking", "simcse", "nt_xent"):
+    for name in ("contrastive", "triplet, cosine", "ranking", "simcse"):
         assert_parity(name, ON_VECTORS[name](3 * u, 0.01 * v, 50 * w), ON_VECTORS[name](u, v, w), PIECE)
 
 
 def test_perfect_positives_cost_little_and_wrong_ones_much():
     u = torch.eye(4, dtype=torch.float64)
-    for loss in (multiple_negatives_ranking_loss, simcse_loss, nt_xent_loss):
+    for loss in (multiple_negatives_ranking_loss, simcse_loss):
         assert loss(u, u) < 1e-7
         assert loss(u, u.roll(1, dims=0)) > 19  # a right answer at cosine 0, a wrong one at 1: 20 apart
     assert triplet_loss(u, u, u.roll(1, dims=0)) == 0  # sqrt(2) apart, more than the margin
     assert contrastive_loss(u, u, torch.ones(4)) == 0
-    assert cosent_loss(u, torch.stack([u[0], u[2], u[2], u[0]]), torch.tensor([1, 0, 1, 0])) < 1e-7
     assert triplet_loss(u, u.roll(1, dims=0), u) == pytest.approx(1 + math.sqrt(2))
 
 
@@ -343,14 +264,14 @@ def test_symmetric_is_the_mean_of_both_directions():
     assert abs(ranking(u, v) - ranking(v, u)) > 1e-3
 
 
-def test_duplicates_are_no_negatives():
-    """Rows 1 and 3 are the same text: with the mask, row 0 is scored as ever, rows 1 and 3 without one another."""
+def test_duplicates_are_not_negatives():
+    """Rows 1 and 3 are the same text: with the mask neither is a negative of the other."""
     u = torch.eye(4, dtype=torch.float64)
     u[3] = u[1]
     ranking = multiple_negatives_ranking_loss
-    assert ranking(u, u).item() == pytest.approx(LOG_2 / 2, abs=1e-7)  # the two cannot tell which of two is theirs
+    assert ranking(u, u).item() == pytest.approx(LOG_2 / 2, abs=1e-7)  # rows 1 and 3 each have two equal candidates
     assert ranking(u, u, duplicates=TWINS) < 1e-7
-    with_diagonal = TWINS | torch.eye(4, dtype=torch.bool)  # own positives stay right answers
+    with_diagonal = TWINS | torch.eye(4, dtype=torch.bool)  # the diagonal is ignored
     x, y, _ = vectors()
     for symmetric in (False, True):
         expected = ranking(x, y, symmetric=symmetric, duplicates=TWINS)
@@ -359,7 +280,7 @@ def test_duplicates_are_no_negatives():
             ranking(x, y, symmetric=symmetric, duplicates=TWINS & False), ranking(x, y, None, 20, symmetric)
         )
     one_way = torch.zeros(4, 4, dtype=torch.bool)
-    one_way[1, 3] = True  # positive 3 is right for anchor 1, seen from either side
+    one_way[1, 3] = True  # positive 3 is correct for anchor 1
     swapped = ranking(y, x, symmetric=True, duplicates=one_way.T)
     assert_parity("swapped", ranking(x, y, symmetric=True, duplicates=one_way), swapped, PIECE)
 
@@ -373,13 +294,7 @@ def test_hard_negatives_of_any_number():
     assert_parity("one row", one, (2 * gap).exp().log1p().squeeze(), PIECE)
 
 
-def test_cosent_sees_only_the_order_of_targets():
-    u, v, _ = vectors()
-    assert torch.equal(cosent_loss(u, v, TARGETS), cosent_loss(u, v, 5 * TARGETS - 2))
-    assert cosent_loss(u, v, torch.ones(4)) == 0
-
-
-def test_a_margin_that_is_kept_costs_nothing():
+def test_a_satisfied_margin_costs_nothing():
     u = torch.eye(2, dtype=torch.float64)
     apart = u.flip(0)  # cosine 0, distance 1
     assert contrastive_loss(u, apart, torch.zeros(2), margin=1.0) == 0
@@ -388,19 +303,12 @@ def test_a_margin_that_is_kept_costs_nothing():
     assert triplet_loss(u, u, apart, margin=1.5, distance="cosine").item() == pytest.approx(0.5)
 
 
-# ------------------------------------------------------------------------------------------------- bad input
+# ---------------------------------------------------------------------------------------- bad input
 
 ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
 BAD = [
-    (mse_loss, (ROWS[:, :1], FLAT), {}, r"both be \(B,\), not \(2, 1\), \(2,\)"),  # would become (2, 2)
+    (mse_loss, (ROWS[:, :1], FLAT), {}, r"both be \(B,\), not \(2, 1\), \(2,\)"),  # would broadcast to (2, 2)
     (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"both be \(B,\), not \(0,\)"),
-    (weighted_mse_loss, (FLAT, 5 * FLAT), {}, "divide STS scores of 0 to 5 by 5"),
-    (weighted_mse_loss, (FLAT, FLAT * math.nan), {}, "divide STS scores"),
-    (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, r"threshold must lie in 0\.\.1"),
-    (weighted_mse_loss, (FLAT, FLAT), {"weight": 0}, "weight must be above 0 and finite, not 0"),
-    (binary_cross_entropy_loss, (FLAT, FLAT + 1), {}, r"must lie in 0\.\.1"),
-    (binary_cross_entropy_loss, (FLAT, FLAT), {"pos_weight": -1.0}, "pos_weight must be above 0"),
-    (binary_cross_entropy_loss, (FLAT, ROWS), {}, r"both be \(B,\)"),
     (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, r"logits must be \(B, C\)"),
     (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, r"labels \(B,\), not \(2, 3\), \(3,\)"),
     (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, r"whole numbers in 0\.\.2"),
@@ -416,9 +324,6 @@ BAD = [
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": 5.0, "distance": "cosine"}, "can never be kept"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"distance": "manhattan"}, "not 'manhattan'"),
     (triplet_loss, (ROWS[:0],) * 3, {}, "an empty batch has no loss"),
-    (cosent_loss, (ROWS, ROWS, torch.ones(3)), {}, r"and target \(B,\)"),
-    (cosent_loss, (ROWS, ROWS, FLAT * math.nan), {}, "targets must be finite"),
-    (cosent_loss, (ROWS, ROWS, FLAT), {"scale": math.inf}, "scale must be above 0 and finite"),
     (multiple_negatives_ranking_loss, (ROWS, OTHER), {}, r"anchors and positives must be \(B, D\), not"),
     (multiple_negatives_ranking_loss, (ROWS, ROWS, OTHER), {}, r"hard_negatives must be \(N, 3\), not \(2, 4\)"),
     (multiple_negatives_ranking_loss, (ROWS, ROWS, FLAT), {}, r"hard_negatives must be \(N, 3\), not \(2,\)"),
@@ -442,9 +347,6 @@ BAD = [
     (simcse_loss, (ROWS, ROWS), {"hard_negative_weight": 1.0}, "0 without hard_negatives: 1.0"),
     (simcse_loss, (ROWS, ROWS, ROWS), {"hard_negative_weight": math.inf}, "must be finite"),
     (simcse_loss, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
-    (nt_xent_loss, (ROWS, OTHER), {}, r"u and v must be \(B, D\)"),
-    (nt_xent_loss, (ROWS, ROWS), {"temperature": -0.05}, "temperature must be above 0"),
-    (nt_xent_loss, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
 ]
 
 

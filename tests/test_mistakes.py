@@ -1,4 +1,4 @@
-"""The proof that the parity suite would notice: every known mistake is planted, and none may survive."""
+"""Proof that the parity suite notices mistakes: each known one is planted, and none may survive."""
 
 import contextlib
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from tests.parity import Comparison
 
 
 def failures() -> Iterator[Comparison]:
-    """The numbers that are wrong, one check after the other, the quick ones first.
+    """The wrong numbers, check after check, the quick checks first.
 
-    A check that crashes goes on to the next: a mistake is to be told by its numbers, as the grader will.
+    A check that crashes is left for the next one: a mistake must be recognised by its numbers, as in the grader.
     """
-    for check in sorted(CHECKS.values(), key=lambda check: check.__name__ == "training_trace"):  # last, being slow
+    for check in sorted(CHECKS.values(), key=lambda check: check.__name__ == "training_trace"):  # slow, so last
         with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
             yield from (result for result in check() if not result.largest <= result.tolerance)
 
@@ -31,7 +31,7 @@ def test_planted_mistake_is_caught(name):
     assert caught, f"{name} ({chosen.target}: {chosen.meaning}) survives the parity suite"
 
 
-def test_the_table_is_as_large_as_promised_and_explains_itself():
+def test_the_catalogue_is_complete_and_names_are_unique():
     assert len(MISTAKES) >= 30
     assert len({chosen.meaning for chosen in MISTAKES.values()}) == len(MISTAKES)
     assert all(chosen.name == name and chosen.target for name, chosen in MISTAKES.items())

@@ -9,7 +9,7 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_objective
-from minisbert.run import training as train
+from minisbert.run import training
 from minisbert.run.folder import create_folder
 from minisbert.run.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
 from minisbert.run.training import main
@@ -20,32 +20,32 @@ RECIPES = list(recipes())
 
 
 def flags(recipe: str) -> list[str]:
-    """A recipe as the flags that a person would type."""
+    """A recipe as the flags one would type."""
     settings = {key: value for key, value in recipes()[recipe].items() if key not in ABOUT}
     return [f"--{key}" if value is True else f"--{key}={value}" for key, value in settings.items()]
 
 
-def test_the_recipes_are_those_that_are_promised():
+def test_the_promised_recipes():
     heads = [f"sts-{head}{published}" for head in ("joint", "siamese", "cross") for published in ("-published", "")]
     sbert = ["sbert-nli-published", "sbert-nli", "sbert-regression", "sbert-triplet"]
     assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, "simcse-unsupervised", "simcse-supervised"] == RECIPES
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_is_what_its_flags_are(recipe):
-    """So every key is an option, and every value one that the option takes."""
+def test_a_recipe_equals_its_flags(recipe):
+    """So every key is an option, and every value is valid for it."""
     assert vars(parse(["--recipe", recipe])) == vars(parse(flags(recipe))) | {"recipe": recipe}
     assert all(recipes()[recipe][key] for key in ABOUT)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_flags_override_a_recipe_wherever_they_stand(recipe):
+def test_flags_override_a_recipe_before_and_after_it(recipe):
     for arguments in (["--recipe", recipe, "--lr", "0.5"], ["--lr", "0.5", "--recipe", recipe]):
         options = parse([*arguments, "--epochs", "7", "--objective", "mnr", "--no-projection"])
         assert (options.lr, options.epochs, options.objective, options.projection) == (0.5, 7, "mnr", False)
 
 
-def test_a_recipe_leaves_nothing_behind():
+def test_a_recipe_does_not_change_the_defaults():
     before = vars(parse([]))
     assert vars(parse(["--recipe", "quora-3"])) != before
     assert vars(parse([])) == before
@@ -63,11 +63,11 @@ def test_the_list_names_all_recipes_with_source_needs_and_score(capsys):
         assert vars(parse(options[1].split())) == vars(parse(flags(name)))
 
 
-def test_an_unknown_recipe_exits_2_and_names_those_there_are(capsys):
+def test_an_unknown_recipe_exits_2_and_lists_the_known_ones(capsys):
     with pytest.raises(SystemExit, match="2"):
         run_command(lambda: main(["--recipe", "sts-joined"]))
     err = capsys.readouterr().err
-    assert err.startswith("error: no recipe is called 'sts-joined'; known are sts-joint-published, sts-joint, ")
+    assert err.startswith("error: unknown recipe 'sts-joined'; choose from sts-joint-published, sts-joint, ")
     assert err.count("\n") == 1
 
 
@@ -114,8 +114,8 @@ def test_a_recipe_runs_on_any_file_of_the_form(recipe, pooling, widths, tiny, tm
 def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = toys.write_all(tmp_path)["sentences"]
-    task = SimpleNamespace(notes={}, best="spearman")
-    monkeypatch.setattr(train, "train", lambda options, group: create_folder(options, group.device, task))
+    objective = SimpleNamespace(notes={}, best="spearman")
+    monkeypatch.setattr(training, "train", lambda options, group: create_folder(options, group.device, objective))
     main(["--recipe", "simcse-unsupervised", "--model", str(tiny), "--data", path])
     assert (tmp_path / "runs" / "simcse-unsupervised-tiny" / "config.json").is_file()
 
@@ -160,12 +160,12 @@ def float_or(text: str) -> float | str:
         return text
 
 
-def test_the_objectives_are_those_that_are_promised():
+def test_the_promised_objectives():
     promised = "cosine joint siamese cross softmax binary contrastive triplet mnr cosent simcse simcse-supervised"
     assert sorted(OBJECTIVES) == sorted(promised.split())
 
 
-def test_every_option_is_explained_and_none_is_called_as_a_recipes_heading():
+def test_every_option_has_a_help_text_and_a_name_that_describes_no_recipe():
     actions = make_parser()._actions
     assert all(action.help for action in actions)
     assert not {action.dest for action in actions} & set(ABOUT)
@@ -173,7 +173,7 @@ def test_every_option_is_explained_and_none_is_called_as_a_recipes_heading():
 
 # ------------------------------------------------------------------- flags that an objective does not read
 
-FLAGS = {  # each as a person would give it
+FLAGS = {  # each with a valid value
     "pooling": ["--pooling", "cls"],
     "loss": ["--loss", "mse"],
     "variant": ["--variant", "compare"],
@@ -194,7 +194,7 @@ FLAGS = {  # each as a person would give it
 
 @pytest.fixture
 def toy_options(tiny, tmp_path, monkeypatch):
-    """``toy_options("mnr")`` -> the options of a run on toy rows of the right form, all but what is given."""
+    """``toy_options("mnr", *flags)`` -> the options of a run on toy rows of the right form."""
     monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: [])
     files = toys.write_all(tmp_path)
     forms = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored") | {"softmax": "nli"}
@@ -209,7 +209,7 @@ def toy_options(tiny, tmp_path, monkeypatch):
 
 
 class Watched(argparse.Namespace):
-    """Options that remember which of them were read."""
+    """Options that record which of them were read."""
 
     def __getattribute__(self, name):
         if not name.startswith("_"):
@@ -219,29 +219,29 @@ class Watched(argparse.Namespace):
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_the_table_names_what_an_objective_reads(objective, toy_options):
-    """All but the pooling, which is for the encoder to read: the next test."""
+    """All but the pooling, which the encoder reads: see the next test."""
     options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
     encoder = load_encoder(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
-    make_objective(watched, encoder).loss([0, 1, 2])
+    made = make_objective(watched, encoder)
+    made.loss(made.network, [0, 1, 2])
     expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling"}
     assert watched._read & {*USED_BY} == expected
 
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
-def test_the_table_names_those_whose_loss_depends_on_the_pooling(objective, toy_options):
+def test_the_table_names_the_objectives_that_depend_on_the_pooling(objective, toy_options):
     found = []
     for pooling in ("mean", "max"):
         options = toy_options(objective)
         options.pooling = pooling
         torch.manual_seed(0)
-        task = make_objective(options, load_encoder(options, "cpu"))
-        task.model.eval()
-        found.append(task.loss([0, 1, 2]).item())
+        made = make_objective(options, load_encoder(options, "cpu"))
+        found.append(made.loss(made.network.eval(), [0, 1, 2]).item())
     assert (found[0] != found[1]) == (objective in USED_BY["pooling"])
 
 
-def test_flags_of_other_objectives_are_errors_that_name_their_own():
+def test_a_flag_of_other_objectives_is_an_error_that_lists_them():
     assert FLAGS.keys() == USED_BY.keys()
     for name, users in USED_BY.items():
         for objective in OBJECTIVES:
@@ -260,13 +260,13 @@ def test_a_flag_is_noticed_however_it_is_written():
             parse(arguments)
 
 
-def test_what_is_switched_off_may_be_off_everywhere():
+def test_switching_off_is_allowed_everywhere():
     off = ["--no-projection", "--no-symmetric", "--no-nt-xent"]
     assert vars(parse(off)) == vars(parse([]))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_settings_of_a_recipe_may_lie_idle_but_flags_may_not(recipe):
+def test_unused_settings_of_a_recipe_are_ignored_and_unused_flags_are_not(recipe):
     for objective in OBJECTIVES:
         parse(["--recipe", recipe, "--objective", objective])
     with pytest.raises(InputError, match="--pos-weight is not for objective mnr"):
@@ -274,5 +274,5 @@ def test_settings_of_a_recipe_may_lie_idle_but_flags_may_not(recipe):
 
 
 def test_an_unknown_recipe_is_an_input_error():
-    with pytest.raises(InputError, match="no recipe is called ''"):
+    with pytest.raises(InputError, match="unknown recipe ''"):
         parse(["--recipe", ""])

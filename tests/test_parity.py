@@ -1,10 +1,10 @@
-"""Every piece equals its reference at the tolerances of ``parity.py``; the checks themselves are in ``checks.py``."""
+"""Every piece equals its reference within the tolerances of ``parity.py``; the checks are in ``checks.py``."""
 
 import pytest
 import torch
 
 from minisbert.core.bert import Bert
-from minisbert.models.checkpoint import load_bert
+from minisbert.core.encoder import load_bert
 from minisbert.models.tokenizer import Tokenizer
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
@@ -22,7 +22,7 @@ def test_parity(name):
 
 
 @pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])
-def test_token_ids_of_other_dialects(folder):
+def test_token_ids_of_other_families(folder):
     reference, tokenizer = golden(folder), Tokenizer.load(REFERENCE / folder)
     expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
     assert tokenizer.encode(SENTENCES).ids == expected
@@ -41,8 +41,8 @@ def test_every_layer_of_minilm(real_bert):
     with torch.no_grad():
         states = real_bert.hidden_states(reference["ids"], reference["mask"])
     assert len(states) == 7
-    # only real tokens: nobody reads what stands at a pad, and in float32 the reference itself is up to 4.5e-5
-    # away from its own float64 result there (2e-6 at real tokens)
+    # only real tokens: pads are never used, and in float32 the reference itself is up to 4.5e-5 away from its own
+    # float64 result there (2e-6 at real tokens)
     real = reference["mask"]
     for i, state in enumerate(states):
         assert_parity(f"MiniLM hidden state {i}", state[real], reference[f"hidden.{i}"][real], MINILM_HIDDEN)

@@ -1,4 +1,4 @@
-"""The parity report: complete, made of numbers from a run, and not stale."""
+"""The parity report: complete, with the numbers of the run, and not stale."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from tests.parity import Comparison
 from tests.parity_report import catch, fold, folded, main, markdown, run_checks, share, summary
 
 FEW_CHECKS = ("gelu", "layer_norm", "correlations")
-FEW_MISTAKES = ("tanh GELU", "no beta", "Pearson not centred", "one layer short")  # no check of these sees the last
+FEW_MISTAKES = ("tanh GELU", "no beta", "Pearson not centred", "one layer short")  # FEW_CHECKS miss the last
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def difference(name: str, largest: float, tolerance: float = 1e-10) -> Compariso
 
 
 def row(report: str, *cells: str) -> list[str]:
-    """The cells of the one table row that begins with these."""
+    """The cells of the only table row that begins with these."""
     rows = [line for line in report.splitlines() if line.startswith(f"| {' | '.join(cells)} |")]
     assert len(rows) == 1, rows
-    cells = re.split(r"(?<!\\)\|", rows[0].strip("|"))  # a bar behind a backslash is text
+    cells = re.split(r"(?<!\\)\|", rows[0].strip("|"))  # a bar after a backslash is text
     return [cell.strip().replace("\\|", "|") for cell in cells]
 
 
@@ -48,19 +48,19 @@ def test_report_and_picture_of_a_run(few, tmp_path, capsys):
     assert "3 checks, 4 mistakes, 1 not caught" in capsys.readouterr().out
 
 
-def test_every_check_and_mistake_stands_in_the_report(few):
+def test_every_check_and_mistake_is_in_the_report(few):
     catches = [catch(mistake) for mistake in parity_report.MISTAKES.values()]
     report = markdown(run_checks(), catches)
     for name in FEW_CHECKS:
         assert f"\n| {name} |" in report
     for name in FEW_MISTAKES:
         assert row(report, name)[1] == MISTAKES[name].meaning
-    assert "4 known mistakes planted one by one, 3 caught" in report
+    assert "4 known mistakes planted one at a time, 3 caught" in report
     assert row(report, "one layer short")[3] == "**nothing**"
 
 
 def test_numbers_come_from_the_run(few):
-    """A check that is off by 3e-11, and a mistake whose difference torch itself tells."""
+    """A check that is off by 3e-11, within its tolerance, and one that is off by 3e-9."""
     checks.CHECKS["gelu"] = lambda: iter([difference("gelu", 3e-11)])
     report = markdown(run_checks(), [])
     assert row(report, "gelu", "gelu")[2:] == ["1", "2 × 3", "float64", "3.0e-11", "1.5e-11", "1e-10", "30", "1, 2"]
@@ -75,7 +75,7 @@ def test_a_mistake_is_caught_by_its_largest_difference(few):
     expected = (functions.gelu(x, approximate="tanh") - functions.gelu(x)).abs().max().item()
     caught = catch(MISTAKES["tanh GELU"])
     assert caught.check == "gelu"
-    assert caught.worst.largest >= expected  # value or gradient, whichever is further off for its tolerance
+    assert caught.worst.largest >= expected  # the value or the gradient, whichever exceeds its tolerance more
     assert share(caught.worst) >= expected / 1e-10 * (1 - 1e-6)
 
 

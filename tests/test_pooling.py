@@ -1,4 +1,4 @@
-"""Pooling against plain loops over each text's own tokens."""
+"""The book's poolings against plain loops over each text's real tokens."""
 
 import math
 
@@ -8,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from minisbert.core.pooling import POOLINGS, attention_pool
-from minisbert.models.poolings import NAMES, Pooling, first_last_pool
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.core.pooling import POOLINGS, Pooling, attention_pool
 from tests.parity import GRADIENT, PIECE, assert_parity
 
 MODES = ["mean", "cls", "max"]
-MORE = ["attention", "first-last", "pooler"]  # these need more than the last hidden states
 LENGTHS = [5, 2, 1, 4]  # of 5 tokens: one text is full, one has a single token
 REAL = torch.arange(5) < torch.tensor(LENGTHS)[:, None]  # (4, 5)
 
@@ -24,7 +21,7 @@ def random_hidden(shape: tuple[int, ...] = (4, 5, 3), shift: float = 0.0, seed: 
 
 
 def slow_pool(mode: str, hidden: Tensor, mask: Tensor) -> Tensor:
-    """One text after the other, one column after the other, real tokens only."""
+    """Text by text, column by column, real tokens only."""
     rows = []
     for text, real in zip(hidden.tolist(), mask.tolist(), strict=True):
         tokens = [token for token, keep in zip(text, real, strict=True) if keep]
@@ -43,7 +40,7 @@ def test_by_hand(mode, expected):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("shift", [0.0, -10.0])  # all negative: the largest is still not a pad's 0
+@pytest.mark.parametrize("shift", [0.0, -10.0])  # all negative: the maximum must not be a pad's 0
 def test_equals_the_slow_version(mode, shift):
     hidden = random_hidden(shift=shift)
     assert_parity(f"{mode} pooling", Pooling(mode)(hidden, REAL), slow_pool(mode, hidden, REAL), PIECE)
@@ -58,14 +55,14 @@ def test_any_lengths_equal_the_slow_version(lengths, seed):
 
 
 @pytest.mark.parametrize("mode", ["mean", "max"])
-def test_pads_may_stand_anywhere(mode):
+def test_pads_may_be_anywhere(mode):
     mask = torch.tensor([[0, 1, 0, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 1], [1, 1, 1, 1, 1]], dtype=torch.bool)
     assert_parity(mode, Pooling(mode)(random_hidden(), mask), slow_pool(mode, random_hidden(), mask), PIECE)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
-def test_what_stands_in_a_pad_never_counts(mode, content):
+def test_the_content_of_a_pad_does_not_matter(mode, content):
     expected = Pooling(mode)(random_hidden(), REAL)
     hidden = random_hidden().masked_fill(~REAL[..., None], content).requires_grad_()
     pooled = Pooling(mode)(hidden, REAL)
@@ -76,7 +73,7 @@ def test_what_stands_in_a_pad_never_counts(mode, content):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_gradients_by_hand_and_none_to_the_pads(mode):
-    """The gradient of a weighted sum of the pooled values: mean shares it out, cls and max give it to one token."""
+    """Of a weighted sum of the pooled values: mean divides the gradient equally, cls and max give it to one token."""
     hidden = random_hidden().requires_grad_()
     weights = random_hidden((4, 3), seed=1)
     (Pooling(mode)(hidden, REAL) * weights).sum().backward()
@@ -135,13 +132,7 @@ def test_unknown_name_lists_the_known_ones(name):
         Pooling(name)
 
 
-def test_every_pooling_is_tested_here():
-    assert list(POOLINGS) == MODES
-    assert list(NAMES) == MODES + MORE
-    assert "max" in repr(Pooling("max"))
-
-
-# ------------------------------------------------------------- attention, first-last average, pooler
+# ---------------------------------------------------------------------------------------- attention
 
 
 def scorer(width: int = 3, seed: int = 5) -> tuple[Tensor, Tensor]:
@@ -170,16 +161,10 @@ def slow_attention(hidden: Tensor, mask: Tensor, weight: Tensor, bias: Tensor) -
 
 
 def test_attention_by_hand():
-    """Scores 0 and log 3 make shares of 1/4 and 3/4; the pad's score would be the highest of all."""
+    """Scores 0 and log 3 give weights of 1/4 and 3/4; the pad would have the highest score."""
     hidden = torch.tensor([[[0.0, 8.0], [1.0, 0.0], [99.0, 99.0]]])
     pooled = attention_pool(hidden, torch.tensor([[1, 1, 0]]), torch.tensor([[math.log(3), 0.0]]), torch.tensor([7.0]))
     torch.testing.assert_close(pooled, torch.tensor([[0.75, 2.0]]))
-
-
-def test_first_last_by_hand():
-    """Texts (1, 3) last and (5, 7) first: 4; a pad in between counts nowhere."""
-    last, first = torch.tensor([[[1.0], [50.0], [3.0]]]), torch.tensor([[[5.0], [-90.0], [7.0]]])
-    assert first_last_pool(last, torch.tensor([[True, False, True]]), first).tolist() == [[4.0]]
 
 
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), seed=st.integers(0, 1000))
@@ -189,29 +174,6 @@ def test_attention_over_any_lengths_equals_the_slow_version(lengths, seed):
     parameters = scorer(4, seed)
     slow = slow_attention(hidden, mask, *parameters)
     assert_parity("attention pooling", attention_pool(hidden, mask, *parameters), slow, PIECE)
-
-
-def test_first_last_equals_the_slow_version():
-    hidden, first = random_hidden(), random_hidden(seed=3)
-    slow = (slow_pool("mean", hidden, REAL) + slow_pool("mean", first, REAL)) / 2
-    assert_parity("first-last", Pooling("first-last")(hidden, REAL, first), slow, PIECE)
-
-
-@pytest.mark.parametrize("mode", ["attention", "first-last"])
-def test_gradients_by_finite_differences_and_none_to_the_pads(mode):
-    hidden, first = random_hidden().requires_grad_(), random_hidden(seed=3).requires_grad_()
-    weight, bias = (x.requires_grad_() for x in scorer())
-
-    def attend(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return attention_pool(hidden, REAL, weight, bias)
-
-    def average(hidden: Tensor, first: Tensor) -> Tensor:
-        return first_last_pool(hidden, REAL, first)
-
-    pool, inputs = (attend, (hidden, weight, bias)) if mode == "attention" else (average, (hidden, first))
-    assert torch.autograd.gradcheck(pool, inputs)
-    pool(*inputs).sum().backward()
-    assert (hidden.grad[~REAL] == 0).all()
 
 
 def test_the_bias_of_attention_pooling_changes_nothing():
@@ -226,24 +188,10 @@ def test_untrained_attention_is_the_mean():
 
 
 def test_attention_learns_from_its_start():
-    """Zero scores do not stand still: the weight has a gradient."""
+    """Zero scores are not a stationary point: the weight has a gradient."""
     pooling = Pooling("attention", 3).double()
     (pooling(random_hidden(), REAL) * random_hidden((4, 3), seed=1)).sum().backward()
     assert pooling.score.weight.grad.abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
-def test_what_stands_in_a_pad_never_counts_for_attention_and_first_last(content):
-    for mode, spoil in (("attention", 0), ("first-last", 0), ("first-last", 1)):
-        pooling = attention_pooling() if mode == "attention" else Pooling(mode)
-        states = [random_hidden(), random_hidden(seed=3)]
-        expected = pooling(states[0], REAL, states[1])
-        states[spoil] = states[spoil].masked_fill(~REAL[..., None], content).requires_grad_()
-        pooled = pooling(states[0], REAL, states[1])
-        assert torch.equal(pooled, expected)
-        pooled.sum().backward()
-        assert states[spoil].grad.isfinite().all()
-        assert all(parameter.grad.isfinite().all() for parameter in pooling.parameters())
 
 
 def test_attention_without_mask_with_other_masks_and_with_more_pads():
@@ -256,41 +204,37 @@ def test_attention_without_mask_with_other_masks_and_with_more_pads():
     assert_parity("more pads", pooling(wider, mask), pooling(hidden, REAL), PIECE)
 
 
-def test_several_at_once_stand_side_by_side():
-    """Each with what it needs, in the order of the name."""
-    states, first, pooler = random_hidden(), random_hidden(seed=3), random_hidden((4, 3), seed=4)
-    names = ["pooler", "attention", "max", "first-last"]
-    pooling = Pooling("+".join(names), 3).double()
-    pooling.load_state_dict(attention_pooling().state_dict())
-    alone = [attention_pooling() if name == "attention" else Pooling(name) for name in names]
-    expected = torch.cat([single(states, REAL, first, pooler) for single in alone], dim=-1)
-    assert torch.equal(pooling(states, REAL, first, pooler), expected)
-    assert pooling.width(3) == expected.shape[1] == 12
+def test_attention_gradients_by_finite_differences_and_none_to_the_pads():
+    hidden, (weight, bias) = random_hidden().requires_grad_(), (x.requires_grad_() for x in scorer())
+
+    def pool(hidden: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return attention_pool(hidden, REAL, weight, bias)
+
+    assert torch.autograd.gradcheck(pool, (hidden, weight, bias))
+    pool(hidden, weight, bias).sum().backward()
+    assert (hidden.grad[~REAL] == 0).all()
 
 
-def test_what_a_pooling_needs_and_does_not_get_is_named():
+@pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
+def test_the_content_of_a_pad_does_not_matter_for_attention(content):
+    pooling = attention_pooling()
+    hidden = random_hidden().masked_fill(~REAL[..., None], content).requires_grad_()
+    pooled = pooling(hidden, REAL)
+    assert torch.equal(pooled, pooling(random_hidden(), REAL))
+    pooled.sum().backward()
+    assert hidden.grad.isfinite().all()
+    assert all(parameter.grad.isfinite().all() for parameter in pooling.parameters())
+
+
+def test_attention_needs_a_width():
     with pytest.raises(ValueError, match="needs hidden_size"):
-        Pooling("mean+attention")
-    with pytest.raises(ValueError, match="first layer's output"):
-        Pooling("first-last")(random_hidden(), REAL)
-    with pytest.raises(ValueError, match=r"Bert\.pool"):
-        Pooling("pooler")(random_hidden(), REAL)
+        Pooling("attention")
 
 
-def test_only_learned_pooling_has_parameters():
-    assert [name for name, _ in Pooling("mean+attention", 3).named_parameters()] == ["score.weight", "score.bias"]
-    assert not list(Pooling("mean+first-last+pooler", 3).parameters())
+def test_only_attention_has_parameters():
+    assert [name for name, _ in Pooling("attention", 3).named_parameters()] == ["score.weight", "score.bias"]
+    assert not any(list(Pooling(mode).parameters()) for mode in MODES)
 
 
-def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
-    for mode, expected in (("mean", (False, False)), ("first-last", (True, False)), ("cls+pooler", (False, True))):
-        encoder, seen = SentenceEncoder.load(tiny, mode), {}
-        forward = encoder.pooling.forward
-
-        def spy(hidden, mask=None, first=None, pooler=None, seen=seen, forward=forward):
-            seen["given"] = (first is not None, pooler is not None)
-            return forward(hidden, mask, first, pooler)
-
-        monkeypatch.setattr(encoder.pooling, "forward", spy)
-        encoder.encode(["a cat"])
-        assert seen["given"] == expected, mode
+def test_every_pooling_is_tested_here():
+    assert list(POOLINGS) == MODES

@@ -1,4 +1,4 @@
-"""A run's state: what is saved comes back, what does not fit is refused, and an interrupt never halves a step."""
+"""A run's state: it is restored as it was saved, and a state that does not fit is refused."""
 
 import dataclasses
 import errno
@@ -38,7 +38,7 @@ def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def steps(network: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
     def loss(network: nn.Module, _: list[int]) -> torch.Tensor:
-        return network(torch.rand(5, 3)).pow(2).sum()  # what rand draws is part of the state
+        return network(torch.rand(5, 3)).pow(2).sum()  # the state of rand's generator is saved too
 
     list(fit(network, loss, [[0]] * count, optimizer, lambda step: 1.0))
 
@@ -52,7 +52,7 @@ def saved(tmp_path):
     return network, optimizer
 
 
-def test_from_a_state_training_goes_on_to_the_same_bits(saved, tmp_path):
+def test_training_continues_from_a_state_bit_for_bit(saved, tmp_path):
     network, optimizer = saved
     steps(network, optimizer, 4)
     other, its_optimizer = made(seed=2)
@@ -60,7 +60,7 @@ def test_from_a_state_training_goes_on_to_the_same_bits(saved, tmp_path):
     set_random_state(randomness, CPU)
     steps(other, its_optimizer, 4)
     assert progress == PROGRESS
-    assert all(torch.equal(ours, theirs) for ours, theirs in zip(network.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True))
 
 
 def test_a_state_before_the_first_step(tmp_path):
@@ -92,7 +92,7 @@ def test_a_state_of_another_version_is_refused(saved, tmp_path):
         load_state(tmp_path / "state", *made(seed=1), "rows")
 
 
-def test_another_torch_is_said_and_the_number_of_threads_is_as_it_was(saved, tmp_path, capsys):
+def test_another_torch_is_reported_and_the_number_of_threads_restored(saved, tmp_path, capsys):
     path = tmp_path / "state" / "state.json"
     about = json.loads(path.read_text())
     assert about["threads"] == torch.get_num_threads()
@@ -102,7 +102,7 @@ def test_another_torch_is_said_and_the_number_of_threads_is_as_it_was(saved, tmp
     assert torch.get_num_threads() == 2
 
 
-def test_a_full_disk_keeps_the_state_before(saved, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_previous_state(saved, tmp_path, monkeypatch):
     before = (tmp_path / "state" / "state.safetensors").read_bytes()
 
     def full(*_):

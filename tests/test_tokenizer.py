@@ -1,4 +1,4 @@
-"""Text to ids, on small vocabularies made here; the real MiniLM is compared in the reference tests."""
+"""Tokenizers of every kind of folder, on small vocabularies made here. The reference tests compare the real MiniLM."""
 
 import json
 import math
@@ -17,10 +17,9 @@ from tokenizers import BertWordPieceTokenizer
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError
-from minisbert.core.tokenizer import longest_first
 from minisbert.models.tokenizer import Tokenizer
 
-# letters alone, at a word's start and inside it (##); "e" only at the start, so a word that goes on with it is unknown
+# letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown
 PIECES = """
     [PAD] [UNK] [CLS] [SEP] [MASK]
     a b c d e ##a ##b ##c ##d A B E ##A ##B
@@ -31,7 +30,7 @@ PIECES = """
 VOCAB = PIECES.split()
 IDS = {piece: i for i, piece in enumerate(VOCAB)}
 CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]
-LIMIT = 16  # what the folders state, unless a test says otherwise
+LIMIT = 16  # of the folders, unless a test changes it
 
 words = st.text("abcdeAB", min_size=1, max_size=9)
 texts = st.lists(words | st.sampled_from(list(" .,!'-12中é\t\n")), max_size=12).map("".join)
@@ -51,7 +50,7 @@ def vocab_folder(folder: Path, **tokenizer_config: object) -> Path:
 
 
 def baked_folder(folder: Path) -> Path:
-    """A folder as published ones are: a tokenizer.json with padding to 128 and truncation at 128 baked in."""
+    """A folder like published ones: a tokenizer.json with stored padding to 128 and truncation at 128."""
     vocab_folder(folder)
     baked = BertWordPieceTokenizer(vocab=IDS, lowercase=True)
     baked.enable_padding(length=128)
@@ -77,7 +76,7 @@ def from_json(baked) -> Tokenizer:
 
 
 def slow_pieces(text: str, lowercase: bool = True) -> list[str]:
-    """BERT's pieces the slow way: lowercase, drop accents, split at spaces and punctuation, greedy longest match."""
+    """BERT's pieces, slowly: lowercase, drop accents, split at spaces and punctuation, greedy longest match."""
     if lowercase:
         decomposed = unicodedata.normalize("NFD", text.lower())
         text = "".join(char for char in decomposed if unicodedata.category(char) != "Mn")
@@ -111,18 +110,18 @@ def slow_ids(text: str, lowercase: bool = True) -> list[int]:
         ("cats runner running", "cat ##s run ##ner run ##ning"),
         ("abcda", "abcd ##a"),  # the longest piece first, not ab ##cd
         ("babcd", "b ##abc ##d"),
-        ("be", "[UNK]"),  # a word of which one part is unknown is unknown as a whole
+        ("be", "[UNK]"),  # a word with an unknown part is unknown as a whole
         ("zebra a", "[UNK] a"),
-        ("dog's", "dog ' [UNK]"),  # a word of its own after the mark: "s" is no piece
+        ("dog's", "dog ' [UNK]"),  # "s" alone is not a piece
         ("a-b,c", "a - b , c"),
         ("!!", "! !"),
         ("a中b", "a 中 b"),
-        ("àb", "ab"),  # the accent goes
+        ("àb", "ab"),  # without the accent
         ("12 2", "1 ##2 2"),
-        ("a [SEP] b[MASK]", "a [SEP] b [MASK]"),  # special tokens written out are special, as in the reference
+        ("a [SEP] b[MASK]", "a [SEP] b [MASK]"),  # as in the reference, special tokens in the text are special
         ("a\tb\nc\r\nd", "a b c d"),
         ("  a  ", "a"),
-        ("c\x00a\x07t", "cat"),  # control characters go without leaving a space
+        ("c\x00a\x07t", "cat"),  # control characters are removed without a space
         ("c\ufffda\u200bt", "cat"),
         ("a\x85b", "ab"),
         ("a\u2028b", "a b"),  # but a line separator is a space
@@ -166,7 +165,7 @@ def test_do_lower_case_false_keeps_case_and_accents(tmp_path):
     assert tokenizer.tokens(tokenizer.encode(["aBé The"]).ids[0]) == ["[CLS]", "a", "##B", "##é", "[UNK]", "[SEP]"]
 
 
-def test_strip_accents_may_be_switched_off_alone(tmp_path):
+def test_strip_accents_can_be_switched_off_alone(tmp_path):
     tokenizer = Tokenizer.load(vocab_folder(tmp_path, strip_accents=False))
     assert tokenizer.tokens(tokenizer.encode(["Aé"]).ids[0]) == ["[CLS]", "a", "##é", "[SEP]"]
 
@@ -186,12 +185,12 @@ def test_line_separators_in_the_vocabulary_do_not_shift_the_ids_after_them(tmp_p
     assert Tokenizer.load(tmp_path).encode(["a cat"]).ids == [[CLS, IDS["a"] + 3, IDS["cat"] + 3, SEP]]
 
 
-# --------------------------------------------------------------------- what lies in published files
+# --------------------------------------------------------------------------- published files
 
 
 def test_baked_padding_and_truncation_are_cleared(baked):
     naive = Backend.from_file(str(baked / "tokenizer.json"))
-    assert len(naive.encode("cat").ids) == 128  # the trap is there
+    assert len(naive.encode("cat").ids) == 128  # the stored padding
     tokenizer = Tokenizer.load(baked)
     assert tokenizer.encode(["cat"]).ids == [[CLS, IDS["cat"], SEP]]
     tokenizer.limit = 1000
@@ -208,7 +207,7 @@ def test_tokenizer_json_comes_before_vocab_txt(baked, tmp_path):
     ("argument", "max_seq_length", "model_max_length", "table", "expected"),
     [
         (9, 16, 12, 40, 9),
-        (20, 16, 12, 40, 20),  # an argument may be above the stated limit
+        (20, 16, 12, 40, 20),  # an argument may exceed the stated limit
         (40, 16, 12, 40, 40),
         (None, 16, 12, 40, 16),
         (None, 50, 12, 40, 40),
@@ -251,13 +250,13 @@ def test_limit_out_of_range(tmp_path, limit, message):
 
 
 @pytest.mark.parametrize("limit", [0, -3])
-def test_limit_of_zero_or_less_is_not_taken_for_none(tmp_path, limit):
+def test_a_limit_of_zero_or_less_is_not_treated_as_none(tmp_path, limit):
     with pytest.raises(InputError, match=f"{limit} is too small"):
         Tokenizer.load(vocab_folder(tmp_path), limit)
 
 
 @pytest.mark.parametrize("value", ["many", [16], math.inf, math.nan])
-def test_stated_limit_that_is_no_number_names_file_and_key(tmp_path, value):
+def test_a_stated_limit_that_is_not_a_number_names_file_and_key(tmp_path, value):
     vocab_folder(tmp_path)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": value})
     with pytest.raises(InputError, match=r"sentence_bert_config\.json: max_seq_length must be a whole number"):
@@ -271,7 +270,7 @@ def test_pad_id_comes_from_the_model_config(tmp_path, stated, expected):
     assert Tokenizer.load(tmp_path).pad_id == expected
 
 
-# --------------------------------------------------------------------------------- cutting, pairs
+# ------------------------------------------------------------------------------ cutting and pairs
 
 
 def test_empty_text_is_cls_sep(from_vocab):
@@ -319,38 +318,9 @@ def test_cut_message():
     assert tokenizer.cut_message(3, 2758) == "3 of 2,758 texts were longer than 256 tokens and were cut"
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "room", "expected"),
-    [
-        (10, 3, 8, (5, 3)),
-        (10, 9, 8, (4, 4)),
-        (3, 10, 8, (3, 5)),
-        (9, 9, 7, (3, 4)),
-        (9, 8, 7, (4, 3)),
-        (2, 3, 5, (2, 3)),
-    ],
-)
-def test_longest_first_by_hand(first, second, room, expected):
-    assert longest_first(first, second, room) == expected
-
-
-@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 1000))
-def test_longest_first_fills_the_room_and_takes_from_the_longer(first, second, room):
-    kept = longest_first(first, second, room)
-    assert sum(kept) == min(first + second, room)
-    assert 0 <= kept[0] <= first
-    assert 0 <= kept[1] <= second
-    if kept[0] < first and kept[1] < second:
-        assert abs(kept[0] - kept[1]) <= 1
-    elif kept[0] < first:
-        assert kept[0] >= kept[1]
-    elif kept[1] < second:
-        assert kept[1] >= kept[0]
-
-
 @pytest.mark.parametrize("limit", [5, 6, 7, 8, 11, 16])
 def test_cut_pairs_equal_the_library(baked, limit):
-    """Every pair of 0 to 12 tokens a side, against the library's own truncation."""
+    """Every pair of 0 to 12 tokens per side, against the library's own truncation."""
     library = Backend.from_file(str(baked / "tokenizer.json"))
     library.no_padding()
     library.enable_truncation(limit, strategy="longest_first")
@@ -359,10 +329,10 @@ def test_cut_pairs_equal_the_library(baked, limit):
     ]
     pairs = [(first, second) for first, _ in sides for _, second in sides]
     expected = library.encode_batch(pairs)
-    ours = Tokenizer.load(baked, limit).encode_pairs(*zip(*pairs, strict=True))
-    assert ours.ids == [encoding.ids for encoding in expected]
-    assert ours.token_types == [encoding.type_ids for encoding in expected]
-    assert ours.truncated == sum(bool(encoding.overflowing) for encoding in expected)
+    found = Tokenizer.load(baked, limit).encode_pairs(*zip(*pairs, strict=True))
+    assert found.ids == [encoding.ids for encoding in expected]
+    assert found.token_types == [encoding.type_ids for encoding in expected]
+    assert found.truncated == sum(bool(encoding.overflowing) for encoding in expected)
 
 
 @settings(deadline=None)
@@ -371,15 +341,15 @@ def test_any_cut_text_and_pair_equals_the_library(baked, first, second, limit):
     library = Backend.from_file(str(baked / "tokenizer.json"))
     library.no_padding()
     library.enable_truncation(limit, strategy="longest_first")
-    ours = Tokenizer.load(baked, limit)
-    assert ours.encode([first]).ids == [library.encode(first).ids]
+    tokenizer = Tokenizer.load(baked, limit)
+    assert tokenizer.encode([first]).ids == [library.encode(first).ids]
     expected = library.encode(first, second)
-    assert ours.encode_pairs([first], [second]).ids == [expected.ids]
-    assert ours.encode_pairs([first], [second]).token_types == [expected.type_ids]
+    assert tokenizer.encode_pairs([first], [second]).ids == [expected.ids]
+    assert tokenizer.encode_pairs([first], [second]).token_types == [expected.type_ids]
 
 
 def peak_memory() -> float:
-    """The most bytes that this process ever held."""
+    """The peak memory of this process in bytes."""
     resource = pytest.importorskip("resource", reason="peak memory is read with a Unix module")
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
@@ -387,8 +357,8 @@ def peak_memory() -> float:
 @pytest.mark.parametrize(
     ("text", "tokens", "truncated"), [("a " * 500_000, 40, 1), ("a.b," * 250_000, 40, 1), ("ab" * 500_000, 3, 0)]
 )
-def test_a_million_characters_are_quick_and_small(from_json, text, tokens, truncated):
-    """The library's own truncation keeps every combination of both sides' parts, for which no memory is enough."""
+def test_a_million_characters_are_fast_and_small(from_json, text, tokens, truncated):
+    """The library's own truncation keeps every combination of the parts of both sides, which exhausts any memory."""
     before, started = peak_memory(), time.perf_counter()
     single, pair = from_json.encode([text]), from_json.encode_pairs([text], [text])
     assert time.perf_counter() - started < 20
@@ -410,13 +380,13 @@ def test_lone_surrogate_names_the_text_and_the_character(from_vocab, bad):
     ):
         with pytest.raises(InputError, match=message) as caught:
             call()
-        str(caught.value).encode()  # the message itself can be printed
+        str(caught.value).encode()  # the message can be printed
 
 
 @pytest.mark.parametrize(
     ("bad", "kind"), [(None, "NoneType"), (3, "int"), (b"bytes", "bytes"), (["a"], "list"), (math.nan, "float")]
 )
-def test_what_is_not_a_string_is_named_with_its_place(from_vocab, bad, kind):
+def test_a_text_that_is_not_a_string_is_named_with_its_place(from_vocab, bad, kind):
     with pytest.raises(InputError, match=f"text 2 is not a string but {kind}"):
         from_vocab.encode(["a", "b", bad])
     with pytest.raises(InputError, match=f"text 0 is not a string but {kind}"):
@@ -432,7 +402,7 @@ def test_one_bare_string_is_refused(from_vocab):
         from_vocab.encode_pairs("ab", ["b"])
 
 
-def test_a_generator_is_refused_and_not_taken_for_no_texts(from_vocab):
+def test_a_generator_is_refused_and_not_treated_as_no_texts(from_vocab):
     with pytest.raises(InputError, match="a list of texts is needed, not generator"):
         from_vocab.encode(text for text in ["a"])
     with pytest.raises(InputError, match="a list of texts is needed, not NoneType"):
@@ -466,7 +436,11 @@ def test_damaged_tokenizer_json_names_the_file(baked, tmp_path, content):
 @pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json", "sentence_bert_config.json"])
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b'{\n"a": }', "line 2: not valid JSON"), (b"[1]", "must hold a JSON dict"), (b'{"a": "\xff"}', "not UTF-8")],
+    [
+        (b'{\n"a": }', "line 2: not valid JSON"),
+        (b"[1]", "must hold a JSON dict"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+    ],
 )
 def test_damaged_config_names_the_file(tmp_path, name, content, message):
     vocab_folder(tmp_path)
@@ -506,7 +480,7 @@ def test_saved_tokenizer_is_clean_and_gives_the_same_ids(tmp_path, make):
     many = ["The cat sits.", "é 中 babcd!", "", "a " * 40, "[MASK] [SEP]"]
     assert reloaded.encode(many) == tokenizer.encode(many)
     assert reloaded.encode_pairs(many, many[::-1]) == tokenizer.encode_pairs(many, many[::-1])
-    library = Backend.from_file(str(saved / "tokenizer.json"))  # and whoever else reads the file
+    library = Backend.from_file(str(saved / "tokenizer.json"))  # any other reader of the file gives the same
     assert library.encode("cat").ids == [CLS, IDS["cat"], SEP]
 
 
@@ -528,15 +502,15 @@ def test_save_keeps_the_other_files_byte_for_byte(tmp_path):
 def test_ids_equal_transformers(tmp_path, options):
     transformers = pytest.importorskip("transformers")
     folder = vocab_folder(tmp_path, tokenizer_class="BertTokenizer", **options)
-    ours = Tokenizer.load(folder)
+    tokenizer = Tokenizer.load(folder)
     firsts = ["The cat sits.", "Éa aé 中 aB", "", "a " * 30, "b c " * 9, "c\x00a\u200bt [SEP] [MASK] x", "dog!? (a-b)"]
     seconds = ["a dog", "c " * 20, "b", "d " * 31, "", "AB E\u2028é", "a " * 9]
     for family in (transformers.AutoTokenizer, transformers.BertTokenizerFast):
         reference = family.from_pretrained(folder)
         cut = {"truncation": "longest_first", "max_length": LIMIT, "return_token_type_ids": True}
         singles = reference(firsts, **cut)
-        assert ours.encode(firsts).ids == singles["input_ids"]
-        assert ours.encode(firsts).token_types == singles["token_type_ids"]
+        assert tokenizer.encode(firsts).ids == singles["input_ids"]
+        assert tokenizer.encode(firsts).token_types == singles["token_type_ids"]
         pairs = reference(firsts, seconds, **cut)
-        assert ours.encode_pairs(firsts, seconds).ids == pairs["input_ids"]
-        assert ours.encode_pairs(firsts, seconds).token_types == pairs["token_type_ids"]
+        assert tokenizer.encode_pairs(firsts, seconds).ids == pairs["input_ids"]
+        assert tokenizer.encode_pairs(firsts, seconds).token_types == pairs["token_type_ids"]

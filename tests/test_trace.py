@@ -1,7 +1,8 @@
-"""The trace command: equal sides pass, the first divergence is found, a planted mistake is called by its name."""
+"""The trace command: equal sides pass, the first divergence is found, a planted mistake is named."""
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.mistakes import tracing as trace
-from minisbert.mistakes.tracing import TEXTS, huggingface, inputs_of, main
+from minisbert.mistakes import MISTAKES, planted, tracing
+from minisbert.mistakes.tracing import huggingface, inputs_of
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.trace import TEXTS, main
 from tests.conftest import ROOT
 from tests.parity import golden
 
@@ -37,10 +38,10 @@ def written(tiny, tmp_path) -> Path:
 
 
 def changed(path: Path, **tensors: torch.Tensor | None) -> Path:
-    """A copy with some tensors replaced (``layers_0`` for layers.0), those given as None left out."""
+    """A copy with some tensors replaced (``layers_0`` for layers.0); those given as None are left out."""
     named = {name.replace("_0", ".0").replace("_1", ".1"): value for name, value in tensors.items()}
     kept = {name: value for name, value in (load_file(path) | named).items() if value is not None}
-    copy = path.with_name("theirs.safetensors")
+    copy = path.with_name("yours.safetensors")
     save_file(kept, copy)
     return copy
 
@@ -57,7 +58,7 @@ def run(capsys, *arguments: object) -> tuple[int, str]:
 
 
 def verdicts(out: str) -> dict[str, str]:
-    """The last column of the table by tensor."""
+    """The last column of the table, by tensor."""
     rows = [
         line
         for line in out.splitlines()
@@ -69,11 +70,11 @@ def verdicts(out: str) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- writing
 
 
-def test_write_holds_every_tensor(written):
+def test_write_contains_every_tensor(written):
     found = load_file(written)
     assert set(found) == {"ids", "mask", "token_types", *STATES}
     real = found["mask"].sum(dim=1).tolist()
-    assert len(set(real)) == len(TEXTS) == 3, "texts of different length, so that there is padding"
+    assert len(set(real)) == len(TEXTS) == 3, "texts of different length, so there is padding"
     assert found["layers.0.attention"].shape == (3, 3, max(real), max(real))
     assert found["layers.1"].dtype == torch.float32
 
@@ -83,7 +84,7 @@ def test_written_vectors_are_those_of_encode(tiny, written):
     torch.testing.assert_close(load_file(written)["vector"], vectors, atol=1e-6, rtol=0)
 
 
-# ----------------------------------------------------------------------------------- equal and not equal
+# -------------------------------------------------------------------------------- equal and not equal
 
 
 @pytest.mark.parametrize("double", [[], ["--double"]])
@@ -98,17 +99,17 @@ def test_our_own_file_is_equal(tiny, tmp_path, capsys, double):
 
 
 def test_golden_states_of_the_reference_are_equal(tiny, tmp_path, capsys):
-    """The committed reference numbers, both token types: ``vector`` is then not ours to give."""
+    """The committed reference numbers, with both token types: there is no ``vector`` then."""
     reference = golden("bert")
     names = [name for name in STATES if name in reference]
-    theirs = {name: reference[name] for name in ["ids", "mask", "token_types", *names]}
-    save_file(theirs | {"pooled": reference["pooled.mean"]}, tmp_path / "golden.safetensors")
+    tensors = {name: reference[name] for name in ["ids", "mask", "token_types", *names]}
+    save_file(tensors | {"pooled": reference["pooled.mean"]}, tmp_path / "golden.safetensors")
     code, out = run(capsys, "--model", tiny, "--double", "--against", tmp_path / "golden.safetensors")
     assert code == 0
     assert verdicts(out) == dict.fromkeys(STATES[:-1], "ok")
 
 
-def test_first_divergence_is_shouted_and_later_ones_are_told(tiny, written, capsys):
+def test_first_divergence_is_marked_and_later_ones_are_listed(tiny, written, capsys):
     states = load_file(written)
     spoiled = states["layers.0"].clone()
     spoiled[1, 2, 3] += 0.01
@@ -124,7 +125,7 @@ def test_first_divergence_is_shouted_and_later_ones_are_told(tiny, written, caps
     assert "(1, 2, 3)" in out
     last = out.splitlines()[-1]
     assert "no known mistake" in last
-    assert "between layers.0.attention, which agrees, and layers.0 stand values" in last
+    assert "between layers.0.attention, which agrees, and layers.0: values" in last
 
 
 def test_a_gap_in_the_file_widens_the_search(tiny, written, capsys):
@@ -134,10 +135,10 @@ def test_a_gap_in_the_file_widens_the_search(tiny, written, capsys):
     code, out = run(capsys, "--model", tiny, "--against", spoiled)
     assert code == 1
     assert "the other side has no such tensor: layers.0.attention, vector" in out
-    assert "between embeddings, which agrees, and layers.0 stand queries and keys" in out.splitlines()[-1]
+    assert "between embeddings, which agrees, and layers.0: queries and keys" in out.splitlines()[-1]
 
 
-def test_what_stands_at_pads_is_nobodys_business(tiny, written, capsys):
+def test_pads_are_not_compared(tiny, written, capsys):
     states = load_file(written)
     pads = ~states["mask"]
     hidden = states["layers.1"].masked_fill(pads[:, :, None], float("nan"))
@@ -146,10 +147,10 @@ def test_what_stands_at_pads_is_nobodys_business(tiny, written, capsys):
     assert run(capsys, "--model", tiny, "--against", spoiled)[0] == 0
 
 
-def test_how_a_real_token_looks_at_a_pad_is_compared(tiny, written, capsys):
+def test_attention_of_a_real_token_to_a_pad_is_compared(tiny, written, capsys):
     states = load_file(written)
-    looks = states["mask"][:, None, :, None] & ~states["mask"][:, None, None, :]
-    spoiled = changed(written, **{"layers_1.attention": states["layers.1.attention"].masked_fill(looks, 1e-3)})
+    to_pads = states["mask"][:, None, :, None] & ~states["mask"][:, None, None, :]
+    spoiled = changed(written, **{"layers_1.attention": states["layers.1.attention"].masked_fill(to_pads, 1e-3)})
     code, out = run(capsys, "--model", tiny, "--against", spoiled)
     assert (code, verdicts(out)["layers.1.attention"]) == (1, "FIRST DIVERGENCE")
 
@@ -180,24 +181,26 @@ def test_nan_at_a_real_token_is_a_divergence(tiny, written, capsys):
         ("attention's residual forgotten", "layers.0"),
         ("pooler without tanh", "pooler"),
         ("mean over pads", "pooled"),
+        ("first and last summed", "pooled"),
         ("one layer short", "pooler"),
     ],
 )
 def test_a_planted_mistake_is_named(tiny, tmp_path, capsys, name, first):
-    path = tmp_path / "theirs.safetensors"
+    path = tmp_path / "yours.safetensors"
+    pooling = ["--pooling", "first-last" if "first" in name else "mean"]
     with planted(MISTAKES[name]):
-        main(["--model", str(tiny), "--write", str(path)])
-    code, out = run(capsys, "--model", tiny, "--against", path)
+        main(["--model", str(tiny), *pooling, "--write", str(path)])
+    code, out = run(capsys, "--model", tiny, *pooling, "--against", path)
     assert code == 1
     assert verdicts(out)[first] == "FIRST DIVERGENCE"
     mistake = MISTAKES[name]
-    told = f"these are exactly the numbers you get when {mistake.meaning} ({name}, {mistake.target})."
-    assert out.splitlines()[-1] == f"{first} is the first to differ: {told}"
+    cause = f"these are exactly the numbers you get when {mistake.meaning} ({name}, {mistake.target})."
+    assert out.splitlines()[-1] == f"{first} is the first to differ: {cause}"
 
 
 def test_two_mistakes_at_once(tiny, tmp_path, capsys):
-    """The first is named, and where the second shows."""
-    path = tmp_path / "theirs.safetensors"
+    """The first is named, and so is the first tensor that the second changes."""
+    path = tmp_path / "yours.safetensors"
     with planted(MISTAKES["1/K"]), planted(MISTAKES["mean over pads"]):
         main(["--model", str(tiny), "--write", str(path)])
     code, out = run(capsys, "--model", tiny, "--against", path, "--json")
@@ -210,7 +213,7 @@ def test_two_mistakes_at_once(tiny, tmp_path, capsys):
     assert "pooled still differs" in report["verdict"]
 
 
-# ----------------------------------------------------------------------------------- files that do not fit
+# ------------------------------------------------------------------------------- files that do not fit
 
 
 def test_unknown_names_are_listed(tiny, written, capsys):
@@ -237,7 +240,7 @@ def test_unknown_names_are_listed(tiny, written, capsys):
         (dict.fromkeys(name.replace(".", "_", 1) for name in STATES), "has none of the tensors that are compared"),
     ],
 )
-def test_files_that_do_not_fit_are_told(tiny, written, tensors, message):
+def test_files_that_do_not_fit_are_refused(tiny, written, tensors, message):
     with pytest.raises(InputError, match=message):
         main(["--model", str(tiny), "--against", str(changed(written, **tensors))])
 
@@ -248,7 +251,7 @@ def test_double_needs_float64(tiny, written):
 
 
 def test_another_models_file(written, tiny, tmp_path, capsys):
-    """Same sizes, other weights: different from the start, and no mistake is blamed."""
+    """Same sizes, other weights: different from the start, and no mistake is named."""
     other = tmp_path / "other"
     shutil.copytree(tiny, other)
     weights = load_file(other / "model.safetensors")
@@ -256,7 +259,7 @@ def test_another_models_file(written, tiny, tmp_path, capsys):
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     code, out = run(capsys, "--model", other, "--against", written)
     assert (code, verdicts(out)["embeddings"]) == (1, "FIRST DIVERGENCE")
-    assert "before embeddings stand the word table" in out.splitlines()[-1]
+    assert "Look before embeddings: the word table" in out.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +268,7 @@ def test_another_models_file(written, tiny, tmp_path, capsys):
         (["--against", "nowhere.safetensors"], "nowhere.safetensors does not exist; .*--write FILE"),
         (["--against", str(ROOT / "pyproject.toml")], "is not a safetensors file"),
         (["--write", "ours.npz"], r"must end in \.safetensors"),
-        (["--against", "theirs.safetensors", "a cat"], "give none here"),
+        (["--against", "yours.safetensors", "a cat"], "give none here"),
         (["--write", "ours.safetensors", " "], "an empty text"),
     ],
 )
@@ -274,22 +277,40 @@ def test_arguments_that_cannot_be_used(tiny, arguments, message):
         main(["--model", str(tiny), *arguments])
 
 
-def test_without_transformers_or_checkout_the_way_out_is_told(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(trace.importlib.util, "find_spec", lambda name: None)
+def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(tracing.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install '\.\[reference\]'; or compare with a file: --against FILE"):
         main(["--model", str(tiny)])
-    monkeypatch.setattr(trace, "__file__", str(tmp_path / "site-packages" / "minisbert" / "mistakes" / "tracing.py"))
-    with pytest.raises(InputError, match="needs a checkout of the project"):
+    monkeypatch.setattr(tracing, "__file__", str(tmp_path / "site-packages" / "minisbert" / "mistakes" / "tracing.py"))
+    with pytest.raises(InputError, match=r"needs reference_states\.py, which this installation lacks"):
         main(["--model", str(tiny)])
 
 
-# -------------------------------------------------------------------------------- live beside the reference
+def install(folder: Path, monkeypatch) -> None:
+    """Make ``tracing`` find its script as the wheel's files lie: beside it, without a checkout."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
+    for source, target in wheel["wheel"]["force-include"].items():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / source, folder / target)
+    monkeypatch.setattr(tracing, "__file__", str(folder / "minisbert" / "mistakes" / "tracing.py"))
+
+
+def test_the_wheel_contains_the_script_that_runs_transformers(tmp_path, monkeypatch):
+    assert tracing.reference_script() == ROOT / "tests" / "reference" / "states.py"
+    install(tmp_path, monkeypatch)
+    assert tracing.reference_script() == tmp_path / "minisbert" / "mistakes" / "reference_states.py"
+
+
+# ----------------------------------------------------------------------------- live against the reference
 
 
 @pytest.mark.reference
 @pytest.mark.parametrize("double", [[], ["--double"]])
-def test_huggingface_is_equal_on_tiny(tiny, capsys, double):
+def test_huggingface_is_equal_on_tiny(tiny, tmp_path, monkeypatch, capsys, double):
     pytest.importorskip("transformers")
+    if double:  # once as installed, from a folder of the user's
+        install(tmp_path, monkeypatch)
+        monkeypatch.chdir(tmp_path)
     code, out = run(capsys, "--model", tiny, *double, "the dog runs", "a kitten sleeps on the small red mat")
     assert code == 0
     assert verdicts(out) == dict.fromkeys(STATES, "ok")
@@ -297,22 +318,22 @@ def test_huggingface_is_equal_on_tiny(tiny, capsys, double):
 
 @pytest.mark.reference
 def test_a_wrong_eps_inside_the_reference_is_named(tiny, tmp_path, capsys):
-    """The other side is transformers itself, given a config that states another eps."""
+    """The other side is transformers itself, with another eps in its config."""
     pytest.importorskip("transformers")
     spoiled = tmp_path / "spoiled"
     shutil.copytree(tiny, spoiled)
     config = json.loads((spoiled / "config.json").read_text())
     (spoiled / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-5}))
     states = huggingface(spoiled, inputs_of(SentenceEncoder.load(tiny), TEXTS), double=True)
-    save_file(states, tmp_path / "theirs.safetensors")
-    code, out = run(capsys, "--model", tiny, "--double", "--against", tmp_path / "theirs.safetensors")
+    save_file(states, tmp_path / "yours.safetensors")
+    code, out = run(capsys, "--model", tiny, "--double", "--against", tmp_path / "yours.safetensors")
     assert (code, verdicts(out)["embeddings"]) == (1, "FIRST DIVERGENCE")
     assert "exactly the numbers you get when" in out
     assert "(LayerNorm eps 1e-5, bert.layer_norm)" in out
 
 
 @pytest.mark.reference
-def test_a_folder_that_transformers_cannot_read_is_told(tmp_path):
+def test_a_folder_that_transformers_cannot_read_is_refused(tmp_path):
     pytest.importorskip("transformers")
     with pytest.raises(InputError, match="transformers could not run"):
         huggingface(tmp_path, {"ids": torch.ones(1, 2, dtype=torch.long)}, double=False)

@@ -18,12 +18,11 @@ import torch
 
 from minisbert.core import InputError, bert
 from minisbert.core import losses as loss_functions
-from minisbert.core.loop import linear_schedule
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import scoring
 from minisbert.objectives.objective import Objective, PairNetwork, VectorNetwork
-from minisbert.objectives.schedules import SCHEDULES, constant_schedule, cosine_schedule
+from minisbert.objectives.schedules import SCHEDULES
 from minisbert.objectives.scored_pairs import read_scored_pairs
 from minisbert.run.distributed import ProcessGroup
 from minisbert.run.options import parse
@@ -92,35 +91,6 @@ def same_weights(one: Path, other: Path) -> bool:
 
 
 # ------------------------------------------------------------------------------------- learning rate
-
-
-@pytest.mark.parametrize(
-    ("warmup", "total", "shares"),
-    [
-        (2, 6, [0, 0.5, 1, 0.75, 0.5, 0.25, 0]),
-        (0, 4, [1, 0.75, 0.5, 0.25, 0]),
-        (3, 3, [0, 1 / 3, 2 / 3, 0]),
-        (1, 1, [0, 0]),
-    ],
-)
-def test_linear_schedule_by_hand(warmup, total, shares):
-    assert [linear_schedule(step, warmup, total) for step in range(total + 1)] == pytest.approx(shares, abs=1e-15)
-
-
-def test_cosine_schedule_by_hand():
-    """A quarter, half and three quarters of the way down: (1 + cos 45 degrees) / 2 = (2 + sqrt 2) / 4, and so on."""
-    down = [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4, 0]
-    assert [cosine_schedule(step, 2, 6) for step in range(7)] == pytest.approx([0, 0.5, *down], abs=1e-15)
-    assert [cosine_schedule(step, 0, 4) for step in range(5)] == pytest.approx(down, abs=1e-15)
-
-
-def test_constant_schedule_by_hand():
-    assert [constant_schedule(step, 2, 4) for step in range(5)] == [0, 0.5, 1, 1, 1]
-    assert [constant_schedule(step, 0, 2) for step in range(3)] == [1, 1, 1]
-
-
-def test_the_schedules_stay_after_the_end():
-    assert (linear_schedule(9, 2, 6), cosine_schedule(9, 2, 6), constant_schedule(9, 2, 6)) == (0, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small data of every form, in words of the tiny vocabulary and so simple that a tiny model can learn them."""
+"""Small data of every form, in words of the tiny vocabulary, simple enough for a tiny model to learn."""
 
 import json
 import random
@@ -18,7 +18,7 @@ def sentence(subject: str, chance: random.Random) -> str:
 
 
 def pairs(count: int, seed: int) -> list[tuple[bool, int, str, str]]:
-    """Alike or not, a score, two sentences. Every other pair is of one subject (4 or 5), the others of two (0 or 1)."""
+    """Similar or not, a score, two sentences. Every other pair has one subject (4 or 5), the others two (0 or 1)."""
     chance = random.Random(seed)
     rows = []
     for i in range(count):
@@ -38,7 +38,7 @@ def duplicates(count: int, seed: int) -> list[str]:
 
 
 def nli(count: int) -> list[str]:
-    """Three rows of each premise: the label can be read off the words."""
+    """Three rows per premise, whose words give away the label."""
     rows = []
     for i in range(count):
         noun, other = NOUNS[i // 3 % len(NOUNS)], NOUNS[(i // 3 + 7) % len(NOUNS)]
@@ -49,7 +49,7 @@ def nli(count: int) -> list[str]:
 
 
 def triplets(count: int) -> list[str]:
-    """A noun, the same noun, another one."""
+    """Sentences about a noun, the same noun, and another one."""
     return [
         f"the {NOUNS[i]}\ta {NOUNS[i]} is in the park\tthe {NOUNS[(i + 7) % len(NOUNS)]} is slow\n"
         for i in range(count)
@@ -61,7 +61,7 @@ def sentences(count: int) -> list[str]:
 
 
 def write_all(folder: Path) -> dict[str, str]:
-    """A file of each form -> its path by the form's name; ``dev`` and ``test`` are scored pairs."""
+    """Write a file of each form; return the paths by name. ``dev`` and ``test`` are scored pairs."""
     files = {
         "scored.tsv": scored(40, seed=0),
         "dev.tsv": scored(20, seed=1),

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from . import InputError, read_json
 from .bert import Bert
-from .pooling import Pooling
+from .pooling import POOLINGS, Pooling
 from .tokenizer import Tokenizer, pad_batch
 from .weights import FAMILIES, BertConfig, Family, fill, read_config, read_tensors
 
@@ -39,6 +39,8 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 
 # sentence-transformers' flags for the poolings, in the order in which it concatenates their results
 POOLING_FLAGS = {f"pooling_mode_{mode}_token{s}": mode for mode, s in (("cls", ""), ("max", "s"), ("mean", "s"))}
+
+LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
@@ -92,16 +94,19 @@ class SentenceEncoder(nn.Module):
 
         Raises ``InputError`` for anything missing, damaged, or beyond BERT, one pooling and normalising.
         """
-        folder = Path(folder)
-        modules = dict(read_modules(folder))
-        if list(modules) not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise InputError(f"{folder}: modules {', '.join(modules)}; minisbert.SentenceEncoder may open them")
-        bert = load_bert(modules["Transformer"])
-        limit = read_json(modules["Transformer"] / "sentence_bert_config.json").get("max_seq_length")
-        limit = min(limit or bert.config.positions, bert.config.positions)
-        tokenizer = Tokenizer.load(modules["Transformer"], limit, bert.config.pad_token_id)
-        pooling = Pooling("+".join(read_pooling(modules["Pooling"] / "config.json")))
-        return cls(tokenizer, bert, pooling, "Normalize" in modules).eval()
+        modules = read_modules(Path(folder))
+        kinds = [kind for kind, _ in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
+            raise InputError(f"{folder}: the book does not read {', '.join(kinds)}; minisbert.SentenceEncoder may")
+        encoder, pooling = (path for _, path in modules[:2])
+        modes = read_pooling(pooling / "config.json")
+        if len(modes) != 1 or modes[0] not in POOLINGS:
+            raise InputError(f"{folder}: the book does not read pooling {modes}; minisbert.SentenceEncoder may")
+        bert = load_bert(encoder)
+        stated = [read_json(encoder / name).get(key) for name, key in LIMITS if (encoder / name).is_file()]
+        limit = min(next(filter(None, stated), bert.config.positions), bert.config.positions)
+        tokenizer = Tokenizer.load(encoder, limit, bert.config.pad_token_id)
+        return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D)."""

@@ -126,7 +126,7 @@ def simcse_loss(
     temperature 1 gives log(1 + 1/e) = 0.31326; with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641;
     with weight log 2 besides log(2e + 3) - 1 = 1.13258.
     """
-    check_rows({"u": u, "v": v} if hard_negatives is None else {"u": u, "v": v, "hard_negatives": hard_negatives})
+    check_rows({"u": u, "v": v} | ({} if hard_negatives is None else {"hard_negatives": hard_negatives}))
     check_candidates(u, hard_negatives)
     check_positive(temperature=temperature)
     if not math.isfinite(hard_negative_weight) or (hard_negative_weight and hard_negatives is None):

@@ -17,10 +17,8 @@ from torch import Tensor
 
 from . import InputError, one_line
 
-# ---------------------------------------------------------------------------------------- WordPiece
-
-# blocks in which every character is a word (Google's tokenization.py), without kana and Hangul; in hexadecimal.
-# 2B920 is what the library has: the Unicode block begins at 2B820
+# hexadecimal blocks of characters that are words by themselves (Google's tokenization.py; the library has 2B920
+# for its 2B820)
 BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
 IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
 LONGEST_WORD = 100  # characters, as in the library; a longer word is [UNK] as a whole
@@ -83,9 +81,6 @@ def is_punctuation(character: str) -> bool:
     """Unicode's punctuation, and every ASCII character that is neither letter, digit nor space: ``$``, ``^``."""
     ascii_mark = character.isascii() and not character.isalnum() and not character.isspace()
     return ascii_mark or unicodedata.category(character).startswith("P")
-
-
-# -------------------------------------------------------------------------------------- the library
 
 
 @dataclass

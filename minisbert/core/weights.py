@@ -46,7 +46,7 @@ class BertConfig:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
         if self.hidden_size % self.num_attention_heads:
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of num_attention_heads {self.num_attention_heads}")
+            raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads")
         for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
             if getattr(self, name) != supported:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")

@@ -57,10 +57,8 @@ def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[s
     instead = "; or compare with a file: --against FILE"
     script = reference_script()
     if script is None:
-        raise InputError(
-            "--against hf needs the script reference_states.py, which is missing beside "
-            f"{Path(__file__).name}: install minisbert again, or use a checkout of the project{instead}"
-        )
+        missing = "--against hf needs reference_states.py, which this installation lacks"
+        raise InputError(f"{missing}: install minisbert again, or run it from a checkout{instead}")
     if importlib.util.find_spec("transformers") is None:
         raise InputError("--against hf needs transformers: pip install '.[reference]'" + instead)
     with tempfile.TemporaryDirectory() as place:

@@ -130,11 +130,11 @@ def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
 def split_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row], list[Row]]:
     """Rows shuffled and split in two: ``round(share * N)`` of them, and the rest. The same seed gives the same split.
 
-    Raises ``ValueError`` if either part would be empty.
+    Raises ``ValueError`` if one side would be empty.
     """
     cut = round(share * len(rows))
     if not 0 < cut < len(rows):
-        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one part empty")
+        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one side empty")
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
     return [rows[i] for i in order[:cut]], [rows[i] for i in order[cut:]]
 

@@ -1,15 +1,15 @@
-"""The sixty-five hours: the most similar pair of 10,000 sentences, by vectors and by a joint model.
+"""The most similar pair of 10,000 sentences, by vectors and by a joint model: SBERT's "65 hours".
 
     python -m tests.benchmarks.closest_pair                      sentences of the STS Benchmark, about 3 minutes
     python -m tests.benchmarks.closest_pair --file sentences.txt.gz --count 5000 --rounds 1
 
-A joint model (a cross-encoder) reads both sentences of every pair at once: 49,995,000 forwards for 10,000 sentences,
+A joint model (a cross-encoder) reads both sentences of every pair together: 49,995,000 forwards for 10,000 sentences,
 "about 65 hours" on a V100 with BERT-base; with sentence vectors "about 5 seconds" (Reimers and Gurevych 2019,
-sections 1 and 2). Here vectors are made and compared in full, and the joint model, whose head is random because only
-its time matters, is timed on a sample of pairs from which the whole is extrapolated.
+sections 1 and 2). Here all vectors are computed and compared. The joint model, whose head is random because only its
+time matters, is timed on a sample of pairs, and the total is extrapolated.
 
-Where sentence-transformers is installed (the ``reference`` extra), its ``paraphrase_mining`` runs in alternation, in
-the same process with the same threads. Models are loaded and warm before the clock starts.
+If sentence-transformers is installed (the ``reference`` extra), its ``paraphrase_mining`` runs in alternation, in the
+same process with the same number of threads. Models are loaded and warmed up before timing starts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ Found = dict[str, object]  # seconds of encode and search, and the pair
 
 
 def sentences(file: str | None, count: int) -> list[str]:
-    """The first so many sentences of the file, or of STS-B; those that differ in case and spaces only count as one."""
+    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in case or spaces."""
     if file:
         found = read_sentences(file)[0]
     else:
@@ -52,7 +52,7 @@ def sentences(file: str | None, count: int) -> list[str]:
         first.setdefault(" ".join(text.lower().split()), text)
     different = list(first.values())
     if not 2 <= count <= len(different):
-        raise InputError(f"--count {count:,}: there are {len(different):,} different sentences, choose 2 to as many")
+        raise InputError(f"--count {count:,}: choose 2 to {len(different):,}, the number of different sentences")
     return different[:count]
 
 
@@ -71,7 +71,7 @@ def minisbert_side() -> Callable[[list[str]], Found]:
 
 
 def reference_side() -> Callable[[list[str]], Found]:
-    """Sentence-transformers' ``paraphrase_mining``: ``encode``, then the function that this calls on the vectors."""
+    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in the vectors."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.retrieval import paraphrase_mining_embeddings
@@ -95,7 +95,7 @@ def outcome(encode: float, search: float, texts: list[str], score: float, i: int
 
 
 def joint_rate(texts: list[str], sample: int) -> float:
-    """Pairs a second of a joint model on a random sample of the pairs of these sentences."""
+    """Pairs per second of a joint model, on a random sample of the pairs of these sentences."""
     encoder = SentenceEncoder.load(MODEL)
     model = PairModel(encoder, JointHead(encoder.bert.config.hidden_size)).eval()
     chance = random.Random(0)
@@ -108,7 +108,7 @@ def joint_rate(texts: list[str], sample: int) -> float:
 
 
 def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
-    """Every run, the median seconds of each side, and the joint model's extrapolation."""
+    """All runs, the median seconds of each side, and the extrapolation for the joint model."""
     sides = {"minisbert": minisbert_side()}
     if find_spec("sentence_transformers"):
         sides["sentence-transformers"] = reference_side()
@@ -139,20 +139,22 @@ def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
 
 
 def show(result: dict) -> None:
-    """The comparison for people."""
+    """Print the comparison."""
     best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
     print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}:")
     print("".join(f"  {text}\n" for text in best["pair"]))
-    line("", "encode", "search", "together")
+    line("", "encode", "search", "total")
     for name, median in medians.items():
         line(f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total")))
-    line(f"joint model, at {joint['pairs_per_second']:.0f} pairs a second", "", "", f"{joint['seconds'] / 3600:.1f} h")
+    rate, hours = joint["pairs_per_second"], joint["seconds"] / 3600
+    line(f"joint model, at {rate:.0f} pairs per second", "", "", f"{hours:.1f} h")
     line("paper (V100, BERT-base), vectors", "", "", f"{PAPER['vectors']:.0f} s")
     line("paper (V100, BERT-base), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
     total = medians["minisbert"]["total"]
-    print(f"\n{result['model']}, {result['threads']} threads: vectors are {joint['seconds'] / total:,.0f} times faster")
+    ratio = joint["seconds"] / total
+    print(f"\n{result['model']}, {result['threads']} threads: vectors are {ratio:,.0f} times as fast")
     if "sentence-transformers" in medians:
-        print(f"minisbert needs {total / medians['sentence-transformers']['total']:.2f} of sentence-transformers' time")
+        print(f"minisbert takes {total / medians['sentence-transformers']['total']:.2f} of sentence-transformers' time")
 
 
 def line(name: str, *cells: str) -> None:
@@ -165,11 +167,11 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--file", help="one sentence a line, .txt or .txt.gz (default: the sentences of STS-B)")
-    parser.add_argument("--count", type=int, default=10_000, help="different sentences to compare (default: 10000)")
+    parser.add_argument("--file", help="one sentence per line, .txt or .txt.gz (default: the sentences of STS-B)")
+    parser.add_argument("--count", type=int, default=10_000, help="number of different sentences (default: 10000)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
     parser.add_argument("--sample", type=int, default=1000, help="pairs for the joint model (default: 1000)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, every run in it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all runs")
     options = parser.parse_args()
     result = compare(sentences(options.file, options.count), options.rounds, options.sample)
     if options.json:

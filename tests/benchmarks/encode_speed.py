@@ -1,17 +1,17 @@
-"""Encoding beside sentence-transformers and ONNX Runtime: the same weights, texts and threads, in alternation.
+"""Encoding compared with sentence-transformers and ONNX Runtime: same weights, texts and threads, in alternation.
 
-    python -m tests.benchmarks.encode_speed                     all of it: about fifteen minutes
+    python -m tests.benchmarks.encode_speed                     everything, about fifteen minutes
     python -m tests.benchmarks.encode_speed --what rates --texts stsb --rounds 5
     python -m tests.benchmarks.encode_speed --what start --json
 
-rates    texts a second, the median of the rounds, in which all sides take turns, and each side's largest difference
-         from sentence-transformers in float32. ``stsb``: the distinct sentences of STS-B test, with the Spearman of
-         all its pairs; ``mixed``: 10 to 250 tokens; ``long``: all 256 that the model takes
-latency  milliseconds for one sentence, by a call of its own
-start    a fresh process from its start to one sentence's vector: seconds and the most memory it held
+rates    texts per second, the median of rounds in which all sides take turns, and the largest difference from
+         sentence-transformers in float32. ``stsb``: the distinct sentences of STS-B test, with the Spearman of all its
+         pairs; ``mixed``: 10 to 250 tokens; ``long``: all 256 tokens that the model accepts
+latency  milliseconds for one sentence per call
+start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
-Needs the ``reference`` extra. The peers' batch size is the fastest of a few, tried on the first texts. As in the
-commands, freed memory is kept (``device.keep_freed_memory``), for all sides alike; ``--library`` leaves that away.
+Needs the ``reference`` extra. The batch size of each peer is the fastest of a few, tried on the first texts. As in the
+commands, freed memory is kept (``devices.keep_freed_memory``), for all sides; ``--library`` disables that.
 """
 
 import argparse
@@ -60,7 +60,7 @@ states = onnxruntime.InferenceSession({onnx!r}).run(None, feed)[0]
 vector = states.mean(axis=1)
 """,
 }
-# subtle: not ru_maxrss, which on Linux a child inherits from the process that started it
+# subtle: not ru_maxrss, which a child process on Linux inherits from its parent
 PEAK = """
 import re
 from pathlib import Path
@@ -69,16 +69,17 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text(
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
-    """Texts of between so many tokens, [CLS] and [SEP] included, made of real sentences one behind the other."""
+    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating real sentences."""
     chance = random.Random(0)
     sentences = list(tokens)
     texts = []
     while len(texts) < count:
-        wanted, parts = chance.randint(shortest, longest) - 2, []
-        while sum(tokens[part] for part in parts) < wanted:
-            parts.append(chance.choice(sentences))
-        words = " ".join(parts).split()
-        texts.append(" ".join(words[: max(3, round(len(words) * wanted / sum(tokens[part] for part in parts)))]))
+        wanted, chosen, found = chance.randint(shortest, longest) - 2, [], 0
+        while found < wanted:
+            chosen.append(chance.choice(sentences))
+            found += tokens[chosen[-1]]
+        words = " ".join(chosen).split()
+        texts.append(" ".join(words[: max(3, round(len(words) * wanted / found))]))
     return texts
 
 
@@ -100,7 +101,7 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
 
 
 def sides(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], probe: list[str]) -> dict[str, Encode]:
-    """Everyone who takes part, each peer at its best batch size."""
+    """All participants by name, each peer at its best batch size."""
     makers = {
         "sentence-transformers float32": partial(peers.sentence_transformers, folder, "float32"),
         "sentence-transformers bfloat16": partial(peers.sentence_transformers, folder, "bfloat16"),
@@ -120,13 +121,13 @@ def sides(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], probe: 
 
 
 def rates(kind: str, encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], rounds: int) -> dict:
-    """Texts a second of every side, and how good its vectors are."""
+    """Texts per second of every side, and the quality of its vectors."""
     texts = texts_of(kind, encoder)
-    everyone = sides(encoder, folder, onnx, texts[: max(64, len(texts) // 8)])
-    seconds: dict[str, list[float]] = {name: [] for name in everyone}
+    encoders = sides(encoder, folder, onnx, texts[: max(64, len(texts) // 8)])
+    seconds: dict[str, list[float]] = {name: [] for name in encoders}
     vectors = {}
     for _ in range(rounds):
-        for name, encode in everyone.items():
+        for name, encode in encoders.items():
             started = time.perf_counter()
             vectors[name] = encode(texts)
             seconds[name].append(time.perf_counter() - started)
@@ -143,19 +144,19 @@ def rates(kind: str, encoder: SentenceEncoder, folder: Path, onnx: dict[str, Pat
 
 
 def latency(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], rounds: int) -> dict[str, float]:
-    """The median of the milliseconds that one sentence takes; 20 calls of a side, then the next side's, in rounds.
+    """Median milliseconds for one sentence: in each round 20 calls of one side, then 20 of the next.
 
-    Not call by call in turn: ONNX Runtime's threads wait for more work in a loop, and would slow the others down.
+    Alternating single calls would be unfair: ONNX Runtime's threads spin while they wait, and slow the others down.
     """
-    everyone: dict[str, Encode] = {
+    encoders: dict[str, Encode] = {
         "minisbert float32": encoder.encode,
         "sentence-transformers float32": peers.sentence_transformers(folder, "float32"),
         "onnxruntime float32": peers.onnxruntime(onnx["float32"], folder),
         "onnxruntime int8": peers.onnxruntime(onnx["int8"], folder),
     }
-    seconds: dict[str, list[float]] = {name: [] for name in everyone}
+    seconds: dict[str, list[float]] = {name: [] for name in encoders}
     for _ in range(rounds):
-        for name, encode in everyone.items():
+        for name, encode in encoders.items():
             time.sleep(0.2)
             encode([SENTENCE])
             for _ in range(20):
@@ -166,7 +167,7 @@ def latency(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], round
 
 
 def start(folder: Path, onnx: dict[str, Path], rounds: int) -> dict[str, dict]:
-    """Seconds from a process's start to its end behind the first vector, and its peak memory in MiB; medians."""
+    """Median seconds of a process that computes one vector, and its median peak memory in MiB."""
     found: dict[str, dict] = {name: {"seconds": [], "mebibytes": []} for name in START}
     for _ in range(rounds):
         for name, script in START.items():
@@ -180,12 +181,12 @@ def start(folder: Path, onnx: dict[str, Path], rounds: int) -> dict[str, dict]:
 
 def show(results: dict) -> None:
     for kind, found in results.get("rates", {}).items():
-        print(f"\n{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, the longest {found['longest']}")
+        print(f"\n{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest text {found['longest']}")
         base = found["sides"]["sentence-transformers float32"]["texts_per_second"]
         for name, row in found["sides"].items():
             quality = f"   Spearman {100 * row['spearman']:.3f}" if "spearman" in row else ""
             rate = row["texts_per_second"]
-            print(f"{name:<32}{rate:>8,.0f} a second{rate / base:>7.2f} x{row['difference']:>10.1e}{quality}")
+            print(f"{name:<32}{rate:>8,.0f} per second{rate / base:>7.2f} x{row['difference']:>10.1e}{quality}")
     if "latency" in results:
         print("\none sentence")
         for name, milliseconds in results["latency"].items():
@@ -205,9 +206,9 @@ def main(arguments: list[str] | None = None) -> None:
     kinds, whats = ("stsb", "mixed", "long"), ("rates", "latency", "start")
     parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
     parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of all sides (default: %(default)s)")
-    parser.add_argument("--library", action="store_true", help="do not keep freed memory")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
     if not options.library:

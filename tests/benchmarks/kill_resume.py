@@ -1,11 +1,11 @@
-"""Kill a run at random steps, resume it, and compare with the run that nobody stopped: bit for bit.
+"""Kill a run at random steps, resume it, and compare it bit for bit with an uninterrupted run.
 
     python -m tests.benchmarks.kill_resume                               20 kills, all-MiniLM-L6-v2: some minutes
     python -m tests.benchmarks.kill_resume --model weights/tiny --kills 5
 
-Each run is a process of its own that gets kill -9 (no handler runs, nothing is tidied up) once it has logged a
-random step; ``--resume`` then finishes it. Every logged loss, every dev score and every weight of the kept model
-must be those of the uninterrupted run. Dropout is on; the run's batches end in the middle of an epoch.
+Each run is a process that is killed with kill -9 (no handler runs, nothing is cleaned up) once it has logged a random
+step; ``--resume`` then finishes it. Every logged loss, every dev score and every weight of the saved model must equal
+those of the uninterrupted run. Dropout is on, and the run ends in the middle of an epoch.
 """
 
 import argparse
@@ -24,7 +24,7 @@ STEPS = 30
 
 
 def write_pairs(folder: Path, rows: int) -> list[str]:
-    """The first pairs of each split of the STS Benchmark -> the flags that name them."""
+    """Write the first pairs of each split of the STS Benchmark to files; return the flags that name them."""
     flags = []
     for split, count in (("train", rows), ("dev", 40), ("test", 40)):
         path = folder / f"{split}.tsv"
@@ -35,7 +35,7 @@ def write_pairs(folder: Path, rows: int) -> list[str]:
 
 
 def lines(run: Path) -> list[dict]:
-    """metrics.jsonl without the clock's words; a last line that is broken off does not count."""
+    """The lines of metrics.jsonl without speeds; an incomplete last line does not count."""
     found = []
     for line in (run / "metrics.jsonl").read_text().split("\n")[:-1] if (run / "metrics.jsonl").exists() else []:
         found.append({key: value for key, value in json.loads(line).items() if key != "tokens_per_second"})
@@ -47,7 +47,7 @@ def weights(run: Path) -> bytes:
 
 
 def killed_at(step: int, command: list[str], run: Path) -> int:
-    """Start a run and kill it once it has logged a step -> the last step it had logged."""
+    """Start a run, kill it once it has logged ``step`` losses, and return the number of losses logged."""
     process = subprocess.Popen([*command, "--out", str(run)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and sum("loss" in line for line in lines(run)) < step:
         time.sleep(0.01)
@@ -57,10 +57,14 @@ def killed_at(step: int, command: list[str], run: Path) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.kill_resume", description=__doc__)
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="default: %(default)s")
-    parser.add_argument("--kills", type=int, default=20, help="default: 20")
-    parser.add_argument("--seed", type=int, default=0, help="of the steps at which to kill (default: 0)")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.kill_resume",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=20, help="number of runs to kill (default: 20)")
+    parser.add_argument("--seed", type=int, default=0, help="for the steps to kill at (default: 0)")
     options = parser.parse_args()
 
     chance = random.Random(options.seed)
@@ -79,12 +83,9 @@ def main() -> None:
             resume = [sys.executable, "-m", "minisbert.train", "--resume", str(run)]
             done = subprocess.run(resume, capture_output=True, text=True)
             equal = done.returncode == 0 and lines(run) == lines(whole)
-            equal &= (run / "model/model.safetensors").read_bytes() == (whole / "model/model.safetensors").read_bytes()
+            equal = equal and weights(run) == weights(whole)
             same += equal
-            print(
-                f"killed after step {reached:>2}: {'the same bits' if equal else 'DIFFERENT ' + done.stderr}",
-                flush=True,
-            )
+            print(f"killed after step {reached:>2}: {'identical' if equal else 'DIFFERENT ' + done.stderr}", flush=True)
     print(f"{same} of {options.kills} identical to the uninterrupted run of {STEPS} steps, {options.model}")
     sys.exit(same != options.kills)
 

@@ -1,11 +1,11 @@
-"""The speed ladder: from batches padded to 128 tokens to bfloat16, one change a step.
+"""The speed ladder: from batches padded to 128 tokens to bfloat16, one change per step.
 
     python -m tests.benchmarks.ladder                        the 2,758 sentences of STS-B test: about four minutes
     python -m tests.benchmarks.ladder --limit 300 --rounds 1
 
-Every step computes the same vectors. All of them take turns, so that a machine that gets slower meets all alike;
-sentences a second are the median of the rounds. The texts are tokenized before the clock starts. As in the commands,
-freed memory is kept (``device.keep_freed_memory``), from the first step on.
+Every step computes the same vectors. The steps take turns, so a change in the speed of the machine affects all of them;
+sentences per second are the median of the rounds. The texts are tokenized before timing starts. As in the commands,
+freed memory is kept (``devices.keep_freed_memory``), from the first step on.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
 
 BATCH, PADDED = 32, 128
 
-# ------------------------------------------------------------------------- which texts share a batch
+# ------------------------------------------------------------------------------------------ batching
 
 
 def as_they_come(lengths: list[int]) -> list[list[int]]:
@@ -41,13 +41,13 @@ def as_they_come(lengths: list[int]) -> list[list[int]]:
 
 
 def sorted_by_length(lengths: list[int]) -> list[list[int]]:
-    """The longest 32 together, then the next: rows of a batch are nearly of one length."""
+    """The longest 32 together, then the next 32: the rows of a batch have nearly the same length."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     return [[order[i] for i in rows] for rows in as_they_come(lengths)]
 
 
 def of_one_length(lengths: list[int]) -> list[list[int]]:
-    """Rows of one length alone, as many as make ``BATCH_TOKENS``: nothing to pad, nothing to mask."""
+    """Rows of one length, up to ``BATCH_TOKENS`` tokens: nothing to pad, nothing to mask."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batches: list[list[int]] = []
     for length, group in groupby(order, key=lambda row: lengths[row]):
@@ -56,21 +56,21 @@ def of_one_length(lengths: list[int]) -> list[list[int]]:
     return batches
 
 
-# ------------------------------------------------------------------------------------ how it is padded
+# ------------------------------------------------------------------------------------------- padding
 
 
 def to_128(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Ids (B, 128) and mask (B, 128), however short the texts."""
+    """Ids (B, 128) and mask (B, 128), even if all texts are short."""
     ids = torch.tensor([row[:PADDED] + [0] * (PADDED - len(row)) for row in rows])
     return ids, torch.arange(PADDED) < torch.tensor([[len(row)] for row in rows])
 
 
 def to_the_longest(rows: list[list[int]]) -> tuple[Tensor, Tensor | None]:
-    """Ids (B, T) and mask (B, T), T the longest text of the batch; no mask where all are of one length."""
+    """Ids (B, T) and mask (B, T), T the longest text of the batch; no mask if all have one length."""
     return pad_batch(rows, pad_id=0)
 
 
-# --------------------------------------------------------------------------------- how it is computed
+# --------------------------------------------------------------------------------------- computation
 
 
 def as_written(bert: Bert) -> Callable:
@@ -79,7 +79,7 @@ def as_written(bert: Bert) -> Callable:
 
 
 def linear_by_onednn(bert: Bert) -> Callable:
-    """The same formulas, the linear layers by oneDNN's matrix product instead of torch's."""
+    """The same formulas, with oneDNN's matrix product in the linear layers."""
     bert = copy.deepcopy(bert)
     for module in bert.modules():
         if isinstance(module, nn.Linear):
@@ -88,7 +88,7 @@ def linear_by_onednn(bert: Bert) -> Callable:
 
 
 def fused(bert: Bert) -> Callable:
-    """Layer norm, GELU and attention in one operation each as well."""
+    """Also layer norm, GELU and attention as one operation each."""
     fast = FusedBert(bert, torch.float32)
     return lambda ids, mask: fast([ids])[0]
 
@@ -98,7 +98,7 @@ def fused(bert: Bert) -> Callable:
 
 @dataclass(frozen=True)
 class Step:
-    """Which texts share a batch, how it is padded, and how its hidden states are computed."""
+    """How texts are batched and padded, and how hidden states are computed."""
 
     name: str
     batches: Callable[[list[int]], list[list[int]]]
@@ -115,7 +115,7 @@ class Step:
 
 
 class Packed(Step):
-    """Texts of several lengths in one batch, side by side: nothing to pad either, and every batch is full."""
+    """Texts of several lengths side by side in one batch: still nothing to pad, and every batch is full."""
 
     def vectors(self, encoder: SentenceEncoder, compute: Callable, ids: list[list[int]]) -> Tensor:
         vectors = torch.empty(len(ids), encoder.width)
@@ -128,7 +128,7 @@ class Packed(Step):
 
 
 def in_budget(lengths: list[int]) -> list[list[int]]:
-    """``BATCH_TOKENS`` tokens, of whatever lengths come next."""
+    """Up to ``BATCH_TOKENS`` tokens of texts of any length, longest first."""
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     batches: list[list[int]] = []
     for row in order:
@@ -151,7 +151,7 @@ STEPS = [
 
 
 def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list[dict]:
-    """A row for each step: sentences a second, the ratio to the step before, the largest difference from the first."""
+    """One row per step: sentences per second, ratio to the previous step, largest difference from the first."""
     able, reason = bfloat16_hardware(encoder.device)
     if not able:
         say(f"without bfloat16: {reason}")
@@ -160,7 +160,7 @@ def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list
     differences = [0.0] * len(steps)
     computed = [step.compute(encoder.bert) for step in steps]
     for step, compute in zip(steps, computed, strict=True):
-        step.vectors(encoder, compute, ids[:BATCH])  # the first time takes longer
+        step.vectors(encoder, compute, ids[:BATCH])  # warm-up
     first: Tensor | None = None
     for _ in range(rounds):
         for i, step in enumerate(steps):
@@ -192,9 +192,9 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="only so many sentences (default: all 2,758)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of all steps (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--limit", type=int, help="number of sentences (default: all 2,758)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
     keep_freed_memory()
@@ -208,10 +208,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps({"sentences": len(ids), "threads": torch.get_num_threads(), "steps": rows}))
         return
     print(f"{len(ids):,} sentences, {sum(map(len, ids)):,} tokens, {torch.get_num_threads()} threads\n")
-    print(f"{'step':<36}{'sentences/s':>12}{'x before':>10}{'x first':>9}{'difference':>12}")
+    print(f"{'step':<36}{'sentences/s':>12}{'x previous':>12}{'x first':>9}{'difference':>12}")
     for row in rows:
         rate, first = row["sentences_per_second"], rows[0]["sentences_per_second"]
-        print(f"{row['step']:<36}{rate:>12,.0f}{row['ratio']:>10.2f}{rate / first:>9.2f}{row['difference']:>12.1e}")
+        print(f"{row['step']:<36}{rate:>12,.0f}{row['ratio']:>12.2f}{rate / first:>9.2f}{row['difference']:>12.1e}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The peers of the encoding benchmarks: sentence-transformers and ONNX Runtime over the same weights.
 
-Each is a function from texts to vectors (N, D). Both get what their users give them: texts sorted by length, the
-batch size that is fastest here of a few, as many threads as torch has. ONNX Runtime computes the graph that its own
-tools make of Hugging Face's model: exported by ``torch.onnx``, fused by ``onnxruntime.transformers``, and for int8
-quantized by ``quantize_dynamic``. Needs the ``reference`` extra.
+Each is a function from texts to vectors (N, D). Both are used as recommended: texts sorted by length, the fastest of a
+few batch sizes, as many threads as torch. ONNX Runtime computes the graph that its own tools make of Hugging Face's
+model: exported by ``torch.onnx``, fused by ``onnxruntime.transformers``, and for int8 quantized by
+``quantize_dynamic``. Needs the ``reference`` extra.
 """
 
 import os
@@ -19,7 +19,7 @@ BATCH_SIZES = (8, 16, 32, 64, 128)
 
 
 def sentence_transformers(model: Path, precision: str, batch_size: int = 32) -> Encode:
-    """``SentenceTransformer.encode``; ``bfloat16`` by ``model_kwargs``, as its documentation has it."""
+    """``SentenceTransformer.encode``; ``bfloat16`` is set by ``model_kwargs``, as documented."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     from sentence_transformers import SentenceTransformer
 
@@ -69,7 +69,7 @@ def export(model: Path, folder: Path) -> dict[str, Path]:
         str(files["plain"]), "bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
     )
     fused.save_model_to_file(str(files["float32"]))
-    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # what comes out of a fused operator, which has no type
+    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # for outputs of fused operators, which have no type
     quantize_dynamic(files["float32"], files["int8"], weight_type=QuantType.QInt8, extra_options=untyped)
     return {"float32": files["float32"], "int8": files["int8"]}
 
@@ -108,7 +108,7 @@ def onnxruntime(file: Path, tokenizer_folder: Path, batch_size: int = 32, limit:
 
 
 def best_batch_size(make: Callable[[int], Encode], texts: Sequence[str]) -> int:
-    """The one of ``BATCH_SIZES`` that encodes these texts fastest, the better of two runs each."""
+    """The one of ``BATCH_SIZES`` that encodes these texts fastest, by the better of two runs each."""
 
     def seconds(batch_size: int) -> float:
         encode, times = make(batch_size), []

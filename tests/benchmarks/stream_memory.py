@@ -1,10 +1,10 @@
-"""How much memory encoding a stream of many short texts takes: ``encode_stream`` over a generator.
+"""The memory that encoding a long stream of short texts takes: ``encode_stream`` over a generator.
 
     python -m tests.benchmarks.stream_memory                                 a million texts: about twenty minutes
     python -m tests.benchmarks.stream_memory --model weights/tiny --texts 100000
 
-The vectors are dropped as they come, so what grows is what the stream needs by itself. Growth is the most memory that
-the process has held at any time, beyond model and libraries.
+The vectors are discarded as they arrive, so any growth is memory of the stream itself. Growth is the peak memory of the
+process minus its memory after loading model and libraries.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from minisbert.system.devices import keep_freed_memory
 
 
 def short_texts(count: int) -> Iterator[str]:
-    """Sentences of STS-B train, each made another one by a word put in: no two alike."""
+    """Sentences of STS-B train, each with its number as an extra word, so no two are equal."""
     chance = random.Random(0)
     sentences = [pair.sentence1.split() for pair in load_scored_pairs("stsb", "train")]
     for i in range(count):
@@ -31,9 +31,9 @@ def short_texts(count: int) -> Iterator[str]:
 
 
 def peak() -> float:
-    """MiB, the most that this process has ever held."""
+    """The peak memory of this process in MiB."""
     kibi = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10  # bytes there, KiB elsewhere
+    return kibi / 2**20 if sys.platform == "darwin" else kibi / 2**10  # bytes on macOS, KiB elsewhere
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,14 +43,14 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--texts", type=int, default=1_000_000, help="how many (default: a million)")
+    parser.add_argument("--texts", type=int, default=1_000_000, help="number of texts (default: a million)")
     parser.add_argument("--precision", default="float32", help="float32 or bfloat16 (default: %(default)s)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
     keep_freed_memory()
     encoder = SentenceEncoder.load(options.model)
-    encoder.encode(["One text, so that everything is loaded."], precision=options.precision)
+    encoder.encode(["One text, so everything is loaded."], precision=options.precision)
     loaded, started, done = peak(), time.perf_counter(), 0
     stream = encoder.encode_stream(
         short_texts(options.texts), progress=True, total=options.texts, precision=options.precision
@@ -62,7 +62,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.json:
         print(json.dumps(found))
         return
-    print(f"{done:,} texts in {seconds:,.0f} s, {done / seconds:,.0f} a second")
+    print(f"{done:,} texts in {seconds:,.0f} s, {done / seconds:,.0f} per second")
     print(f"{loaded:,.0f} MiB loaded, {peak() - loaded:,.0f} MiB more at the peak")
 
 

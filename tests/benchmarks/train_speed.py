@@ -1,14 +1,13 @@
-"""The default recipe beside sentence-transformers' own trainer: same data, batch, epochs, learning rate, seed.
+"""The default run compared with sentence-transformers' trainer: same data, batch size, epochs, learning rate, seed.
 
-    python -m tests.benchmarks.train_speed                    all, in alternation, three times each: 25 minutes
+    python -m tests.benchmarks.train_speed                    all sides, in alternation, three times each: 25 minutes
     python -m tests.benchmarks.train_speed --steps 20
     python -m tests.benchmarks.train_speed --only "minisbert float32" --only "minisbert, two processes"
 
-Sides: our loop in float32; with bfloat16 where the hardware has it (auto); in float32 in two processes of one thread
+Sides: minisbert in float32; with bfloat16 if the hardware supports it (auto); in float32 in two processes of one thread
 each; sentence-transformers' trainer in float32 with the same settings, which needs the ``reference`` extra. Each run is
-a process of its own, one after the other. Seconds are those of training alone, without loading and without
-evaluation; memory is the process's peak in all. Quality is measured on the saved models by the same code,
-``minisbert.evaluate``. Prints a table of medians.
+a separate process. Seconds are training alone, without loading and evaluation; memory is the peak of the whole process.
+The quality of all saved models is measured by ``minisbert.evaluate``. Prints a table of medians.
 """
 
 import argparse
@@ -29,7 +28,7 @@ SIDES = ("minisbert float32", "minisbert auto", TWO, REFERENCE)
 
 
 def reference(folder: str, steps: int) -> None:
-    """One run of sentence-transformers; prints its seconds."""
+    """One run of sentence-transformers, which prints its seconds."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     import datasets
     import sentence_transformers as st
@@ -50,7 +49,7 @@ def reference(folder: str, steps: int) -> None:
             max_steps=steps,
             per_device_train_batch_size=32,
             learning_rate=2e-5,
-            warmup_steps=0.1,  # a share of the steps, where it is below 1
+            warmup_steps=0.1,  # below 1, it is a share of the steps
             seed=42,
             use_cpu=True,
             save_strategy="no",
@@ -69,7 +68,7 @@ def reference(folder: str, steps: int) -> None:
 
 
 def measured(command: list[str]) -> tuple[str, float]:
-    """What a process printed and its peak memory in MiB."""
+    """The output of a process and its peak memory in MiB."""
     process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True)
     printed = process.stdout.read()
     _, status, usage = os.wait4(process.pid, 0)
@@ -80,9 +79,9 @@ def measured(command: list[str]) -> tuple[str, float]:
 
 
 def run(side: str, folder: Path, steps: int) -> tuple[float, float]:
-    """Seconds that one side trained, and its peak memory in MiB (of the larger process, where there are two)."""
+    """Training seconds of one side, and its peak memory in MiB (of two processes, the larger one)."""
     limit = ["--max-steps", str(steps)] if steps > 0 else []
-    ours = ["-m", "minisbert.train", "--device", "cpu", "--out", str(folder), *limit]
+    train = ["-m", "minisbert.train", "--device", "cpu", "--out", str(folder), *limit]
     if side == REFERENCE:
         printed, memory = measured(
             ["-m", "tests.benchmarks.train_speed", "--reference", str(folder), "--steps", str(steps)]
@@ -90,9 +89,9 @@ def run(side: str, folder: Path, steps: int) -> tuple[float, float]:
         return json.loads(printed.splitlines()[-1])["seconds"], memory
     if side == TWO:
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-        _, memory = measured([*torchrun, *ours, "--precision", "float32"])
+        _, memory = measured([*torchrun, *train, "--precision", "float32"])
     else:
-        _, memory = measured([*ours, "--precision", side.removeprefix("minisbert ")])
+        _, memory = measured([*train, "--precision", side.removeprefix("minisbert ")])
     return json.loads((folder / "results.json").read_text())["training_seconds"], memory
 
 
@@ -107,11 +106,15 @@ def quality(model: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.train_speed", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.train_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--only", metavar="SIDE", action="append", choices=SIDES, help="one of " + ", ".join(SIDES))
-    parser.add_argument("--steps", type=int, default=-1, help="stop after so many steps (default: one epoch, 180)")
+    parser.add_argument("--steps", type=int, default=-1, help="number of steps (default: one epoch, 180)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--reference", metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.reference:

@@ -1,8 +1,8 @@
-"""Golden values of heads and learned pooling: each value in float64, and the gradient of inputs and parameters.
+"""Golden values of heads and learned pooling: each value in float64, and the gradients of inputs and parameters.
 
-All of it comes from ready-made layers of torch's (``Linear``, ``MultiheadAttention``) and transformers' encoder, which
-gets one sentence or pair at a time, so that no pad is anywhere. Nothing of minisbert is imported here; parameters are
-written down under minisbert's names.
+They come from torch's layers (``Linear``, ``MultiheadAttention``) and transformers' encoder, which gets one sentence or
+pair at a time, so there is no padding. This file imports nothing of minisbert; only the names of the parameters are
+minisbert's.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from torch.nn.functional import softmax
 
 from tests.reference.texts import SENTENCES
 
-# SBERT's table 6, and the siamese head's
+# the combinations of SBERT's table 6, and that of the siamese head
 CONCATS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v", "|u-v|,u*v,u")
-SECONDS = (*SENTENCES[1:], SENTENCES[0])  # of the pairs; SENTENCES are the first ones
+SECONDS = (*SENTENCES[1:], SENTENCES[0])  # second sentences of the pairs; SENTENCES are the first
 BATCH, WIDTH, HEADS, HIDDEN = 5, 16, 8, 11
 LENGTHS_A, LENGTHS_B = (7, 3, 1, 6, 2), (4, 9, 2, 1, 5)
 
-OURS = {
+NAMES = {
     "in_proj_weight": ("query.weight", "key.weight", "value.weight"),
     "in_proj_bias": ("query.bias", "key.bias", "value.bias"),
     "out_proj.weight": ("output.weight",),
@@ -29,11 +29,11 @@ OURS = {
 
 
 def renamed(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """A parameter of torch's, or its gradient, under minisbert's name or names."""
-    for theirs, ours in OURS.items():
-        if name.endswith(theirs):
-            parts = tensor.chunk(len(ours))
-            return {name.removesuffix(theirs) + key: part for key, part in zip(ours, parts, strict=True)}
+    """One of torch's parameters, or its gradient, under minisbert's name or names."""
+    for ending, names in NAMES.items():
+        if name.endswith(ending):
+            chunks = tensor.chunk(len(names))
+            return {name.removesuffix(ending) + key: chunk for key, chunk in zip(names, chunks, strict=True)}
     return {name: tensor}
 
 
@@ -42,7 +42,7 @@ def normal(*shape: int, seed: int) -> Tensor:
 
 
 def randomised(module: nn.Module, seed: int) -> nn.Module:
-    """Every parameter random, biases too, in float32 values."""
+    """The module with random parameters, biases included, rounded to float32 and then float64."""
     with torch.no_grad():
         for i, parameter in enumerate(module.parameters()):
             parameter.copy_(0.4 * normal(*parameter.shape, seed=100 * seed + i))
@@ -61,21 +61,21 @@ def cross(width: int) -> nn.ModuleDict:
 
 
 def recorded(name: str, value: Tensor, inputs: dict[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
-    """The value, a random pull on it, and under that pull the gradient of each input and each parameter."""
+    """The value, a random output gradient ("pull"), and the resulting gradient of each input and parameter."""
     pull = normal(*value.shape, seed=77)
     parameters = dict(module.named_parameters(prefix="mlp" if isinstance(module, nn.Sequential) else ""))
     gradients = torch.autograd.grad(value, [*inputs.values(), *parameters.values()], pull, retain_graph=True)
     golden = {f"{name}.value": value, f"{name}.pull": pull}
     for key, parameter in parameters.items():
-        golden |= {f"{name}.param.{ours}": part for ours, part in renamed(key, parameter).items()}
+        golden |= {f"{name}.param.{ours}": chunk for ours, chunk in renamed(key, parameter).items()}
     for key, gradient in zip([*inputs, *parameters], gradients, strict=True):
-        golden |= {f"{name}.grad.{ours}": part for ours, part in renamed(key, gradient).items()}
+        golden |= {f"{name}.grad.{ours}": chunk for ours, chunk in renamed(key, gradient).items()}
     return golden
 
 
 def concatenated(u: Tensor, v: Tensor, concat: str) -> Tensor:
-    parts = {"u": u, "v": v, "|u-v|": torch.abs(u - v), "u*v": u * v}
-    return torch.cat([parts[part] for part in concat.split(",")], dim=-1)
+    features = {"u": u, "v": v, "|u-v|": torch.abs(u - v), "u*v": u * v}
+    return torch.cat([features[name] for name in concat.split(",")], dim=-1)
 
 
 def published(module: nn.ModuleDict, a: Tensor, b: Tensor, pads: Tensor | None = None) -> Tensor:
@@ -104,7 +104,7 @@ def layers_golden() -> dict[str, Tensor]:
     golden = {"u": u, "v": v, "a": a, "b": b, "mask_a": real_a, "mask_b": real_b}
     for i, concat in enumerate(CONCATS):
         width = len(concat.split(",")) * WIDTH
-        # with and without a hidden layer by turns, and 1 or 3 outputs
+        # alternately without and with a hidden layer, and 1 or 3 outputs
         module = randomised(mlp(width, hidden=HIDDEN * (i % 2), outputs=3 if i % 3 else 1), seed=i)
         golden |= recorded(f"concat.{i}", module(concatenated(u, v, concat)), {"u": u, "v": v}, module)
     module = randomised(mlp(WIDTH), seed=20)
@@ -117,7 +117,7 @@ def layers_golden() -> dict[str, Tensor]:
 
 
 def pairs_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
-    """Each head behind an encoder, and learned pooling: pair by pair, text by text."""
+    """Each head on an encoder, pair by pair; learned pooling, text by text."""
 
     def encode(*texts: str) -> Any:
         batch = tokenizer(*([text] for text in texts), truncation=True, return_tensors="pt")
@@ -126,7 +126,7 @@ def pairs_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
     firsts, seconds = ([encode(text) for text in texts] for texts in (SENTENCES, SECONDS))
     width = model.config.hidden_size
     u, v = (torch.cat([out.last_hidden_state.mean(dim=1) for out in outs]) for outs in (firsts, seconds))
-    inputs = {"embeddings": model.embeddings.LayerNorm.weight}  # whatever reaches it came through every layer
+    inputs = {"embeddings": model.embeddings.LayerNorm.weight}  # its gradient passes through every layer
 
     module = randomised(mlp(3 * width), seed=30)
     golden = recorded("pair.siamese", module(concatenated(u, v, CONCATS[-1])), inputs, module)
@@ -156,5 +156,5 @@ def pairs_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
 
 
 def heads_golden(model: Any, tokenizer: Callable) -> dict[str, Tensor]:
-    """Everything; ``model`` is a transformers encoder in float64 and eval mode, ``tokenizer`` its tokenizer."""
+    """All values; ``model`` is a transformers encoder in float64 and eval mode, ``tokenizer`` its tokenizer."""
     return layers_golden() | pairs_golden(model, tokenizer)

@@ -1,7 +1,7 @@
-"""Golden values of the losses: each value in float64, and its gradient for every input that has one.
+"""Golden values of the losses: each value in float64, and the gradient of every differentiable input.
 
-sentence-transformers gives those that it has, torch's ready-made functions the plain ones; for the rest stand slow
-loops, one number at a time, that follow the papers' equations. Nothing of minisbert is imported here.
+They come from sentence-transformers, from torch's functions, and for the rest from slow loops, one number at a time,
+that follow the papers' equations. This file imports nothing of minisbert.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ BOTH_WAYS = {"directions": ("query_to_doc", "doc_to_query"), "partition_mode": "
 
 
 def inputs() -> dict[str, Tensor]:
-    """Vectors u, near ones v and w, twice as many negatives, scores and labels; ties and a target at the threshold."""
+    """Vectors u, similar ones v and w, 2B negatives, scores and labels; with ties and a target at the threshold."""
     generator = torch.Generator().manual_seed(7)
 
     def normal(*shape: int) -> Tensor:
@@ -39,11 +39,11 @@ def inputs() -> dict[str, Tensor]:
         "logits": 2 * normal(BATCH),
         "class_logits": normal(BATCH, CLASSES),
         "targets": torch.tensor([0.2, 0.05, 0.6, 0.6, 1.0], dtype=torch.float64),
-        # sentence-transformers rounds the targets of a cosine to float32, which quarters survive
+        # exact in float32, to which sentence-transformers rounds the targets of a cosine
         "quarters": torch.tensor([0.25, -0.5, 0.75, 0.75, 1.0], dtype=torch.float64),
         "labels": torch.tensor([1, 0, 0, 1, 0]),
         "classes": torch.tensor([2, 0, 1, 1, 2]),
-        "duplicates": torch.eye(BATCH).roll(2, dims=0).bool() & (torch.arange(BATCH) > 1),  # not the same both ways
+        "duplicates": torch.eye(BATCH).roll(2, dims=0).bool() & (torch.arange(BATCH) > 1),  # not symmetric
     }
 
 
@@ -53,7 +53,7 @@ def cos(a: Tensor, b: Tensor) -> Tensor:
 
 
 def minus_log_share(logit: Tensor, wrong: list[Tensor]) -> Tensor:
-    """-log of exp(logit) in the sum of it and the wrong ones."""
+    """-log of the share of exp(logit) in its sum with the wrong ones."""
     return -(logit.exp() / sum((other.exp() for other in wrong), logit.exp())).log()
 
 
@@ -63,7 +63,7 @@ def weighted_mse(scores: Tensor, targets: Tensor, threshold: float, weight: floa
 
 
 def ranking_without_duplicates(u: Tensor, v: Tensor, negatives: Tensor, duplicates: Tensor, scale: float) -> Tensor:
-    """Both ways; the other positives that are right for an anchor too are not among its wrong answers."""
+    """Both directions; duplicates of an anchor's positive are not among its wrong answers."""
     rows = range(len(u))
     total = torch.zeros((), dtype=u.dtype)
     for i in rows:
@@ -76,7 +76,7 @@ def ranking_without_duplicates(u: Tensor, v: Tensor, negatives: Tensor, duplicat
 
 
 def simcse(u: Tensor, v: Tensor, w: Tensor | None, temperature: float, alpha: float) -> Tensor:
-    """SimCSE, equations 4 and 5; a row's own hard negative counts alpha times."""
+    """SimCSE, equations 4 and 5; a row's own hard negative has the weight alpha."""
     total = torch.zeros((), dtype=u.dtype)
     for i in range(len(u)):
         top = (cos(u[i], v[i]) / temperature).exp()
@@ -88,7 +88,7 @@ def simcse(u: Tensor, v: Tensor, w: Tensor | None, temperature: float, alpha: fl
 
 
 def nt_xent(u: Tensor, v: Tensor, temperature: float) -> Tensor:
-    """SimCLR, equation 1, over all 2N rows in the paper's order: 2k - 1 and 2k are two views of one text."""
+    """SimCLR, equation 1, over all 2N rows in the paper's order: rows 2k - 1 and 2k are two views of one text."""
     rows = [row for pair in zip(u, v, strict=True) for row in pair]
     total = torch.zeros((), dtype=u.dtype)
     for i, row in enumerate(rows):
@@ -106,12 +106,12 @@ def losses_golden() -> dict[str, Tensor]:
     cosine_distance = TripletDistanceMetric.COSINE
     alpha = torch.tensor(0.7, dtype=torch.float64).exp().item()
 
-    def theirs(loss: Callable[..., Tensor], target: Tensor | None = None, **options: object) -> Callable[..., Tensor]:
+    def library(loss: Callable[..., Tensor], target: Tensor | None = None, **options: object) -> Callable[..., Tensor]:
         return lambda *vectors: loss(model, **options).compute_loss_from_embeddings(list(vectors), target)
 
     def ranking(**options: object) -> Callable[..., Tensor]:
-        """With the negatives as two columns of the data set, which is how sentence-transformers takes several."""
-        loss = theirs(MultipleNegativesRankingLoss, **options)
+        """With the negatives as two columns, as sentence-transformers takes several negatives."""
+        loss = library(MultipleNegativesRankingLoss, **options)
         return lambda u, v, negatives: loss(u, v, *negatives.chunk(2))
 
     entropy = functional.binary_cross_entropy_with_logits
@@ -123,16 +123,16 @@ def losses_golden() -> dict[str, Tensor]:
         "binary_cross_entropy": (lambda z: entropy(z, y), "logits"),
         "binary_cross_entropy_weighted": (lambda z: entropy(z, y, pos_weight=y.new_tensor(2.3)), "logits"),
         "softmax_cross_entropy": (lambda z: functional.cross_entropy(z, classes), "class_logits"),
-        "cosine_mse": (theirs(CosineSimilarityLoss, given["quarters"]), "u v"),
-        "contrastive": (theirs(ContrastiveLoss, labels), "u v"),
-        "contrastive_wide": (theirs(ContrastiveLoss, labels, margin=1.3), "u w"),
-        "triplet": (theirs(TripletLoss, triplet_margin=1.0), "u v w"),
-        "triplet_cosine": (theirs(TripletLoss, distance_metric=cosine_distance, triplet_margin=0.2), "u v w"),
-        "cosent": (theirs(CoSENTLoss, targets), "u v"),
-        "cosent_scale_3": (theirs(CoSENTLoss, targets, scale=3.0), "u v"),
-        "ranking": (theirs(MultipleNegativesRankingLoss), "u v"),
+        "cosine_mse": (library(CosineSimilarityLoss, given["quarters"]), "u v"),
+        "contrastive": (library(ContrastiveLoss, labels), "u v"),
+        "contrastive_wide": (library(ContrastiveLoss, labels, margin=1.3), "u w"),
+        "triplet": (library(TripletLoss, triplet_margin=1.0), "u v w"),
+        "triplet_cosine": (library(TripletLoss, distance_metric=cosine_distance, triplet_margin=0.2), "u v w"),
+        "cosent": (library(CoSENTLoss, targets), "u v"),
+        "cosent_scale_3": (library(CoSENTLoss, targets, scale=3.0), "u v"),
+        "ranking": (library(MultipleNegativesRankingLoss), "u v"),
         "ranking_hard": (ranking(scale=8.0), "u v negatives"),
-        "ranking_symmetric": (theirs(MultipleNegativesRankingLoss, **BOTH_WAYS), "u v"),
+        "ranking_symmetric": (library(MultipleNegativesRankingLoss, **BOTH_WAYS), "u v"),
         "ranking_symmetric_hard": (ranking(scale=8.0, **BOTH_WAYS), "u v negatives"),
         "ranking_duplicates": (
             lambda u, v, negatives: ranking_without_duplicates(u, v, negatives, given["duplicates"], 8.0),

@@ -1,7 +1,7 @@
-"""Golden values of decisions against labels and of the geometry of vectors, in float64.
+"""Golden values of metrics beyond correlation, in float64: decisions against labels, and the geometry of vectors.
 
-scikit-learn counts right and wrong decisions, also at every threshold there is; for the rest stand slow loops, one
-pair at a time, that follow the papers' equations. Nothing of minisbert is imported here.
+scikit-learn computes the former, at every threshold; slow loops, one pair at a time, compute the rest by the papers'
+equations. This file imports nothing of minisbert.
 """
 
 import math
@@ -16,7 +16,7 @@ ROWS, WIDTH, CLASSES = 41, 7, 3
 
 
 def inputs() -> dict[str, Tensor]:
-    """Labels with more zeros than ones; scores with a few ties, with many, and too poor to call anything 1."""
+    """Labels with more zeros than ones; scores with few ties, with many, and reversed, so that no 1 is predicted."""
     generator = torch.Generator().manual_seed(11)
 
     def normal(*shape: int) -> Tensor:
@@ -27,7 +27,7 @@ def inputs() -> dict[str, Tensor]:
     lengths = torch.linspace(0.3, 2.0, ROWS, dtype=torch.float64)[:, None]
     anchor = normal(ROWS, WIDTH) * lengths
     positive, negative = anchor + 1.5 * normal(ROWS, WIDTH), anchor + 2.5 * normal(ROWS, WIDTH)
-    negative[[3, 8]] = positive[[3, 8]]  # as near as the positive
+    negative[[3, 8]] = positive[[3, 8]]  # as close as the positive
     return {
         "labels": labels,
         "predicted": (scores > 0.8).long(),
@@ -39,13 +39,13 @@ def inputs() -> dict[str, Tensor]:
         "anchor": anchor,
         "positive": positive,
         "negative": negative,
-        # a cone: directions that share a part, so that the mean cosine is far from 0
+        # a cone: all vectors share a direction, so the mean cosine is far from 0
         "narrow": normal(ROWS, WIDTH) * lengths + 2 * lengths * torch.ones(WIDTH, dtype=torch.float64),
     }
 
 
 def slow_threshold(scores: list[float], labels: list[int], score: Callable[..., float]) -> tuple[float, float]:
-    """Every cut from above all scores down, the first of the best; its threshold is the middle of two scores."""
+    """The best cut, trying all from the highest score down; a threshold is the middle of two scores."""
     steps = sorted(set(scores), reverse=True)
     cuts = [math.nextafter(steps[0], math.inf)]
     cuts += [(above + below) / 2 for above, below in pairwise(steps)]
@@ -68,7 +68,7 @@ def square_distance(x: list[float], y: list[float]) -> float:
 
 
 def more_metrics_golden() -> dict[str, Tensor]:
-    """The inputs, and each metric as ``value.NAME``, a list of the numbers that it gives."""
+    """The inputs, and each metric as ``value.NAME``, the list of its numbers."""
     given = inputs()
     labels, predicted = given["labels"].tolist(), given["predicted"].tolist()
     values: dict[str, list[float]] = {

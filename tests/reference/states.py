@@ -2,8 +2,8 @@
 
     python -m tests.reference.states MODEL INPUTS.safetensors OUTPUT.safetensors [--double]
 
-MODEL is a folder, INPUTS holds ``ids``, ``mask`` and ``token_types`` (B, T). ``python -m minisbert.trace`` runs this.
-Nothing of minisbert is imported here.
+MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T). ``python -m minisbert.trace`` runs this
+script; the wheel has it as ``minisbert/mistakes/reference_states.py``. It imports nothing of minisbert.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import json
 import os
 from pathlib import Path
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a folder has all that is needed
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
 
 import torch
 import transformers
@@ -27,7 +27,7 @@ def read_modules(folder: Path) -> list[dict]:
 
 
 def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
-    """Embeddings, every layer's attention and output, the pooler's output where there is one; and the last layer's."""
+    """Embeddings, every layer's attention and output, and the pooler's if there is one; and the last hidden state."""
     model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
     given = {"input_ids": inputs["ids"], "attention_mask": inputs["mask"].long()}
     if "token_type_ids" in inspect.signature(model.forward).parameters:  # DistilBERT has none
@@ -42,8 +42,8 @@ def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) 
 
 
 def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> dict[str, Tensor]:
-    """What sentence-transformers makes of the last layer: after pooling, and after all modules."""
-    import sentence_transformers  # here, because a plain encoder can do without
+    """What sentence-transformers computes from the last hidden state: after the pooling, and after all modules."""
+    import sentence_transformers  # here, because a plain encoder does not need it
 
     model = sentence_transformers.SentenceTransformer(str(folder), device="cpu").to(hidden.dtype).eval()
     features = {"token_embeddings": hidden, "attention_mask": inputs["mask"].long()}

@@ -1,4 +1,4 @@
-"""The texts that golden files are made of."""
+"""The texts of the golden files."""
 
 SENTENCES = (
     "a cat sits on the mat.",
@@ -8,8 +8,7 @@ SENTENCES = (
     "a happy man plays a guitar",
 )
 
-# texts that have tripped tokenizers before
-
+# texts that tokenizers have got wrong before
 TEXTS = (
     "A man is playing a guitar.",
     "",

@@ -1,0 +1,224 @@
+"""The book's encoder: cosines, loading a folder, vectors in plain padded batches."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minisbert.core import InputError
+from minisbert.core.encoder import SentenceEncoder, cosine, cosine_matrix, normalize, read_modules, read_pooling
+from minisbert.models import checkpoint, sentence_encoder
+from tests.parity import MINILM_VECTOR, PIECE, REFERENCE, assert_parity
+
+TEXTS = [  # in no order of length; the third has 16 tokens
+    "the cat sits on the mat",
+    "a dog",
+    "a small child plays the guitar in the park with a happy dog .",
+    "",
+    "moon",
+]
+
+
+# ----------------------------------------------------------------------------- normalize and cosine
+
+
+@pytest.mark.parametrize(
+    ("u", "v", "expected"),
+    [
+        ([1.0, 0.0], [1.0, 1.0], 1 / math.sqrt(2)),
+        ([1.0, 0.0], [0.0, 9.0], 0.0),
+        ([3.0, 4.0], [-3.0, -4.0], -1.0),
+        ([3.0, 4.0], [4.0, 3.0], 24 / 25),
+        ([0.0, 0.0], [1.0, 1.0], 0.0),
+    ],
+)
+def test_cosine_by_hand(u, v, expected):
+    value = cosine(torch.tensor([u], dtype=torch.float64), torch.tensor([v], dtype=torch.float64))
+    assert value.shape == (1,)
+    assert value.item() == pytest.approx(expected, abs=1e-15)
+
+
+def test_cosine_matrix_by_hand():
+    u = torch.tensor([[2.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
+    v = torch.tensor([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], dtype=torch.float64)
+    expected = torch.tensor([[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], dtype=torch.float64)
+    assert_parity("cosine matrix", cosine_matrix(u, v), expected, 1e-15)
+
+
+def test_normalize_by_hand():
+    x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)
+    assert torch.equal(normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
+    assert torch.equal(normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64))  # also a single vector
+
+
+@pytest.mark.parametrize("length", [1e-10, 1e-3, 1e6, 1e30])
+def test_short_and_long_vectors_get_length_1(length):
+    x = torch.tensor([0.6, -0.8], dtype=torch.float64)
+    assert_parity(f"vector of length {length:g}", normalize(length * x), x, PIECE)
+
+
+def test_normalize_equals_torch():
+    lengths = torch.tensor([[0.01], [1.0], [30.0], [2.0], [500.0]], dtype=torch.float64)
+    u = lengths * torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert_parity("normalize", normalize(u), F.normalize(u, dim=-1), PIECE)
+    stacked = torch.stack([u, 2 * u])  # (2, B, D)
+    assert_parity("normalize of (2, B, D)", normalize(stacked), F.normalize(stacked, dim=-1), PIECE)
+
+
+# --------------------------------------------------------------------------------------------- load
+
+
+@pytest.fixture
+def folder(tiny, tmp_path) -> Path:
+    """A copy of the tiny checkpoint to spoil."""
+    return shutil.copytree(tiny, tmp_path / "model")
+
+
+def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
+    encoder = SentenceEncoder.load(str(tiny))
+    assert not any(module.training for module in encoder.modules())
+    assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
+    expected = checkpoint.load_bert(tiny)
+    assert encoder.bert.config == expected.config
+    for name, parameter in expected.named_parameters():
+        assert torch.equal(encoder.bert.get_parameter(name), parameter)
+
+
+@pytest.mark.parametrize(("stated", "expected"), [({"max_seq_length": 9}, 9), ({"max_seq_length": 99}, 32)])
+def test_the_length_limit_is_the_folders_and_at_most_the_position_table(folder, stated, expected):
+    (folder / "sentence_bert_config.json").write_text(json.dumps(stated))
+    assert SentenceEncoder.load(folder).tokenizer.limit == expected
+
+
+@pytest.mark.xfail(strict=True, reason="core/encoder.py does not read model_max_length of tokenizer_config.json")
+def test_the_length_limit_of_new_files(tiny):
+    """Folders of sentence-transformers 5 state it in ``tokenizer_config.json`` alone."""
+    assert sentence_encoder.SentenceEncoder.load(tiny).tokenizer.limit == 16
+    assert SentenceEncoder.load(tiny).tokenizer.limit == 16
+
+
+def test_a_folder_without_normalising(folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:2]))
+    plain, unit = SentenceEncoder.load(folder), SentenceEncoder.load(folder)
+    unit.normalize = True
+    vectors = plain.encode(TEXTS)
+    assert (abs(np.linalg.norm(vectors, axis=1) - 1) > 1e-3).all()
+    np.testing.assert_allclose(unit.encode(TEXTS), vectors / np.linalg.norm(vectors, axis=1)[:, None], atol=1e-6)
+
+
+def test_modules_beyond_the_book_are_refused(folder):
+    with pytest.raises(InputError, match="Transformer, Pooling, Dense, Normalize; minisbert"):
+        SentenceEncoder.load(REFERENCE / "tiny-distiluse")
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps(modules[:1]))
+    with pytest.raises(InputError, match="Transformer; minisbert"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("mode", [["mean", "cls"], "first-last", "attention", []])
+def test_poolings_beyond_the_book_are_refused(folder, mode):
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
+    with pytest.raises(InputError, match="pooling"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "config.json", "sentence_bert_config.json", "1_Pooling/config.json"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(InputError, match=f"{name} does not exist"):
+        SentenceEncoder.load(folder)
+
+
+def test_modules_in_their_order(tiny, folder):
+    assert read_modules(tiny) == [
+        ("Transformer", tiny),
+        ("Pooling", tiny / "1_Pooling"),
+        ("Normalize", tiny / "2_Normalize"),
+    ]
+    old = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(old))
+    assert read_modules(folder) == [("Transformer", folder / "0_Transformer")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "must hold a JSON list, not a dict"),
+        ("[", "line 1: not valid JSON"),
+        ('[{"type": "a.Transformer"}]', "each module needs a type and a path"),
+        ('["Transformer"]', "each module needs a type and a path"),
+    ],
+)
+def test_a_broken_list_of_modules(folder, content, message):
+    (folder / "modules.json").write_text(content)
+    with pytest.raises(InputError, match=rf"modules\.json.*{message}"):
+        read_modules(folder)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"pooling_mode": "max"}, ["max"]),
+        ({"pooling_mode": ["mean", "cls"]}, ["mean", "cls"]),
+        ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, ["max"]),
+        # flags have one order, whatever the order in the file
+        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
+        ({"pooling_mode_mean_sqrt_len_tokens": True}, ["pooling_mode_mean_sqrt_len_tokens"]),
+        ({"word_embedding_dimension": 24}, []),
+    ],
+)
+def test_poolings_of_new_and_old_files(tmp_path, stated, expected):
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    assert read_pooling(tmp_path / "config.json") == expected
+
+
+def test_a_pooling_config_that_is_not_an_object(tmp_path):
+    (tmp_path / "config.json").write_text('["mean"]')
+    with pytest.raises(InputError, match="must hold a JSON dict"):
+        read_pooling(tmp_path / "config.json")
+
+
+# ------------------------------------------------------------------------------- encode and compare
+
+
+def test_vectors_equal_those_of_the_fast_encoder(tiny):
+    slow, fast = SentenceEncoder.load(tiny), sentence_encoder.SentenceEncoder.load(tiny)
+    vectors = slow.encode(TEXTS)
+    assert (vectors.shape, vectors.dtype) == ((5, 24), np.float32)
+    np.testing.assert_allclose(vectors, fast.encode(TEXTS), atol=MINILM_VECTOR, rtol=0)
+    np.testing.assert_allclose(slow.double().encode(TEXTS), fast.double().encode(TEXTS), atol=PIECE, rtol=0)
+
+
+def test_padding_and_the_batch_size_do_not_matter(tiny):
+    encoder = SentenceEncoder.load(tiny).double()
+    alone = np.concatenate([encoder.encode([text]) for text in TEXTS])
+    for batch_size in (1, 2, 3, 32):
+        np.testing.assert_allclose(encoder.encode(TEXTS, batch_size), alone, atol=PIECE, rtol=0)
+    ids = torch.tensor([encoder.tokenizer.encode(TEXTS).ids[1] + [7, 0, 9]])  # anything may be in a pad
+    mask = torch.arange(ids.shape[1])[None] < ids.shape[1] - 3
+    np.testing.assert_allclose(encoder(ids, mask).detach().numpy()[0], alone[1], atol=PIECE, rtol=0)
+
+
+def test_encoding_nothing_and_bad_texts(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    assert encoder.encode([]).shape == (0, 24)
+    with pytest.raises(InputError, match="text 1 is not a string"):
+        encoder.encode(["a cat", None])
+
+
+def test_similarity_by_hand(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    a, b = np.array([[2.0, 0.0], [3.0, 4.0]], np.float32), np.array([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], np.float32)
+    found = encoder.similarity(a, b)
+    np.testing.assert_allclose(found, [[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], atol=1e-7)
+    assert found.dtype == np.float32
+    assert encoder.similarity(a, b.astype(np.float64)).dtype == np.float64
+    assert encoder.similarity(a[0], b).shape == (1, 3)
+    with pytest.raises(InputError, match="vectors of width 2 and 3 cannot be compared"):
+        encoder.similarity(a, np.ones((1, 3)))

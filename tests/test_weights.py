@@ -1,0 +1,120 @@
+"""Names, configs and tensors of a folder; ``test_checkpoint.py`` spoils whole folders."""
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from minisbert.core import InputError
+from minisbert.core.weights import BERT, Family, fill, read_config, read_safetensors
+from tests.parity import REFERENCE
+
+FAMILY = Family(
+    model_type="small",
+    architecture="SmallModel",
+    tables={"embeddings.word": "words"},
+    norms={"layers.{i}.norm": "block.{i}.LayerNorm"},
+    linears={"layers.{i}.up": "block.{i}.dense"},
+    pooler={"pooler": "head"},
+    prefix="small.",
+    skipped=frozenset(),
+    settings={"hidden_size": "dim", "layer_norm_eps": "eps"},
+    constants={"type_vocab_size": 0},
+)
+
+
+def test_the_names_of_a_small_family():
+    layer = {
+        "layers.0.norm.weight": "block.0.LayerNorm.weight",
+        "layers.0.norm.bias": "block.0.LayerNorm.bias",
+        "layers.0.up.weight": "block.0.dense.weight",
+        "layers.0.up.bias": "block.0.dense.bias",
+    }
+    second = {ours.replace("0", "1"): theirs.replace("0", "1") for ours, theirs in layer.items()}
+    table = {"embeddings.word.weight": "words.weight"}
+    pooler = {"pooler.weight": "head.weight", "pooler.bias": "head.bias"}
+    assert FAMILY.names(0, pooler=False) == table
+    assert FAMILY.names(1, pooler=False) == table | layer
+    assert FAMILY.names(2, pooler=True) == table | layer | second | pooler
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("head.weight", "head.weight"),
+        ("small.head.weight", "head.weight"),
+        ("small.block.0.LayerNorm.gamma", "block.0.LayerNorm.weight"),
+        ("block.0.LayerNorm.beta", "block.0.LayerNorm.bias"),
+        ("block.0.dense.gamma", "block.0.dense.gamma"),  # only LayerNorms had these names
+        ("head.small.weight", "head.small.weight"),
+    ],
+)
+def test_the_canonical_name(name, expected):
+    assert FAMILY.canonical(name) == expected
+
+
+def test_settings_are_renamed_and_constants_filled_in():
+    raw = {"dim": 6, "eps": 1e-5, "vocab_size": 7, "type_vocab_size": 2}
+    expected = {"hidden_size": 6, "layer_norm_eps": 1e-5, "vocab_size": 7, "type_vocab_size": 0}
+    assert FAMILY.fields(raw) == expected
+
+
+def test_the_config_of_the_tiny_model(tiny):
+    family, config = read_config(tiny)
+    assert family is BERT
+    assert (config.hidden_size, config.num_hidden_layers, config.num_attention_heads) == (24, 2, 3)
+    assert (config.positions, config.pad_token_id) == (32, 0)
+
+
+def test_a_family_must_be_in_the_table(tiny):
+    with pytest.raises(InputError, match="model_type 'distilbert' is not supported; bert are"):
+        read_config(REFERENCE / "tiny-distiluse")
+    with pytest.raises(InputError, match="model_type 'bert' is not supported; small are"):
+        read_config(tiny, {"small": FAMILY})
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(InputError, match=r"model\.safetensors is missing"):
+        read_safetensors(path)
+    path.write_bytes(b"\x08\x00")
+    with pytest.raises(InputError, match=r"model\.safetensors is cut short or is not a safetensors file"):
+        read_safetensors(path)
+    save_file({"a": torch.ones(2)}, path)
+    assert read_safetensors(path)["a"].tolist() == [1.0, 1.0]
+
+
+# --------------------------------------------------------------------------------------------- fill
+
+NAMES = {"weight": "dense.kernel", "bias": "dense.bias"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_module_is_filled_as_float32(tmp_path, dtype):
+    module = nn.Linear(3, 2).double()
+    found = {"dense.kernel": torch.arange(6, dtype=dtype).view(2, 3), "dense.bias": torch.ones(2, dtype=dtype)}
+    fill(module, found, tmp_path, NAMES)
+    assert module.weight.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in module.parameters())
+
+
+def test_names_default_to_those_of_the_module(tmp_path):
+    module = nn.Linear(3, 2)
+    fill(module, {"weight": torch.zeros(2, 3), "bias": torch.ones(2)}, tmp_path)
+    assert module(torch.ones(3)).tolist() == [1, 1]
+
+
+def test_a_module_that_cannot_be_filled_is_left_unchanged(tmp_path):
+    module = nn.Linear(3, 2)
+    before = [parameter.clone() for parameter in module.parameters()]
+    with pytest.raises(InputError) as error:
+        fill(module, {"dense.kernel": torch.zeros(3, 2), "weight": torch.zeros(2, 3)}, tmp_path / "f", NAMES)
+    message = str(error.value)
+    assert message.startswith(f"{tmp_path / 'f'} does not fit")
+    for problem in (
+        "missing dense.bias (2,)",
+        "unexpected weight (2, 3)",
+        "misshapen dense.kernel: (3, 2), the config asks for (2, 3)",
+    ):
+        assert f"\n  {problem}" in message
+    assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
