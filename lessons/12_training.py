@@ -82,7 +82,7 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "the same direc
 # ## The loop
 #
 # Those were the parts; here is the whole. There is no other loop in this project: `python -m minisbert.train` runs this
-# one, and so does every lesson and every test that trains.
+# one, and so does every lesson that trains.
 
 # %%
 print(inspect.getsource(fit))

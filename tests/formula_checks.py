@@ -110,7 +110,7 @@ def attention_probabilities() -> Iterator[Comparison]:
 @check
 def heads_apart_and_together() -> Iterator[Comparison]:
     """``split`` and ``merge``: head h gets columns h * K to (h + 1) * K."""
-    module = bert.Attention(12, 3)
+    module = bert.Attention(12, 3, dropout=0.1)
     yield from with_gradients("split", module.split, lambda x: torch.stack(x.chunk(3, -1), 1), normal(2, 6, 12))
     yield from with_gradients("merge", module.merge, lambda x: torch.cat(x.unbind(1), -1), normal(2, 3, 6, 4))
 
@@ -118,7 +118,7 @@ def heads_apart_and_together() -> Iterator[Comparison]:
 @check
 def attention_module() -> Iterator[Comparison]:
     """Multi-head attention and its probabilities, without and with a mask."""
-    module, x = randomised(bert.Attention(12, 3)), normal(2, 6, 12)
+    module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(2, 6, 12)
     for name, mask in (("attention module", None), ("attention module, masked", MASK)):
         hidden = None if mask is None else mask[:, None, None, :]
         yield from whole(

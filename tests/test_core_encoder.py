@@ -15,10 +15,10 @@ from minisbert.core.encoder import SentenceEncoder, cosine, cosine_matrix, norma
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE, assert_parity
 
-TEXTS = [  # in no order of length; the third has 16 tokens
+TEXTS = [  # in no order of length; the third is longer than the tiny model's 16 tokens
     "the cat sits on the mat",
     "a dog",
-    "a small child plays the guitar in the park with a happy dog .",
+    "a small child plays the guitar in the park with a happy dog and a sad cat . " * 2,
     "",
     "moon",
 ]
@@ -89,17 +89,23 @@ def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
         assert torch.equal(encoder.bert.get_parameter(name), parameter)
 
 
-@pytest.mark.parametrize(("stated", "expected"), [({"max_seq_length": 9}, 9), ({"max_seq_length": 99}, 32)])
-def test_the_length_limit_is_the_folders_and_at_most_the_position_table(folder, stated, expected):
-    (folder / "sentence_bert_config.json").write_text(json.dumps(stated))
+@pytest.mark.parametrize(
+    ("max_seq_length", "model_max_length", "expected"),
+    [(9, 16, 9), (20, 16, 20), (99, 16, 32), (None, 12, 12), (None, 10**30, 32), (None, None, 32)],
+)
+def test_the_length_limit_is_the_stated_one_and_at_most_the_position_table(
+    folder, max_seq_length, model_max_length, expected
+):
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": model_max_length}))
     assert SentenceEncoder.load(folder).tokenizer.limit == expected
+    assert sentence_encoder.SentenceEncoder.load(folder).tokenizer.limit == expected
 
 
-@pytest.mark.xfail(strict=True, reason="core/encoder.py does not read model_max_length of tokenizer_config.json")
-def test_the_length_limit_of_new_files(tiny):
-    """Folders of sentence-transformers 5 state it in ``tokenizer_config.json`` alone."""
-    assert sentence_encoder.SentenceEncoder.load(tiny).tokenizer.limit == 16
-    assert SentenceEncoder.load(tiny).tokenizer.limit == 16
+def test_without_files_that_state_a_limit_the_position_table_is_the_limit(folder):
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / "tokenizer_config.json").unlink()
+    assert SentenceEncoder.load(folder).tokenizer.limit == 32
 
 
 def test_a_folder_without_normalising(folder):
@@ -128,7 +134,7 @@ def test_poolings_beyond_the_book_are_refused(folder, mode):
         SentenceEncoder.load(folder)
 
 
-@pytest.mark.parametrize("name", ["modules.json", "config.json", "sentence_bert_config.json", "1_Pooling/config.json"])
+@pytest.mark.parametrize("name", ["modules.json", "config.json", "1_Pooling/config.json"])
 def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(InputError, match=f"{name} does not exist"):

@@ -121,12 +121,14 @@ def test_nothing_is_computed_before_the_first_step_is_asked_for():
         computed.append(rows)
         return squares(model, rows)
 
-    steps = fit(model, loss, BATCHES, optimizer, ramp)
+    batches = iter(BATCHES)
+    steps = fit(model, loss, batches, optimizer, ramp)
     assert computed == []
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert model.weight.grad is None
     next(steps)
     assert computed == BATCHES[:1]
+    assert next(batches) == BATCHES[1]  # batches are taken one at a time too
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -208,6 +210,7 @@ def test_the_gradient_of_one_step_is_not_added_to_the_next():
     [
         (lambda loss: loss * math.nan, "step 3: loss nan"),
         (lambda loss: loss / 0, "step 3: loss inf"),
+        (lambda loss: loss + math.inf, r"step 3: loss inf, gradient norm 1\.358"),  # only the loss is not finite
         (lambda loss: loss * 0 + (loss * 0).sqrt(), "step 3: loss 0, gradient norm nan"),  # the slope of a root at 0
     ],
 )
