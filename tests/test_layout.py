@@ -61,14 +61,7 @@ def test_unsupported_poolings_are_refused(folder, stated):
         read_sentence_config(folder)
 
 
-def test_settings_that_change_the_vectors_are_refused(folder):
-    edit_json(folder / "config_sentence_transformers.json", default_prompt_name="query")
-    with pytest.raises(InputError, match="default_prompt_name"):
-        read_sentence_config(folder)
-    edit_json(folder / "config_sentence_transformers.json", default_prompt_name=None)
-    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
-    with pytest.raises(InputError, match="do_lower_case"):
-        read_sentence_config(folder)
+def test_an_unknown_module_is_refused(folder):
     modules = json.loads((folder / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.LSTM"
     (folder / "modules.json").write_text(json.dumps(modules))

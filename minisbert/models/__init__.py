@@ -1,5 +1,5 @@
 """Models that users load, call and save: ``SentenceEncoder`` and ``PairModel``.
 
-Here are the families beyond BERT (DistilBERT, RoBERTa, XLM-R), more poolings, sentence-transformers' folder layout, and
+Here are the families beyond BERT (DistilBERT, RoBERTa), more poolings, sentence-transformers' folder layout, and
 checkpoints in both directions. Imports ``core``, ``system`` and ``fast``: ``encode`` runs on the fused encoder.
 """

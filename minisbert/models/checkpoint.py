@@ -17,10 +17,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from minisbert.core import InputError, encoder, weights
+from minisbert.core import InputError, encoder, one_line, read_json, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.models.families import FAMILIES, build_bert, raw_config
+from minisbert.models.settings import check_config
 from minisbert.system.files import atomic_file, write_json
+
+# how the tensors begin that transformers adds to an encoder for a task
+TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
 
 
 def load_bert(folder: str | Path) -> Bert:
@@ -29,10 +33,28 @@ def load_bert(folder: str | Path) -> Bert:
     Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
     Raises ``InputError`` with the full list of missing, unexpected and misshapen tensors.
     """
-    folder = Path(folder)
+    folder, path = Path(folder), Path(folder) / "model.safetensors"
+    if folder.is_dir():
+        check_config(folder)
     weights.read_config(folder, FAMILIES)  # what is wrong with the folder or the config is said first
-    check_present(folder / "model.safetensors")
-    return encoder.load_bert(folder, FAMILIES, build_empty)
+    check_present(path)
+    try:
+        return encoder.load_bert(folder, FAMILIES, build_empty)
+    except InputError as error:
+        if not (head := task_head(path)):
+            raise
+        kind = one_line(read_json(folder / "config.json").get("architectures"))
+        advice = "save the encoder alone (in transformers: model.base_model.save_pretrained) and load that"
+        raise InputError(f"{path} has a task head, {', '.join(head)} (architectures {kind}): {advice}") from error
+
+
+def task_head(path: Path) -> list[str]:
+    """The tensors of a classifier or a reader of answers in a file, by name; none if it cannot be read."""
+    try:
+        with safe_open(path, "pt") as file:
+            return sorted(name for name in file.keys() if name.startswith(TASK_HEADS))  # noqa: SIM118
+    except SafetensorError:
+        return []
 
 
 def build_empty(config: BertConfig, pooler: bool) -> Bert:

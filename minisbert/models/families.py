@@ -52,8 +52,8 @@ DISTILBERT = Family(
 class RobertaFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
-        found = super().fields(raw)
-        return found | {"position_offset": found.get("pad_token_id", 1) + 1}
+        found = {"pad_token_id": 1} | super().fields(raw)
+        return found | {"position_offset": found["pad_token_id"] + 1}
 
 
 ROBERTA = RobertaFamily(

@@ -16,14 +16,17 @@ to ``pooling_mode``, where it refuses unknown names, so it cannot load such a mo
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from minisbert.core import InputError, one_line, read_json
 from minisbert.core.encoder import POOLING_FLAGS, read_modules, read_pooling
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.poolings import ACTIVATIONS, NAMES, Dense, Pooling
+from minisbert.models.settings import LARGEST, stated, unsupported
 from minisbert.system.files import write_json
 
 ACTIVATION_CLASSES = {
@@ -40,6 +43,7 @@ class SentenceConfig:
     normalize: bool  # scale each vector to length 1
     dense: tuple[Dense, ...] = ()  # between pooling and normalising
     learned: dict[str, Tensor] = field(default_factory=dict)  # the pooling's parameters, if it has any
+    include_prompt: bool = True  # pool over a prompt's tokens too; for sentence-transformers, we add no prompts
 
 
 def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
@@ -51,32 +55,57 @@ def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
     listing = folder / "modules.json"
     if not listing.is_file():
         return folder, SentenceConfig(pooling=None, normalize=False)
-    encoder, pooling, dense, learned, kinds = folder, None, [], {}, []
+    check_modules(listing)
+    encoder, pooling, dense, learned, kinds, include_prompt = folder, None, [], {}, [], True
     for kind, path in read_modules(folder):
         kinds.append(kind)
         if kind == "Transformer":
             encoder = path
         elif kind == "Pooling":
             pooling = pooling_name(path / "config.json")
+            include_prompt = stated(read_json(path / "config.json"), "include_prompt", bool, path / "config.json", True)
             learned = read_safetensors(path / "model.safetensors") if "attention" in pooling.split("+") else {}
         elif kind == "Dense":
             dense.append(read_dense(path))
-        elif kind != "Normalize":
+        elif kind == "Normalize":
+            names = path / "config.json"
+            check_names(read_json(names) if names.is_file() else {}, names)
+        else:
             raise InputError(f"{listing}: module {kind!r} is not supported")
     order = ["Transformer", "Pooling"] + ["Dense"] * len(dense) + ["Normalize"] * ("Normalize" in kinds)
     if kinds != order:
         raise InputError(f"{listing}: the order of the modules is {', '.join(kinds)}; supported is {', '.join(order)}")
-    for path, key in (
-        (encoder / "sentence_bert_config.json", "do_lower_case"),
-        (folder / "config_sentence_transformers.json", "default_prompt_name"),
-    ):
-        if path.is_file() and read_json(path).get(key):
-            raise InputError(f"{path}: {key} changes what is encoded and is not supported")
-    return encoder, SentenceConfig(pooling, "Normalize" in kinds, tuple(dense), learned)
+    return encoder, SentenceConfig(pooling, "Normalize" in kinds, tuple(dense), learned, include_prompt)
+
+
+def check_modules(listing: Path) -> None:
+    """Raise ``InputError`` unless every module has a type and a path inside the model's folder."""
+    for module in read_json(listing, kind=list):
+        if not isinstance(module, dict) or not {"type", "path"} <= module.keys():
+            raise InputError(f"{listing}: each module needs a type and a path")
+        for key in ("type", "path"):
+            if not isinstance(module[key], str):
+                raise InputError(f"{listing}: {key} must be a string, not {one_line(module[key])}")
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise InputError(f"{listing}: path {one_line(module['path'])} leads out of the folder")
+
+
+def check_names(raw: dict[str, Any], path: Path) -> None:
+    """Raise ``InputError`` for a module that reads or writes anything but the sentence's vector."""
+    for key in ("module_input_name", "module_output_name"):
+        name = stated(raw, key, str, path, "sentence_embedding")
+        if name != "sentence_embedding":
+            raise unsupported(path, key, name, "only 'sentence_embedding' is")
 
 
 def pooling_name(path: Path) -> str:
     """The pooling in ``1_Pooling/config.json``; several are joined by a plus, in the order of their columns."""
+    raw = read_json(path)
+    for flag in (key for key in raw if key.startswith("pooling_mode_")):
+        stated(raw, flag, bool, path)
+    mode = raw.get("pooling_mode", "")
+    if not all(isinstance(name, str) for name in (mode if isinstance(mode, list) else [mode])):
+        raise InputError(f"{path}: pooling_mode must be a name or a list of names, not {one_line(mode)}")
     modes = read_pooling(path)
     if not modes or not {*modes} <= {*NAMES}:
         raise InputError(f"{path}: pooling {modes} is not supported; {', '.join(NAMES)} are")
@@ -102,22 +131,34 @@ def read_dense(folder: Path) -> Dense:
     path = folder / "config.json"
     raw = read_json(path)
     activations = {path: name for name, path in ACTIVATION_CLASSES.items()}
-    activation = activations.get(raw.get("activation_function", ACTIVATION_CLASSES["tanh"]))
+    stated_class = raw.get("activation_function", ACTIVATION_CLASSES["tanh"])
+    activation = activations.get(stated_class) if isinstance(stated_class, str) else None
     if activation is None:
-        raise InputError(f"{path}: activation {one_line(raw['activation_function'])} is not one of {list(ACTIVATIONS)}")
+        raise InputError(
+            f"{path}: activation_function {one_line(raw['activation_function'])} is not one of {list(ACTIVATIONS)}"
+        )
     if raw.get("use_residual"):
         raise InputError(f"{path}: use_residual is not supported")
-    missing = [key for key in ("in_features", "out_features") if not isinstance(raw.get(key), int)]
-    if missing:
+    check_names(raw, path)
+    sizes = [stated(raw, key, int, path) for key in ("in_features", "out_features")]
+    if missing := [key for key, size in zip(("in_features", "out_features"), sizes, strict=True) if size is None]:
         raise InputError(f"{path} does not say {', '.join(missing)}")
-    dense = Dense(raw["in_features"], raw["out_features"], raw.get("bias", True), activation)
+    if not all(1 <= size <= LARGEST for size in sizes):
+        raise InputError(f"{path}: in_features and out_features must be at least 1, not {sizes}")
+    with torch.device("meta"), Unfilled():  # the weights are replaced at once
+        dense = Dense(*sizes, stated(raw, "bias", bool, path, True), activation)
     file = folder / "model.safetensors"
     fill(dense, read_safetensors(file), file)
     return dense
 
 
-def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder: Path) -> None:
-    """Write the files that sentence-transformers needs in addition to an encoder of D = ``width``."""
+def write_sentence_config(
+    config: SentenceConfig, width: int, limit: int, folder: Path, text: dict[str, Any] | None = None
+) -> None:
+    """Write the files that sentence-transformers needs in addition to an encoder of D = ``width``.
+
+    ``text`` is what its ``sentence_bert_config.json`` says besides the limit.
+    """
     kinds = ["Transformer", "Pooling"] + ["Dense"] * len(config.dense) + ["Normalize"] * config.normalize
     paths = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
     write_json(
@@ -131,10 +172,11 @@ def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder
         (folder / path).mkdir()
     modes = (config.pooling or "").split("+")
     if modes == [mode for mode in POOLING_FLAGS.values() if mode in modes]:  # every version reads the flags
-        stated: dict = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
+        about: dict = {flag: mode in modes for flag, mode in POOLING_FLAGS.items()}
     else:
-        stated = {"pooling_mode": modes}
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | stated)
+        about = {"pooling_mode": modes}
+    about |= {} if config.include_prompt else {"include_prompt": False}
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width} | about)
     if config.learned:
         learned = {name: tensor.float() for name, tensor in config.learned.items()}
         write_safetensors(learned, folder / "1_Pooling" / "model.safetensors")
@@ -144,8 +186,5 @@ def write_sentence_config(config: SentenceConfig, width: int, limit: int, folder
         about |= {"bias": linear.bias is not None, "activation_function": ACTIVATION_CLASSES[dense.activation]}
         write_json(folder / path / "config.json", about)
         write_safetensors(dense.state_dict(), folder / path / "model.safetensors")
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
-    write_json(
-        folder / "config_sentence_transformers.json",
-        {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
-    )
+    about = {"max_seq_length": limit, "do_lower_case": False} | (text or {})
+    write_json(folder / "sentence_bert_config.json", about)

@@ -130,7 +130,8 @@ class PairModel(nn.Module):
         check_texts(seconds)
         check_pairs(len(firsts), len(seconds))
         texts = [*firsts, *seconds]
-        vectors = self.encoder.encode(texts, batch_tokens, progress, normalize=False, convert="tensor")  # (2N, D)
+        whole = {"normalize": False, "truncate_dim": self.encoder.width}
+        vectors = self.encoder.encode(texts, batch_tokens, progress, convert="tensor", **whole)  # (2N, D)
         self.truncated = self.encoder.truncated
         blocks = zip(*(side.to(self.encoder.device).split(BLOCK) for side in vectors.chunk(2)), strict=True)
         outputs = torch.cat([self.head(u, v) for u, v in blocks]).cpu()

@@ -7,6 +7,7 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from minisbert.fast.fused import FusedBert, evaluating, is_plain
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.folders import find_model, model_folder
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
+from minisbert.models.outputs import check_options, store
 from minisbert.models.poolings import Dense, Pooling
+from minisbert.models.settings import Settings, read_settings, similarity_matrix, write_settings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
 from minisbert.system.devices import choose_precision
@@ -38,7 +41,13 @@ class SentenceEncoder(encoder.SentenceEncoder):
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool, dense: Sequence[Dense] = ()
+        self,
+        tokenizer: Tokenizer,
+        bert: Bert,
+        pooling: Pooling,
+        normalize: bool,
+        dense: Sequence[Dense] = (),
+        settings: Settings = Settings(),  # noqa: B008 (frozen)
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
@@ -48,7 +57,8 @@ class SentenceEncoder(encoder.SentenceEncoder):
                 raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
         if "pooler" in pooling.names and bert.pooler is None:
             raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
-        self.width = widths[-1]  # columns of a sentence vector
+        self.width = widths[-1]  # columns of a sentence vector, before ``settings.truncate_dim``
+        self.settings = settings
         self.truncated = 0  # texts that the last ``encode`` had to cut
 
     @classmethod
@@ -70,7 +80,8 @@ class SentenceEncoder(encoder.SentenceEncoder):
         bert = load_bert(encoder_folder)
         pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned, folder)
         tokenizer = Tokenizer.load(encoder_folder)
-        return cls(tokenizer, bert, pooling_module, config.normalize, config.dense).to(device).eval()
+        settings = replace(read_settings(folder), include_prompt=config.include_prompt)
+        return cls(tokenizer, bert, pooling_module, config.normalize, config.dense, settings).to(device).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``precision`` as in ``hidden``."""
@@ -134,8 +145,9 @@ class SentenceEncoder(encoder.SentenceEncoder):
         batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
         progress      True for a live line with rate and time left
         normalize     True for vectors of length 1, False for those before any scaling, None for the model's own choice
-        truncate_dim  keep the first n columns. As in sentence-transformers they are cut after the model's own scaling
-                      and are then shorter than 1; ``normalize=True`` scales what is left
+        truncate_dim  keep the first n columns, None for the model's own choice, mostly all. As in sentence-transformers
+                      they are cut after the model's own scaling and are then shorter than 1; ``normalize=True`` scales
+                      what is left
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
         precision     "float32" (what the weights have), "bfloat16" if the hardware has it, "auto"
         convert       "array" for numpy, "tensor" for torch, both on the CPU
@@ -143,13 +155,14 @@ class SentenceEncoder(encoder.SentenceEncoder):
         Raises ``InputError`` for anything but a list of valid strings, and for an option out of range.
         """
         check_texts(texts)
-        self._check_options(normalize, truncate_dim, output, convert)
+        check_options(self.width, normalize, truncate_dim, output, convert)
+        columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
         fused = self._fused(precision)
         line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
         rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
         # created here, not in inference mode: a caller may compute gradients with it
-        result = torch.empty(len(texts), truncate_dim or self.width, dtype=self.dtype)
+        result = torch.empty(len(texts), columns, dtype=self.dtype)
         if output == "token":
             sizes = (len(key) // ID_BYTES for key in tokens)
             result = [torch.empty(size, self.bert.config.hidden_size, dtype=self.dtype) for size in sizes]
@@ -157,7 +170,7 @@ class SentenceEncoder(encoder.SentenceEncoder):
             line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
             for batch in packed_batches(rows, batch_tokens):
                 for group, hidden, first in self._states(fused, batch):
-                    computed = self._finish(hidden, first, normalize, truncate_dim) if output == "sentence" else hidden
+                    computed = self._finish(hidden, first, normalize, columns) if output == "sentence" else hidden
                     store(result, [rows[key] for key in group], computed)
                 line.done(sum(map(len, itertools.chain(*batch))) // ID_BYTES)
         for row, key in enumerate(tokens):
@@ -180,7 +193,7 @@ class SentenceEncoder(encoder.SentenceEncoder):
             states: dict[str, Tensor] = {}
             yield group, self.bert(ids, trace=states), states["layers.0"] if first else None
 
-    def _finish(self, hidden: Tensor, first: Tensor | None, normalize: bool | None, columns: int | None) -> Tensor:
+    def _finish(self, hidden: Tensor, first: Tensor | None, normalize: bool | None, columns: int) -> Tensor:
         """What ``encode`` makes of hidden states (B, T, D): vectors (B, ``columns``)."""
         vectors = self.dense(self.pool(hidden, None, first))  # (B, D)
         if normalize is None:
@@ -195,16 +208,6 @@ class SentenceEncoder(encoder.SentenceEncoder):
         if dtype == torch.bfloat16:
             raise InputError("bfloat16 needs the encoder's own modules; this one has others or hooks: use float32")
         return None
-
-    def _check_options(self, normalize: bool | None, truncate_dim: int | None, output: str, convert: str) -> None:
-        if output not in ("sentence", "token"):
-            raise InputError(f"output {output!r} is not one of sentence, token")
-        if convert not in ("array", "tensor"):
-            raise InputError(f"convert {convert!r} is not one of array, tensor")
-        if output == "token" and (normalize is not None or truncate_dim is not None):
-            raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
-        if truncate_dim is not None and not 1 <= truncate_dim <= self.width:
-            raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {self.width}, the number of columns")
 
     def encode_stream(
         self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
@@ -221,6 +224,14 @@ class SentenceEncoder(encoder.SentenceEncoder):
                 truncated = self.truncated = truncated + self.truncated
                 yield result
 
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+
+        ``settings.similarity`` says how: "cosine", "dot", or minus the "euclidean" or "manhattan" distance.
+        """
+        name = self.settings.similarity
+        return super().similarity(a, b) if name == "cosine" else similarity_matrix(name, a, b)
+
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too; atomically replaces a model there.
 
@@ -233,14 +244,7 @@ class SentenceEncoder(encoder.SentenceEncoder):
         """The model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense), self.pooling.state_dict())
-        write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder)
-
-
-def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor) -> None:
-    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D)."""
-    if isinstance(result, Tensor):
-        result[rows] = computed.cpu()
-        return
-    for row, states in zip(rows, computed, strict=True):
-        result[row].copy_(states)
+        learned, prompt = self.pooling.state_dict(), self.settings.include_prompt
+        config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense), learned, prompt)
+        write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder, self.tokenizer.kept)
+        write_settings(self.settings, folder)

@@ -1,112 +1,127 @@
-"""The book's tokenizer for every kind of folder: limits from several files, a bare ``vocab.txt``, and saving."""
+"""The book's tokenizer for every kind of folder: settings from several files, a bare ``vocab.txt``, and saving."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, one_line, read_json, tokenizer
-from minisbert.core.tokenizer import check_text
-from minisbert.system.files import read_text
+from minisbert.core.tokenizer import Encoded, check_text
+from minisbert.models.backends import Options, cuts_start, load_backend, prepend_lowercase, tokenizer_class
+from minisbert.models.settings import stated
+from minisbert.models.text_settings import read_text_settings
 
 FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+STAGES = ("normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
 
 class Tokenizer(tokenizer.Tokenizer):
     """``Tokenizer.load(folder)``, then ``encode(texts)`` or ``encode_pairs(firsts, seconds)``, and ``save``."""
 
-    def __init__(self, backend: Backend, limit: int, pad_id: int = 0, files: dict[str, bytes] | None = None):
+    def __init__(
+        self,
+        backend: Backend,
+        limit: int,
+        pad_id: int = 0,
+        files: dict[str, bytes] | None = None,
+        *,
+        cut_start: bool = False,
+        reserved: int | None = None,
+        kept: dict[str, Any] | None = None,
+    ):
         super().__init__(backend, limit, pad_id)
         self.files = files or {}  # as read, for ``save``
+        self.kept = kept or {}  # of sentence_bert_config.json, for ``save``
+        self.reserved = reserved  # an id that no text may contain
+        self.cut_start = cut_start  # long texts lose their start, not their end
+        if cut_start:  # subtle: a text cut at its start is the reversed text cut at its end, reversed again
+            self.single_template.reverse()
+            self.pair_template.reverse()
 
     @classmethod
     def load(cls, folder: str | Path, limit: int | None = None) -> "Tokenizer":
-        """Read ``tokenizer.json``, or ``vocab.txt`` if there is none.
+        """Read ``tokenizer.json``, or ``vocab.txt`` if there is none, and the settings in the files beside it.
 
-        The limit is ``limit``, else ``max_seq_length`` of ``sentence_bert_config.json``, else
-        ``model_max_length`` of ``tokenizer_config.json``; never more than the position table of ``config.json``.
-        Raises ``InputError`` if both files are missing or one cannot be read.
+        The limit is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length`` of
+        ``tokenizer_config.json``; never more than the position table of ``config.json``.
+        Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
         folder = Path(folder)
         files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
-        options = read_json(folder / "tokenizer_config.json") if "tokenizer_config.json" in files else {}
-        if "tokenizer.json" in files:
-            try:
-                backend = Backend.from_str(files["tokenizer.json"].decode())
-            except Exception as error:  # the library raises a bare Exception
-                raise InputError(f"{folder / 'tokenizer.json'} cannot be read as a tokenizer: {error}") from error
-        elif "vocab.txt" in files:
-            backend = wordpiece(folder / "vocab.txt", options)
-        else:
-            raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt: a model needs one of them")
+        path, config = folder / "tokenizer_config.json", folder / "config.json"
+        raw = read_json(config) if config.is_file() else {}
+        text = read_text_settings(folder)
+        options = Options(path, read_json(path) if path.is_file() else {}, text.path, text.tokenizer)
+        kind = tokenizer_class(folder, options)
+        backend = load_backend(folder, files, options, kind)
+        cut_start = cuts_start(backend, options)
+        if text.lowercase:
+            prepend_lowercase(backend)
 
-        pad_id = stated_number(folder / "config.json", "pad_token_id") or 0
-        table = stated_number(folder / "config.json", "max_position_embeddings")
-        if table is not None and read_json(folder / "config.json").get("model_type") == "roberta":
+        roberta = raw.get("model_type") == "roberta"
+        pad_id = max(stated(raw, "pad_token_id", int, config, int(roberta)), 0)
+        table = stated(raw, "max_position_embeddings", int, config)
+        if table is not None and roberta:
             table -= pad_id + 1  # RoBERTa's positions start after its padding index
-        stated = [
-            limit,
-            stated_number(folder / "sentence_bert_config.json", "max_seq_length"),
-            # a huge number if the model's author set no limit; the position table then applies
-            stated_number(folder / "tokenizer_config.json", "model_max_length"),
-        ]
-        limits = [value for value in stated if value is not None][:1] + ([] if table is None else [table])
+        # a huge number if the model's author set no limit; the position table then applies
+        stored = options.get("model_max_length", int, options.get("max_len", int))
+        limits = [value for value in (limit, text.limit, stored) if value is not None][:1]
+        limits += [] if table is None else [table]
         if not limits:
             raise InputError(f"{folder} states no length limit (config.json: max_position_embeddings); give one")
         if limit is not None and table is not None and limit > table:
             raise InputError(f"a limit of {limit} tokens is above the position table of {folder}, which has {table}")
-        return cls(backend, min(limits), pad_id, files)
+
+        # what ``save`` has to state in tokenizer_config.json because the file that states it now is written anew
+        moved = text.tokenizer | ({"truncation_side": "left"} if cut_start else {})
+        moved |= {"tokenizer_class": kind} if raw.get("tokenizer_class") else {}
+        if not moved.items() <= options.stated.items():
+            files[path.name] = json.dumps(options.stated | moved, ensure_ascii=False, indent=2).encode()
+        reserved = pad_id if roberta else None
+        return cls(backend, min(limits), pad_id, files, cut_start=cut_start, reserved=reserved, kept=text.kept)
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        """As in the book. Raises ``InputError`` for a text without a token, and for RoBERTa's padding in a text."""
+        return self._checked(super().encode(texts), texts)
+
+    def encode_pairs(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
+        """As in the book. Raises ``InputError`` as ``encode`` does."""
+        return self._checked(super().encode_pairs(firsts, seconds), firsts)
+
+    def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
+        pieces = super()._pieces(texts)
+        if self.reserved is not None:
+            for text, ids in zip(texts, pieces, strict=True):
+                if self.reserved in ids:
+                    token = self.backend.id_to_token(self.reserved)
+                    reason = "RoBERTa's padding, which has no position of its own; take it out"
+                    raise InputError(f"the text {one_line(text)} contains {token}, {reason}")
+        return [ids[::-1] for ids in pieces] if self.cut_start else pieces
+
+    def _checked(self, encoded: Encoded, texts: Sequence[str]) -> Encoded:
+        for text, ids in zip(texts, encoded.ids, strict=True):
+            if not ids:
+                raise InputError(f"the text {one_line(text)} has no token, and this tokenizer adds none: leave it out")
+        if not self.cut_start:
+            return encoded
+        ids, types = ([row[::-1] for row in rows] for rows in (encoded.ids, encoded.token_types))
+        return Encoded(ids, types, encoded.truncated)
 
     def save(self, folder: str | Path) -> None:
-        """Write the files that were read, with padding and truncation cleared in ``tokenizer.json``."""
+        """Write the files that were read; ``tokenizer.json`` with what other settings changed, and without lengths."""
         folder = Path(folder)
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
-        spec = json.loads(self.files.get("tokenizer.json") or self.backend.to_str())
-        spec["padding"] = spec["truncation"] = None
+        current = json.loads(self.backend.to_str())
+        spec = json.loads(self.files["tokenizer.json"]) if "tokenizer.json" in self.files else current
+        spec |= {stage: current[stage] for stage in STAGES} | {"padding": None, "truncation": None}
         (folder / "tokenizer.json").write_text(json.dumps(spec, ensure_ascii=False, indent=2), encoding="utf-8")
 
     def cut_message(self, truncated: int, total: int) -> str:
         """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
-
-
-def stated_number(path: Path, key: str) -> int | None:
-    """The number under ``key`` in a JSON file; None if there is no such file or key, or the value is null."""
-    value = read_json(path).get(key) if path.is_file() else None
-    try:
-        return None if value is None else int(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path}: {key} must be a whole number, not {one_line(value)}") from error
-
-
-def wordpiece(vocab: Path, options: dict) -> Backend:
-    """BERT's tokenizer (clean, lowercase, split at punctuation, WordPiece) from a bare list of word pieces.
-
-    ``options`` is the content of ``tokenizer_config.json``; the defaults are those of uncased BERT.
-    """
-    # subtle: not splitlines(), which also splits at U+0085 and U+2028 and would shift every id after them
-    pieces = read_text(vocab).removesuffix("\n").split("\n")
-    ids = {piece.rstrip("\r"): i for i, piece in enumerate(pieces)}
-    missing = [piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]") if piece not in ids]
-    if missing:
-        raise InputError(f"{vocab} has no {', '.join(missing)}: is it a BERT vocabulary, one word piece per line?")
-    backend = Backend(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
-    backend.normalizer = normalizers.BertNormalizer(
-        lowercase=options.get("do_lower_case", True),
-        strip_accents=options.get("strip_accents"),
-        handle_chinese_chars=options.get("tokenize_chinese_chars", True),
-    )
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
-    )
-    backend.add_special_tokens([piece for piece in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if piece in ids])
-    return backend
 
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:

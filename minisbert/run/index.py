@@ -109,6 +109,8 @@ def model_hash(encoder: SentenceEncoder) -> str:
         "dense": [layer.activation for layer in encoder.dense],
         "normalize": encoder.normalize,
         "limit": encoder.tokenizer.limit,
+        "cut_start": encoder.tokenizer.cut_start,
+        "truncate_dim": encoder.settings.truncate_dim,
         "tokenizer": encoder.tokenizer.backend.to_str(),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

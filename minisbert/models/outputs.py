@@ -1,0 +1,26 @@
+"""What ``SentenceEncoder.encode`` returns: the options for it, checked, and the rows, stored."""
+
+from torch import Tensor
+
+from minisbert.core import InputError
+
+
+def check_options(width: int, normalize: bool | None, truncate_dim: int | None, output: str, convert: str) -> None:
+    """Raise ``InputError`` for options that ``encode`` cannot take; its vectors have ``width`` columns."""
+    if output not in ("sentence", "token"):
+        raise InputError(f"output {output!r} is not one of sentence, token")
+    if convert not in ("array", "tensor"):
+        raise InputError(f"convert {convert!r} is not one of array, tensor")
+    if output == "token" and (normalize is not None or truncate_dim is not None):
+        raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
+    if truncate_dim is not None and not 1 <= truncate_dim <= width:
+        raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {width}, the number of columns")
+
+
+def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor) -> None:
+    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D)."""
+    if isinstance(result, Tensor):
+        result[rows] = computed.cpu()
+        return
+    for row, states in zip(rows, computed, strict=True):
+        result[row].copy_(states)
