@@ -157,9 +157,9 @@ class Run:
         """The live line."""
         state = self.state
         if self.group.leader:
-            left = duration((self.total - state.step) * state.seconds / state.step)
+            left, lr = duration((self.total - state.step) * state.seconds / state.step), self.options.lr * step.share
             self.line.show(
-                f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  lr {self.options.lr * step.share:.2e}  "
+                f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  lr {lr:.2e}  "
                 f"{state.tokens / state.seconds:,.0f} tokens/s  {left} left"
             )
 
