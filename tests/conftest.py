@@ -14,7 +14,7 @@ from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile("untimed", deadline=None)  # a busy machine is slow, which is no failure
+settings.register_profile("untimed", deadline=None)  # slowness is no failure
 settings.load_profile("untimed")
 
 

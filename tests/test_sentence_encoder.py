@@ -579,3 +579,29 @@ def test_sentence_transformers_has_the_same_tokens(tiny, model):
     expected = SentenceTransformer(str(tiny), device="cpu").encode(TEXTS, output_value="token_embeddings")
     for ours, theirs in zip(model.encode(TEXTS, output="token"), expected, strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), atol=2e-6, rtol=0)
+
+
+class Once:
+    """Something with a length that can be read only once."""
+
+    def __init__(self, texts: list[str]):
+        self.texts = iter(texts)
+        self.length = len(texts)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self):
+        return self.texts
+
+
+def test_texts_that_can_be_read_only_once_are_encoded(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    texts = ["the cat", "a dog runs", "music"]
+    assert (encoder.encode(Once(texts)) == encoder.encode(texts)).all()
+
+
+@pytest.mark.parametrize("size", [0, -7])
+def test_a_batch_without_room_is_refused(tiny, size):
+    with pytest.raises(InputError, match=f"batch_tokens {size}: at least 1 is needed"):
+        SentenceEncoder.load(tiny).encode(["the cat"], batch_tokens=size)

@@ -402,6 +402,35 @@ def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypa
     assert same_weights(run_folder / "last", short_folder / "last")
 
 
+def test_ctrl_c_in_the_last_evaluation_loses_nothing(run, tmp_path, monkeypatch):
+    """Training is over, the table is not: a resumed run writes it, without another step."""
+    whole = run("whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(scoring, "correlations", interrupt_at(4, scoring.correlations))  # dev, test, dev; then dev again
+        with pytest.raises(KeyboardInterrupt):
+            run("run")
+    assert not (tmp_path / "run" / "results.json").exists()
+    resume(tmp_path / "run")
+    assert metrics(tmp_path / "run") == metrics(whole)
+    one, other = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("whole", "run"))
+    assert (one["after"], one["steps"]) == (other["after"], other["steps"])
+
+
+def test_a_reader_that_closes_the_pipe_loses_no_step(tiny, data, tmp_path):
+    """``train ... 2>&1 | head -3``: the run ends at its next line, and can be resumed."""
+    flags = ["--model", str(tiny), *data, *"--batch-size 4 --epochs 60 --eval-every 7 --save-every 1000".split()]
+    command = [sys.executable, "-m", "minisbert.train", *flags, "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=ROOT)
+    for _ in range(5):  # the model, the data, the plan, the scores after 0 and 7 steps
+        process.stderr.readline()
+    process.stderr.close()
+    assert process.wait(timeout=100) == 0
+    step = json.loads((tmp_path / "run" / "state" / "state.json").read_text())["progress"]["step"]
+    assert step >= 7
+    resume(tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "results.json").read_text())["steps"] == 600
+
+
 def test_ctrl_c_before_the_first_checkpoint_promises_no_best(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scoring, "correlations", interrupt_at(1, scoring.correlations))
     with pytest.raises(KeyboardInterrupt):

@@ -1,8 +1,7 @@
 """Losses: pure functions, tensors in, a scalar out, each the mean over its batch unless it says otherwise.
 
-The order is that of what a row holds: a score or logits, a pair of vectors with a target, then rows whose negatives
-are the other rows of the batch. All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument
-outside its range.
+First losses of scores and logits, then of vectors with a target, then those whose negatives are the rest of the batch.
+All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
 """
 
 import math
@@ -86,13 +85,14 @@ def multiple_negatives_ranking_loss(
     symmetric: bool = False,
     duplicates: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy of picking each anchor's positive by scale * cos (Henderson et al. 2017, section 4.4).
+    """Cross-entropy of picking each anchor's positive by scale * cos: -log(exp(s_ii) / (sum over j of exp(s_ij))).
 
-    -log(exp(s_ii) / (sum over j of exp(s_ij))), j over all positives and all ``hard_negatives``. anchors, positives
-    (B, D), hard_negatives (N, D). ``symmetric``: mean with the other way, each positive picking its anchor (CLIP,
-    figure 3). ``duplicates`` (B, B), True at [i, j] where positive j is right for anchor i too: it then does not count
-    as wrong (the diagonal needs no entry). Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]],
-    positives = [[1, 0], [1, 1]]``, with cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
+    j runs over all positives and ``hard_negatives`` of the batch (Henderson et al. 2017, section 4.4, with plain dot
+    products; scale and cosine are sentence-transformers'). anchors, positives (B, D), hard_negatives (N, D).
+    ``symmetric``: mean with the other direction, each positive picking its anchor (CLIP, figure 3). ``duplicates``
+    (B, B), True at [i, j] if positive j is right for anchor i too and does not count as wrong (the diagonal needs no
+    entry). Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0], [1, 1]]``, with
+    cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
     """
     check_rows({"anchors": anchors, "positives": positives})
     check_candidates(anchors, hard_negatives)
@@ -104,7 +104,7 @@ def multiple_negatives_ranking_loss(
             raise ValueError(f"duplicates must be bool (B, B), not {duplicates.dtype} {tuple(duplicates.shape)}")
         own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
         logits = logits.masked_fill(duplicates & ~own, -torch.inf)
-    backward = logits.T  # (B, B): the hard negatives are nobody's positives, so they stay out of this direction
+    backward = logits.T  # (B, B): hard negatives are the positive of no anchor, so this direction leaves them out
     if hard_negatives is not None:
         logits = torch.cat([logits, scale * cosine_matrix(anchors, hard_negatives)], dim=1)  # (B, B + N)
     loss = softmax_cross_entropy_loss(logits, labels)

@@ -1,7 +1,6 @@
 """Hidden states to one vector per text. Pads never count, however many there are.
 
-Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens, and gives (B, D). ``mask=None`` says that
-every token is real.
+Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens (None: all are real), and gives (B, D).
 
     mean   the average over the tokens               cls        the first token, [CLS]
     max    the largest value of each column          attention  an average whose weights are learned

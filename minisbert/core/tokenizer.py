@@ -17,8 +17,7 @@ from torch import Tensor
 
 from . import InputError, one_line
 
-# hexadecimal blocks of characters that are words by themselves (Google's tokenization.py; the library has 2B920
-# for its 2B820)
+# hexadecimal blocks of characters that are words (Google's tokenization.py; the library has 2B920 for its 2B820)
 BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
 IDEOGRAPHS = [tuple(int(end, 16) for end in block.split("-")) for block in BLOCKS.split()]
 LONGEST_WORD = 100  # characters, as in the library; a longer word is [UNK] as a whole
@@ -126,7 +125,7 @@ class Tokenizer:
         Raises ``InputError`` for anything but a sequence of strings, and for a string that is not valid Unicode
         (a lone surrogate), with its index.
         """
-        check_texts(texts)
+        texts = check_texts(texts)
         room = self.limit - len(self.single_template) + 1  # what the special tokens leave
         pieces = self._pieces(texts)
         rows = [assemble(self.single_template, [ids[:room]]) for ids in pieces]
@@ -137,8 +136,7 @@ class Tokenizer:
 
         Raises ``InputError`` as ``encode`` does, and if the two sequences differ in length.
         """
-        check_texts(firsts)
-        check_texts(seconds)
+        firsts, seconds = check_texts(firsts), check_texts(seconds)
         if len(firsts) != len(seconds):
             raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
         room = self.limit - len(self.pair_template) + 2
@@ -214,14 +212,16 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tenso
     return ids, torch.arange(longest) < lengths[:, None]  # (B, T)
 
 
-def check_texts(texts: Sequence[str]) -> None:
-    """Raise ``InputError`` unless ``texts`` is a sequence of valid Unicode strings."""
+def check_texts(texts: Sequence[str]) -> list[str]:
+    """The texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
     if isinstance(texts, str):
         raise InputError("a list of texts is needed, not one string: put it in brackets")
     if not hasattr(texts, "__len__"):  # a generator would be used up by this check
         raise InputError(f"a list of texts is needed, not {type(texts).__name__}")
+    texts = list(texts)  # read once: what has a length may still be an iterator
     for i, text in enumerate(texts):
         check_text(i, text)
+    return texts
 
 
 def check_text(i: int, text: str) -> None:
@@ -231,5 +231,5 @@ def check_text(i: int, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        place = f"a lone surrogate at character {error.start} of {one_line(text)}"
-        raise InputError(f"text {i} is not valid Unicode: {place}") from error
+        place = f"character {error.start} of {one_line(text)}"
+        raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {place}") from error

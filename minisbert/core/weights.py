@@ -68,7 +68,7 @@ class BertConfig:
 class Family:
     """What the checkpoints of one model family call our tensors and settings.
 
-    A table maps the name of our module to the one in the file; a name with ``{i}`` stands for every layer.
+    A table maps the name of our module to the one in the file; a name with ``{i}`` is repeated for every layer.
     ``linears`` and ``norms`` have a weight and a bias each, ``tables`` (embeddings) a weight.
     """
 
@@ -78,7 +78,7 @@ class Family:
     norms: dict[str, str]
     linears: dict[str, str]
     pooler: dict[str, str]  # optional: in the file or not
-    prefix: str  # stands before every name in files that also hold pre-training heads
+    prefix: str  # of every name, in files that also hold pre-training heads
     skipped: frozenset[str]  # in some files, of no use to an encoder
     settings: dict[str, str] = field(default_factory=dict)  # our config field -> the file's key, where they differ
     constants: dict[str, Any] = field(default_factory=dict)  # our config fields that the family never states
@@ -212,6 +212,8 @@ def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapp
             problems.append(f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}")
         elif name in found and not found[name].is_floating_point():
             problems.append(f"{name} holds {found[name].dtype}, not floating point numbers")
+        elif name in found and not found[name].isfinite().all():
+            problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
     state = {ours: found[names[ours]].float() for ours, _ in module.named_parameters()}

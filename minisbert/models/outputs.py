@@ -5,8 +5,12 @@ from torch import Tensor
 from minisbert.core import InputError
 
 
-def check_options(width: int, normalize: bool | None, truncate_dim: int | None, output: str, convert: str) -> None:
+def check_options(
+    width: int, batch_tokens: int, normalize: bool | None, truncate_dim: int | None, output: str, convert: str
+) -> None:
     """Raise ``InputError`` for options that ``encode`` cannot take; its vectors have ``width`` columns."""
+    if batch_tokens < 1:
+        raise InputError(f"batch_tokens {batch_tokens}: at least 1 is needed")
     if output not in ("sentence", "token"):
         raise InputError(f"output {output!r} is not one of sentence, token")
     if convert not in ("array", "tensor"):

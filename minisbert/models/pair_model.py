@@ -126,8 +126,7 @@ class PairModel(nn.Module):
 
     def _of_vectors(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
         """``forward``'s outputs, on the CPU, for a head that reads two vectors: each distinct sentence once."""
-        check_texts(firsts)
-        check_texts(seconds)
+        firsts, seconds = check_texts(firsts), check_texts(seconds)
         check_pairs(len(firsts), len(seconds))
         texts = [*firsts, *seconds]
         whole = {"normalize": False, "truncate_dim": self.encoder.width}

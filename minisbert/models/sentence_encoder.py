@@ -154,8 +154,8 @@ class SentenceEncoder(encoder.SentenceEncoder):
 
         Raises ``InputError`` for anything but a list of valid strings, and for an option out of range.
         """
-        check_texts(texts)
-        check_options(self.width, normalize, truncate_dim, output, convert)
+        texts = check_texts(texts)
+        check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
         columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
         fused = self._fused(precision)
         line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)

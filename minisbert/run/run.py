@@ -205,7 +205,8 @@ class Run:
 
     def stop(self) -> None:
         """Before the end: nothing is lost."""
-        self.line.clear()
+        with suppress(OSError):  # the terminal may be what has gone
+            self.line.clear()
         if not self.group.leader:
             return
         with suppress(KeyboardInterrupt), self.interrupts.defer():  # a further request is already being served
