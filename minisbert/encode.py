@@ -22,10 +22,10 @@ from minisbert.system.devices import choose_device, keep_freed_memory
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 
 
-def print_matrix(texts: list[str], matrix: np.ndarray) -> None:
-    """Print the cosines (N, N) of every text with every other."""
+def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
+    """Print the similarity (N, N) of every text with every other."""
     numbers = [str(i + 1) for i in range(len(texts))]
-    print("cosine  " + "".join(f"{number:>7}" for number in numbers))
+    print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in numbers))
     for number, text, row in zip(numbers, texts, matrix, strict=True):
         label = " ".join(text.split())
         label = label if len(label) <= 60 else label[:57] + "..."
@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         noun = "vectors" if options.output == "sentence" else "texts' states"
         say(f"wrote {rows:,} {noun} of width {width} to {options.out}")
     else:
-        print_matrix(texts, encoder.similarity(vectors, vectors))
+        print_matrix(texts, encoder.similarity(vectors, vectors), encoder.settings.similarity)
 
 
 if __name__ == "__main__":

@@ -387,6 +387,32 @@ def test_a_file_where_the_assets_folder_should_be(site, store):
     assert (store / "weights" / "tiny").read_text() == "in the way"
 
 
+@pytest.mark.parametrize("name", ["notes.txt", "sub/notes.txt", "model.bin.bak", "own/model.bin", ".git/HEAD"])
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_users_own_file_is_not_lost(name, damaged, site, store):
+    ensure("tiny")
+    folder = store / "weights" / "tiny"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("mine")
+    if damaged:
+        (folder / "model.bin").unlink()
+    site.asked.clear()
+    with pytest.raises(InputError) as error:
+        fetch(assets.asset("tiny"))
+    shown = name if name.startswith("sub/") else name.split("/")[0]
+    assert f"{folder} holds {shown!r}, not of tiny" in str(error.value)
+    assert (folder / name).read_text() == "mine"
+    assert (folder / "model.bin").exists() != damaged
+    assert site.asked == []  # nothing is downloaded in vain
+
+
+def test_a_file_managers_litter_does_not_stop_a_fetch(site, store):
+    ensure("tiny")
+    (store / "weights" / "tiny" / ".DS_Store").touch()
+    fetch(assets.asset("tiny"))
+    assert whole(store)
+
+
 # -------------------------------------------------------------------------------------- ensure
 
 

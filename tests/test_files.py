@@ -305,6 +305,51 @@ def test_a_link_stays_a_link(atomic: Open, tmp_path):
     assert names(tmp_path / "disk") == ["target"]
 
 
+# -------------------------------------------------------------------------- what would be lost
+
+
+@pytest.mark.parametrize(
+    ("present", "foreign"),
+    [
+        ([], []),
+        (["a.txt", "1_Sub/b.txt"], []),
+        ([".DS_Store", "1_Sub/Thumbs.db"], []),
+        (["c.txt", "a.txt.bak", "b.txt"], ["a.txt.bak", "b.txt", "c.txt"]),
+        (["1_Sub/a.txt", "12_Sub/b.txt", "Sub/b.txt"], ["12_Sub", "1_Sub/a.txt", "Sub"]),
+        (["own/deep/x", "own/y", "1_Sub/deep/b.txt", "a.txt/x"], ["1_Sub/deep", "a.txt/x", "own"]),
+    ],
+)
+def test_foreign_entries_are_named_once(present, foreign, tmp_path):
+    for name in present:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert files.foreign_entries(tmp_path, ["a.txt", "[0-9]_Sub/b.txt"]) == foreign
+
+
+def test_a_link_is_an_entry_and_is_not_followed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious.txt").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("1_Sub", "own"):
+        (tmp_path / "folder" / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "folder" / "dangling").symlink_to(tmp_path / "nowhere")
+    assert files.foreign_entries(tmp_path / "folder", ["1_Sub/b.txt"]) == ["dangling", "own"]
+
+
+@pytest.mark.parametrize("target", ["nowhere", "file"])
+def test_what_is_not_a_folder_has_no_entries(target, tmp_path):
+    (tmp_path / "file").touch()
+    assert files.foreign_entries(tmp_path / target, []) == []
+
+
+@pytest.mark.parametrize(
+    ("names", "shown"),
+    [(["a"], "'a'"), (["a", "b", "c"], "'a', 'b', 'c'"), (["a", "b", "c", "d\n", "e"], "'a', 'b', 'c' and 2 more")],
+)
+def test_the_first_three_names_are_listed(names, shown):
+    assert files.listed(names) == shown
+
+
 # ------------------------------------------------------------------------------- several at once
 
 

@@ -463,10 +463,10 @@ def test_the_saved_folder_has_every_file_of_the_layout(model, tmp_path):
 def test_saving_replaces_the_folder_that_stands_there(tiny, tmp_path):
     folder = tmp_path / "saved"
     SentenceEncoder.load(tiny, pooling="max").save(folder)
-    (folder / "old.txt").write_text("of the model before")
+    (folder / "README.md").write_text("of the model before")
     SentenceEncoder.load(tiny, pooling="cls").save(folder)
     assert SentenceEncoder.load(folder).pooling.mode == "cls"
-    assert not (folder / "old.txt").exists()
+    assert not (folder / "README.md").exists()
     assert copies_left(folder) == []
 
 

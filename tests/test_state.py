@@ -4,18 +4,24 @@ import dataclasses
 import errno
 import json
 import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from minisbert.core import InputError
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
+from minisbert.objectives.objective import Objective
+from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run import state
 from minisbert.run.state import (
     RunState,
-    fingerprint,
+    content_hash,
+    identity,
     load_state,
     random_state,
     save_state,
@@ -86,17 +92,102 @@ def test_another_network_is_refused(saved, tmp_path):
 def test_a_state_of_another_version_is_refused(saved, tmp_path):
     path = tmp_path / "state" / "state.json"
     about = json.loads(path.read_text())
-    about["progress"]["phase_of_the_moon"] = "full"
-    path.write_text(json.dumps(about))
-    with pytest.raises(InputError, match=r"written by another version.*phase_of_the_moon"):
+    progress = about["progress"] | {"phase_of_the_moon": "full"}
+    progress.pop("best")
+    signed(tmp_path / "state", about | {"progress": progress})
+    with pytest.raises(InputError, match=r"written by another version.*\['best', 'phase_of_the_moon'\]"):
         load_state(tmp_path / "state", *made(seed=1), "rows")
+    about.pop("sha256")
+    path.write_text(json.dumps(about))
+    with pytest.raises(InputError, match="written by another version: it has no sha256"):
+        load_state(tmp_path / "state", *made(seed=1), "rows")
+
+
+def signed(folder: Path, about: dict) -> None:
+    """Write a ``state.json`` with the hash that belongs to it."""
+    about = {key: value for key, value in about.items() if key != "sha256"}
+    digest = content_hash(load_file(folder / "state.safetensors"), about)
+    (folder / "state.json").write_text(json.dumps(about | {"sha256": digest}))
+
+
+def flipped(tensors: dict[str, torch.Tensor], name: str) -> None:
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1).view(torch.uint8)[0] ^= 1
+
+
+DAMAGED_TENSORS = {
+    "a weight's last bit": lambda tensors: flipped(tensors, "network.1.weight"),
+    "a frozen weight's last bit": lambda tensors: flipped(tensors, "network.0.bias"),
+    "a moment's last bit": lambda tensors: flipped(tensors, "optimizer.1.weight.exp_avg"),
+    "the step of a moment": lambda tensors: tensors["optimizer.1.weight.step"].add_(1),
+    "a random state": lambda tensors: flipped(tensors, "random.cpu"),
+    "a missing moment": lambda tensors: tensors.pop("optimizer.1.weight.exp_avg_sq"),
+    "no moments": lambda tensors: [tensors.pop(name) for name in list(tensors) if name.startswith("optimizer")],
+    "a short moment": lambda tensors: tensors.update(
+        {"optimizer.1.weight.exp_avg": tensors["optimizer.1.weight.exp_avg"][:1].clone()}
+    ),
+    "a flat moment": lambda tensors: tensors.update(
+        {"optimizer.1.weight.exp_avg": tensors["optimizer.1.weight.exp_avg"].flatten()}
+    ),
+    "another dtype": lambda tensors: tensors.update({"network.1.weight": tensors["network.1.weight"].double()}),
+    "the same bytes as int32": lambda tensors: tensors.update(
+        {"network.1.weight": tensors["network.1.weight"].view(torch.int32)}
+    ),
+    "another name": lambda tensors: tensors.update({"random.cuda": tensors.pop("random.cpu")}),
+}
+DAMAGED_SETTINGS = {
+    "no progress": {"progress": {}},
+    "progress null": {"progress": None},
+    "another step": {"progress": dataclasses.asdict(PROGRESS) | {"step": 8}},
+    "a fractional position": {"progress": dataclasses.asdict(PROGRESS) | {"position": 2.5}},
+    "threads": {"threads": "many"},
+    "another torch": {"torch": None},
+    "a hash of another type": {"sha256": 5},
+    "an unknown setting": {"more": 10**30},
+}
+
+
+def assert_refused_untouched(folder: Path, message: str) -> None:
+    network, optimizer = made(seed=2)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(InputError, match=message) as refused:
+        load_state(folder, network, optimizer, "rows")
+    assert "\n" not in str(refused.value)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("damage", DAMAGED_TENSORS.values(), ids=DAMAGED_TENSORS)
+def test_a_damaged_tensor_is_refused(saved, tmp_path, damage):
+    path = tmp_path / "state" / "state.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    damage(tensors)
+    save_file(tensors, path)
+    assert_refused_untouched(tmp_path / "state", "is damaged or was edited")
+
+
+@pytest.mark.parametrize("change", DAMAGED_SETTINGS.values(), ids=DAMAGED_SETTINGS)
+def test_edited_settings_are_refused(saved, tmp_path, change):
+    path = tmp_path / "state" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    assert_refused_untouched(tmp_path / "state", "is damaged or was edited")
+
+
+def test_any_flipped_byte_is_refused(saved, tmp_path):
+    path = tmp_path / "state" / "state.safetensors"
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")  # of the tensors' bytes
+    for place in (*range(start, start + 64), *range(start, len(content), 97), len(content) - 1):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        with pytest.raises(InputError, match="is damaged or was edited"):
+            load_state(tmp_path / "state", *made(seed=1), "rows")
 
 
 def test_another_torch_is_reported_and_the_number_of_threads_restored(saved, tmp_path, capsys):
     path = tmp_path / "state" / "state.json"
     about = json.loads(path.read_text())
     assert about["threads"] == torch.get_num_threads()
-    path.write_text(json.dumps(about | {"torch": "2.0.1", "threads": 2}))
+    signed(tmp_path / "state", about | {"torch": "2.0.1", "threads": 2})
     load_state(tmp_path / "state", *made(seed=1), "rows")
     assert "the run began with 2.0.1: the last bits may differ" in capsys.readouterr().err
     assert torch.get_num_threads() == 2
@@ -120,10 +211,44 @@ def test_progress_survives_json_to_the_last_bit():
     assert RunState(**json.loads(json.dumps(dataclasses.asdict(PROGRESS)))) == PROGRESS
 
 
-@pytest.mark.parametrize("other", [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]])
-def test_the_fingerprint_tells_rows_apart(other):
-    def encoded(ids):
-        return Encoded(ids, [[0] * len(row) for row in ids], 0)
+def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), dropout=0.1, pooling="mean") -> Objective:
+    encoder = SimpleNamespace(bert=SimpleNamespace(config=dropout), pooling=SimpleNamespace(mode=pooling))
+    encoded = Encoded([list(row) for row in ids], types or [[0] * len(row) for row in ids], 0)
+    made = Objective(SimpleNamespace(model=encoder), [encoded], [], {"dev": "a file"})
+    made.targets = torch.tensor(targets)
+    made.rows = {"train": [], "dev": [ScoredPair("a", "b", score) for score in dev], "test": []}
+    return made
 
-    assert fingerprint([encoded([[1, 2], [3]])]) != fingerprint([encoded(other)])
-    assert fingerprint([encoded([[1, 2], [3]])]) == fingerprint([encoded([[1, 2], [3]])])
+
+@pytest.mark.parametrize("ids", [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]])
+def test_the_fingerprint_tells_rows_apart(ids):
+    assert objective().fingerprint == objective().fingerprint
+    assert objective(ids).fingerprint != objective().fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"targets": (0.5, 0.75)},
+        {"targets": (1.0, 0.5)},
+        {"dev": (2.5,)},
+        {"dev": (2.0, 2.0)},
+        {"types": [[0, 1], [0]]},
+        {"dropout": 0.2},
+        {"pooling": "cls"},
+    ],
+)
+def test_the_fingerprint_covers_targets_evaluation_rows_and_model(change):
+    assert objective(**change).fingerprint != objective().fingerprint
+
+
+def test_the_identity_of_a_run_is_its_data_and_the_settings_that_may_not_change():
+    def of(lr: float = 1e-3, **others) -> str:
+        return identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
+
+    options = {"device": "auto", "save_every": 100, "out": None}
+    before = of()
+    options = {"device": "cpu", "save_every": 7, "out": "run"}
+    assert of() == before
+    assert of(lr=2e-3) != before
+    assert of(dev=(1.0,)) != before

@@ -1,12 +1,34 @@
-"""Finding a model's folder, and replacing one atomically."""
+"""Finding a model's folder, and replacing one atomically.
+
+A loaded model's weights are not copied into memory: the file stays mapped, so that loading is fast. Everything here
+replaces a file or folder by renaming a complete new one, which leaves the mapped file as it was: a model may be saved
+over its own source, or fetched again, while it is in use. Another program that writes into the file itself (``cp``
+over it, say) changes the vectors of models that are loaded, and one that truncates it ends their process.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from minisbert.core import InputError, one_line
+from minisbert.models.text_settings import TEXT_FILES
+from minisbert.models.tokenizer import FILES
 from minisbert.system.assets import assets, ensure
-from minisbert.system.files import atomic_folder
+from minisbert.system.files import atomic_folder, foreign_entries, listed
+
+REQUIRED = ("config.json", "model.safetensors")
+SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
+    *REQUIRED,
+    *FILES,
+    "added_tokens.json",
+    *TEXT_FILES,
+    "modules.json",
+    "config_sentence_transformers.json",
+    "README.md",
+    "head.json",
+    "head.safetensors",
+    *(f"[0-9]_{module}/{name}" for module in ("Pooling", "Dense", "Normalize") for name in REQUIRED),
+)
 
 
 def find_model(model: str | Path) -> Path:
@@ -24,9 +46,21 @@ def find_model(model: str | Path) -> Path:
 
 @contextmanager
 def model_folder(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically."""
-    folder = Path(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds something that is not a model (no config.json) and is not replaced")
+    """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically.
+
+    Raises ``InputError`` if ``folder`` holds anything that a saved model does not have.
+    """
+    check_replaceable(Path(folder))
     with atomic_folder(folder) as partial:
         yield partial
+        check_replaceable(Path(folder))  # writing takes a while
+
+
+def check_replaceable(folder: Path) -> None:
+    """Raise ``InputError`` unless a folder is missing, empty, or a model and nothing else."""
+    if foreign := foreign_entries(folder, SAVED):
+        advice = "and is not replaced; choose another folder"
+        raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
+    missing = [name for name in REQUIRED if not (folder / name).is_file()]
+    if folder.is_dir() and any(folder.iterdir()) and missing:
+        raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")

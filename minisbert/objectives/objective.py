@@ -4,8 +4,11 @@ Each objective is a class: its constructor reads the rows, ``loss`` names the fo
 into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formula.
 """
 
+import hashlib
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -84,6 +87,24 @@ class Objective:
     @property
     def encoder(self) -> SentenceEncoder:
         return self.model.encoder if isinstance(self.model, PairModel) else self.model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of all that decides the numbers of a run beside its options.
+
+        The training rows as tokens, their targets, the dev and test rows, the encoder's config and its pooling.
+        """
+        digest = hashlib.sha256(repr((self.encoder.bert.config, self.encoder.pooling.mode)).encode())
+        for column in self.encoded:
+            for ids, types in zip(column.ids, column.token_types, strict=True):
+                digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
+        for name, value in sorted(vars(self).items()):
+            if isinstance(value, Tensor):  # targets or labels
+                digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+                digest.update(value.cpu().numpy().tobytes())
+            elif isinstance(value, dict) and "dev" in value and value is not self.notes:  # rows by split
+                digest.update(repr((name, value["dev"], value["test"])).encode())
+        return digest.hexdigest()
 
     @property
     def truncated(self) -> int:

@@ -10,7 +10,9 @@ runs/NAME/results.json     scores before and after, once it is finished
 
 import argparse
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TextIO
 
 import torch
 
@@ -23,8 +25,11 @@ from minisbert.system.files import write_json
 STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl", "results.json"
 
 
-def create_folder(options: argparse.Namespace, device: torch.device, objective: Objective) -> Path:
-    """The run's folder with its ``config.json``; ``InputError`` if it would overwrite something unasked."""
+def create_folder(options: argparse.Namespace, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
+    """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
+
+    Raises ``InputError`` if it would overwrite something unasked.
+    """
     stem = f"{Path(options.data).stem}-" if options.data else ""
     name = options.recipe or f"{stem}{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
@@ -34,16 +39,58 @@ def create_folder(options: argparse.Namespace, device: torch.device, objective: 
             raise InputError(f"{out} exists: choose another --out{going_on}, or --overwrite to replace that run")
         if not (out / METRICS).is_file():
             raise InputError(f"{out} is not the folder of a run (it has no {METRICS}) and is not overwritten")
-        remove_run(out)
     out.mkdir(parents=True, exist_ok=True)
     resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
-    write_json(out / "config.json", vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved)
-    return out
+    config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
+    with ExitStack() as stack:  # closes the log if something fails
+        log = stack.enter_context(open_log(out))
+        if not options.overwrite and (out / "config.json").exists():  # another process has been here since the check
+            raise InputError(f"{out} exists: choose another --out, or --overwrite to replace that run")
+        remove_run(out)
+        log.truncate(0)
+        write_json(out / "config.json", config)
+        stack.pop_all()
+    return out, log
+
+
+def open_log(out: Path) -> TextIO:
+    """A run's ``metrics.jsonl``, to append to; ``InputError`` if another process has it open.
+
+    The lock is released when the file is closed or the process ends.
+    """
+    log = open(out / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
+    try:
+        lock(log)
+    except BlockingIOError as error:
+        log.close()
+        raise InputError(f"{out}: another process is training this run; wait for its end or stop it") from error
+    return log
+
+
+def lock(file: TextIO) -> None:
+    """Lock a file for this process, if the platform can; ``BlockingIOError`` if another one has locked it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:  # a file system without locks
+        return
+
+
+def check_log(out: Path, logged: int) -> None:
+    """Raise ``InputError`` if ``metrics.jsonl`` is shorter than the state says, in bytes."""
+    size = (out / METRICS).stat().st_size
+    if size < logged:
+        raise InputError(f"{out / METRICS} has {size} bytes, but the state counts {logged}: it was cut or replaced")
 
 
 def remove_run(out: Path) -> None:
-    """Delete a run's own files and folders, and nothing else."""
-    for file in ("config.json", METRICS, RESULTS):
+    """Delete a run's own files and folders, and nothing else. ``metrics.jsonl`` remains: it holds the lock."""
+    for file in ("config.json", RESULTS):
         (out / file).unlink(missing_ok=True)
     for folder in (MODEL, LAST, STATE):
         shutil.rmtree(out / folder, ignore_errors=True)

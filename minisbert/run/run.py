@@ -10,10 +10,10 @@ import math
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -23,9 +23,9 @@ from minisbert.core.loop import Diverged, Step
 from minisbert.objectives.objective import Objective
 from minisbert.run import plots
 from minisbert.run.distributed import ProcessGroup
-from minisbert.run.folder import LAST, METRICS, MODEL, RESULTS, STATE, create_folder, print_table
+from minisbert.run.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, open_log, print_table
 from minisbert.run.interrupts import Interrupts
-from minisbert.run.state import RunState, fingerprint, load_state, random_state, save_state, set_random_state
+from minisbert.run.state import RunState, identity, load_state, random_state, save_state, set_random_state
 from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.files import atomic_file, write_json
 
@@ -37,9 +37,9 @@ def start(
 ) -> "Run":
     """A new run; the leader creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
-    folder = create_folder(options, group.device, objective) if group.leader else Path()
+    folder, log = create_folder(options, group.device, objective) if group.leader else (Path(), None)
     random = {"order": order.get_state()} | random_state(group.device)
-    return Run(options, folder, objective, optimizer, group, RunState(), random)
+    return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
 
 def resume(
@@ -47,25 +47,30 @@ def resume(
 ) -> "Run":
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
-    state, random = load_state(folder / STATE, objective.network, optimizer, fingerprint(objective.encoded))
-    set_random_state(random, group.device)
-    return Run(options, folder, objective, optimizer, group, state, random)
+    with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
+        log = stack.enter_context(open_log(folder)) if group.leader else None
+        state, random = load_state(folder / STATE, objective.network, optimizer, identity(objective, options))
+        check_log(folder, state.logged)
+        set_random_state(random, group.device)
+        stack.pop_all()
+    return Run(options, folder, log, objective, optimizer, group, state, random)
 
 
 class Run:
-    """As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` that never comes in the midst of a step."""
+    """As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one."""
 
     def __init__(
         self,
         options: argparse.Namespace,
         folder: Path,
+        log: TextIO | None,
         objective: Objective,
         optimizer: torch.optim.Optimizer,
         group: ProcessGroup,
         state: RunState,
         random: dict[str, Tensor],
     ):
-        self.options, self.folder, self.group = options, folder, group
+        self.options, self.folder, self.log, self.group = options, folder, log, group
         self.objective, self.optimizer = objective, optimizer
         self.state, self.random = state, random
         self.order = torch.Generator()
@@ -75,12 +80,10 @@ class Run:
         self.total = min(self.steps_per_epoch * options.epochs, options.max_steps or math.inf)
         self.batches: list[list[int]] | None = None  # of the current epoch
         self.interrupts, self.line = Interrupts(), LiveLine()
-        self.log = None
 
     def __enter__(self) -> "Run":
         self.interrupts.__enter__()
-        if self.group.leader:
-            self.log = open(self.folder / METRICS, "a", encoding="utf-8")
+        if self.log:
             self.log.truncate(self.state.logged)  # lines after the saved state will be written again
         return self
 
@@ -200,7 +203,7 @@ class Run:
         """Everything that ``resume`` needs."""
         if self.group.leader:
             with self.interrupts.defer():
-                data = fingerprint(self.objective.encoded)
+                data = identity(self.objective, self.options)
                 save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, data)
 
     def stop(self) -> None:

@@ -1,23 +1,25 @@
 """The state of a run on disk: a run stopped anywhere resumes bit for bit as if it had not been stopped.
 
 The folder ``state/`` of a run holds ``state.safetensors`` (parameters, optimizer moments, states of the random
-generators) and ``state.json`` (the position in the data, and the progress so far). It is replaced atomically: if a run
-is killed while saving, the previous state remains.
+generators) and ``state.json`` (the position in the data, the progress so far, and a hash of everything). It is replaced
+atomically: if a run is killed while saving, the previous state remains.
 """
 
+import argparse
 import dataclasses
 import hashlib
-from collections.abc import Sequence
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, read_json
-from minisbert.core.tokenizer import Encoded
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.objectives.objective import Objective
+from minisbert.run.options import FREE
 from minisbert.system.console import say
 from minisbert.system.files import atomic_folder, write_json
 
@@ -47,16 +49,18 @@ def save_state(
     progress: RunState,
     data: str,
 ) -> None:
-    """Atomically replace the state at ``folder``. ``data`` identifies the training rows (``fingerprint``)."""
+    """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
     tensors |= {f"random.{name}": tensor for name, tensor in randomness.items()}
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     for parameter, moments in optimizer.state.items():
         tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in moments.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": data}
+    about["progress"] = dataclasses.asdict(progress)
     with atomic_folder(folder) as partial:
         write_safetensors(tensors, partial / "state.safetensors")
-        write_json(partial / "state.json", about | {"progress": dataclasses.asdict(progress)})
+        write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})
 
 
 def load_state(
@@ -64,13 +68,21 @@ def load_state(
 ) -> tuple[RunState, dict[str, Tensor]]:
     """Restore network and optimizer in place; return the progress and the states of the random generators.
 
-    Raises ``InputError`` if the state belongs to another network, optimizer or data. Also restores the number of
-    threads: another number splits sums differently, which changes their last bits.
+    Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores
+    the number of threads: another number splits sums differently, which changes their last bits.
     """
     about, path = read_json(folder / "state.json"), folder / "state.safetensors"
-    tensors = read_safetensors(path)
-    if about.get("data") != data:
-        raise InputError(f"{folder}: the training rows are not those of the run (were the files or the model changed?)")
+    if "sha256" not in about:
+        raise InputError(f"{folder}/state.json was written by another version: it has no sha256")
+    tensors, stored = read_safetensors(path), about.pop("sha256")
+    if content_hash(tensors, about) != stored:
+        raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
+    if other := set(about["progress"]) ^ {known.name for known in dataclasses.fields(RunState)}:
+        raise InputError(f"{folder}/state.json was written by another version: progress has or lacks {sorted(other)}")
+    if about["data"] != data:
+        raise InputError(
+            f"{folder}: the training rows are not those of the run, or dev, test, the model or config.json changed"
+        )
     try:
         network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
     except RuntimeError as error:
@@ -84,10 +96,7 @@ def load_state(
     if about["torch"] != torch.__version__:
         say(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
     torch.set_num_threads(about["threads"])
-    try:
-        return RunState(**about["progress"]), _with_prefix("random.", tensors)
-    except TypeError as error:
-        raise InputError(f"{folder}/state.json was written by another version: {error}") from error
+    return RunState(**about["progress"]), _with_prefix("random.", tensors)
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -95,13 +104,20 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def fingerprint(encoded: Sequence[Encoded]) -> str:
-    """A hash of the token ids of all training texts, in order."""
-    digest = hashlib.sha256()
-    for column in encoded:
-        for ids in column.ids:
-            digest.update(np.array([len(ids), *ids], dtype=np.int32).tobytes())
+def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
+    """A hash of the JSON settings and of every tensor: name, dtype, shape and bytes."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def identity(objective: Objective, options: argparse.Namespace) -> str:
+    """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
+    # config.json has the device that "auto" chose
+    settings = {name: value for name, value in vars(options).items() if name not in (*FREE, "device")}
+    return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:

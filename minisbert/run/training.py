@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from minisbert.core import InputError
-from minisbert.core.loop import Diverged, adamw, fit
+from minisbert.core.loop import adamw, fit
 from minisbert.models.tuning import count_parameters, freeze
 from minisbert.objectives.objective import Objective
 from minisbert.objectives.registry import load_encoder, make_objective
@@ -50,7 +50,7 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
             torch.manual_seed(options.seed + (group.rank << 32) + run.state.step)  # dropout masks of its own
         try:
             step_through(run, options)
-        except (KeyboardInterrupt, Diverged, RuntimeError, OSError) as error:  # OSError: a closed pipe, a full disk
+        except (KeyboardInterrupt, InputError, RuntimeError, OSError) as error:  # OSError: a closed pipe, a full disk
             if not isinstance(error, RuntimeError) or lost_contact(error):
                 run.stop()
             raise

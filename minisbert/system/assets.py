@@ -14,7 +14,7 @@ from pathlib import Path
 
 from minisbert.core import InputError, one_line
 from minisbert.system.console import LiveLine, say
-from minisbert.system.files import atomic_folder
+from minisbert.system.files import atomic_folder, foreign_entries, listed
 from minisbert.system.sources import SOURCES, AssetFile, FetchError, write_verified
 
 MANIFEST = Path(__file__).with_name("assets.toml")
@@ -95,12 +95,20 @@ def ensure(name: str) -> Path:
 
 
 def fetch(wanted: Asset) -> None:
-    """Download an asset from the first source that serves it, replacing whatever its folder contains."""
+    """Download an asset from the first source that serves it, replacing the files of the asset that are there.
+
+    Raises ``InputError`` if the folder holds anything else, which would be lost.
+    """
     if os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0"):
         names = ", ".join(file.name for file in wanted.files)
         raise InputError(
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
             f"put {names} into {wanted.folder}"
+        )
+    if foreign := foreign_entries(wanted.folder, [file.name for file in wanted.files]):
+        raise InputError(
+            f"{wanted.folder} holds {listed(foreign)}, not of {wanted.name}: fetching replaces the folder; "
+            "move that elsewhere first"
         )
     failures = []
     for source in wanted.sources:

@@ -5,12 +5,15 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import IO
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
+
+LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
@@ -84,6 +87,40 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
         _take_place(partial, target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
+    """The files and folders that replacing ``folder`` would lose, sorted; a folder stands for all that it holds.
+
+    ``known`` are the paths that may be lost, relative to ``folder``, with slashes; ``[0-9]_Dense/config.json`` is a
+    pattern. A link counts as an entry of its own and is not followed. Files of the system's file manager do not count.
+    """
+    if not folder.is_dir():
+        return []
+    prefixes = {"/".join(path.split("/")[:depth]) for path in known for depth in range(1, path.count("/") + 2)}
+    found = []
+    for parent, folders, files in os.walk(folder, onerror=_fail):
+        within = Path(parent).relative_to(folder)
+        foreign = [name for name in folders if not _matches(within / name, prefixes)]
+        folders[:] = [name for name in folders if name not in foreign]  # the walk does not enter those
+        foreign += [name for name in files if name not in LITTER and not _matches(within / name, known)]
+        found += [(within / name).as_posix() for name in foreign]
+    return sorted(found)
+
+
+def listed(names: list[str], most: int = 3) -> str:
+    """The first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(one_line, names[:most])) + more
+
+
+def _matches(path: Path, patterns: Collection[str]) -> bool:
+    name, depth = path.as_posix(), len(path.parts)
+    return any(depth == pattern.count("/") + 1 and fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _fail(error: OSError) -> None:
+    raise error  # a folder that cannot be listed may hold anything
 
 
 def _take_place(partial: Path, target: Path) -> None:
