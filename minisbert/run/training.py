@@ -50,11 +50,11 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
             torch.manual_seed(options.seed + (group.rank << 32) + run.state.step)  # dropout masks of its own
         try:
             step_through(run, options)
+            run.save()  # so that a run interrupted in its last evaluation can be resumed
         except (KeyboardInterrupt, InputError, RuntimeError, OSError) as error:  # OSError: a closed pipe, a full disk
             if not isinstance(error, RuntimeError) or lost_contact(error):
                 run.stop()
             raise
-        run.save()  # whoever interrupts the last evaluation can resume it
         run.finish()
 
 
