@@ -7,6 +7,9 @@ The book is ``minisbert/core``, ten chapters to be read in order; the rooms arou
     vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) float32
 """
 
+import os
+import signal
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,6 +18,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["PairModel", "SentenceEncoder"]
+
+
+def _stop(*_: object) -> None:
+    """End the process as Ctrl-C ends a command, at once: in the middle of an import nothing needs to be closed."""
+    try:
+        os.write(2, b"stopped\n")
+    finally:
+        os._exit(130)
+
+
+# ``python -m minisbert.NAME`` is starting and will import torch, which takes a second; ``run_command`` takes over then
+if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, _stop)
 
 
 def __getattr__(name: str) -> Any:

@@ -13,8 +13,8 @@ encoder, and the cosine of their vectors is pulled to the score people gave, by 
 in ``core/loop.py``; ``run/training.py`` acts between its steps.
 """
 
+from minisbert.run.distributed import run_distributed_command
 from minisbert.run.training import main
-from minisbert.system.console import run_command
 
 if __name__ == "__main__":
-    run_command(main)
+    run_distributed_command(main)

@@ -137,6 +137,20 @@ def test_minisbert_home_may_contain_a_tilde(tmp_path, installed, monkeypatch):
     assert home() == tmp_path / "me" / "models"
 
 
+@pytest.mark.parametrize("name", ["~nosuch", "~nosuch/models", os.devnull])
+def test_minisbert_home_that_is_no_folder(name, installed, monkeypatch):
+    monkeypatch.setenv("MINISBERT_HOME", name)
+    with pytest.raises(InputError, match=f"MINISBERT_HOME='{name}' is not a folder: name another one"):
+        home()
+
+
+def test_a_user_without_a_home_folder(installed, monkeypatch):
+    """As in a container that runs under a user id of its own."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(InputError, match="this user has no home folder: set MINISBERT_HOME"):
+        home()
+
+
 def test_a_checkout_keeps_its_assets(installed, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (installed / "pyproject.toml").touch()
@@ -373,7 +387,7 @@ def test_a_full_disk_is_reported_at_once(site, store, monkeypatch):
 
 def test_a_home_that_is_not_writable_is_reported_at_once(site, store):
     store.write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="home"):
+    with pytest.raises(InputError, match=r"MINISBERT_HOME='.*home' is not a folder"):
         ensure("tiny")
     assert site.asked == []
 

@@ -2,17 +2,26 @@
 
 import io
 import os
+import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.system import console
+from minisbert.system import console, files
 from minisbert.system.console import LiveLine, duration, run_command, say
+from tests.conftest import ROOT
+
+# all but assets, which imports no large library
+COMMANDS = ["ablate", "checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
 
 
 def raising(error: BaseException) -> Callable[[], None]:
@@ -55,6 +64,73 @@ def test_ctrl_c_is_exit_code_130(capsys):
         run_command(raising(KeyboardInterrupt()))
     assert stopped.value.code == 130
     assert capsys.readouterr() == ("", "stopped\n")
+
+
+@pytest.mark.parametrize("before", [lambda *_: pytest.fail("the handler of the imports"), signal.SIG_IGN])
+def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, capsys):
+    default = signal.signal(signal.SIGINT, before)
+    try:
+        with nullcontext() if before is signal.SIG_IGN else pytest.raises(SystemExit, match="130"):
+            run_command(lambda: signal.raise_signal(signal.SIGINT))
+        assert signal.getsignal(signal.SIGINT) is before
+    finally:
+        signal.signal(signal.SIGINT, default)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_during_the_imports_of_a_command_is_one_line(command, tmp_path):
+    """A second of every command. Here the first of the large libraries that is imported presses the keys."""
+    for library in ("numpy", "torch"):
+        (tmp_path / f"{library}.py").write_text("import signal; signal.raise_signal(signal.SIGINT)\n")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run(
+        [sys.executable, "-m", f"minisbert.{command}"], cwd=tmp_path, env=environment, capture_output=True, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"stopped\n")
+
+
+NUMPY = "Unable to allocate 7.28 TiB for an array with shape (1000, 1000) and data type float64"
+TORCH = "err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (MemoryError(), ""),
+        (MemoryError(NUMPY), ": 7.28 TiB more were needed"),
+        (RuntimeError(f"{TORCH} 40 bytes. Error code 12 (Cannot allocate memory)"), ": 40 bytes more were needed"),
+        (RuntimeError(CUDA), ": 2.00 GiB more were needed"),
+    ],
+)
+def test_too_little_memory_is_one_line_that_says_what_wanted_how_much(error, wanted, monkeypatch, capsys):
+    monkeypatch.setattr(files, "open_bytes", lambda _: raising(error)())
+    with pytest.raises(SystemExit) as stopped:
+        run_command(lambda: files.read_text("a.txt"))
+    assert stopped.value.code == 2
+    message = f"error: not enough memory in read_text (files.py){wanted}; use less data or a smaller batch\n"
+    assert capsys.readouterr() == ("", message)
+
+
+@pytest.mark.parametrize("allocate", [lambda: torch.empty(10**14), lambda: np.empty(10**14)])
+def test_the_real_errors_of_torch_and_numpy_are_recognised(allocate, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(allocate)
+    assert stopped.value.code == 2
+    amount = r"(400000000000000 bytes|728\. TiB) more were needed"
+    assert re.fullmatch(rf"error: not enough memory: {amount}; .*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(("message", "lines"), [("bad\n" * 48_000, 20), ("x" * 10**6, 1), ("x" * 10**6 + "\ny", 1)])
+def test_a_message_is_never_endless(message, lines, capsys):
+    with pytest.raises(SystemExit):
+        run_command(raising(InputError(message)))
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error: {message[:3]}")
+    assert shown.endswith(f"... ({len(message):,} characters)\n")
+    assert shown.count("\n") == lines
+    assert len(shown) < 4100
 
 
 @pytest.mark.parametrize("error", [InputError("bad"), OSError("bad")])
@@ -117,6 +193,28 @@ def test_results_printed_before_an_error_still_arrive():
     process = python(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.communicate(timeout=60) == ("first\n", "error: then\n")
     assert process.returncode == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no file descriptors to close")
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_closed_streams_are_no_error(closed):
+    code = "import sys; from minisbert.system.console import *\ndef main():\n say('seen'); print(sys.stdin.read())\n"
+    process = python(
+        code + "run_command(main)",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        preexec_fn=lambda: [os.close(number) for number in closed],
+    )  # fmt: skip
+    assert process.communicate(timeout=60) == ("" if 1 in closed else "\n", "" if 2 in closed else "seen\n")
+    assert process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_messages_that_cannot_be_written_do_not_end_the_work():
+    code = "from minisbert.system.console import *\ndef main():\n say('a'); LiveLine(0).show('b'); print('found')\n"
+    with open("/dev/full", "w") as full:
+        process = python(code + "run_command(main)", stdout=subprocess.PIPE, stderr=full)
+        assert process.communicate(timeout=60)[0] == "found\n"
+    assert process.returncode == 0
 
 
 def test_say_leaves_stdout_to_the_results(capsys):

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +13,10 @@ import pytest
 import torch
 from torch import nn
 
+from minisbert.core import InputError
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.run.distributed import ProcessGroup
+from minisbert.run.distributed import ProcessGroup, process_group, run_distributed_command
 from minisbert.run.training import main
 from tests import toys
 from tests.conftest import ROOT
@@ -22,17 +25,22 @@ from tests.distributed_step import gradients
 ALONE = ProcessGroup(0, 1, torch.device("cpu"))
 
 
-def torchrun(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+def agent(*arguments: str, options: tuple[str, ...] = ("--standalone", "--nproc_per_node=2")) -> subprocess.Popen:
+    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "tests.distributed_step", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.run(
-        [*command, "-m", "tests.distributed_step", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
+    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1" if "--max-restarts=1" in options else "0"
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def torchrun(*arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    with agent(*arguments, options=("--standalone", "--nproc_per_node=2", *options)) as process:
+        try:
+            out, err = process.communicate(timeout=100)
+        finally:
+            process.terminate()
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +77,116 @@ def test_a_single_process_sends_nothing():
     network = nn.Linear(2, 1)
     assert ALONE.wrap(network) is network
     assert ALONE.broadcast(0.25) == 0.25
+
+
+def test_dropout_masks_differ_by_seed_rank_and_step_and_the_leader_keeps_its_generator():
+    before = torch.get_rng_state()
+    ProcessGroup(0, 3, torch.device("cpu")).reseed(42, 7)
+    assert torch.equal(torch.get_rng_state(), before)
+    drawn = set()
+    for seed, rank, step in [(42, 1, 7), (43, 1, 7), (42, 2, 7), (42, 1, 8), (43, 1, 6), (2**64 - 1, 1, 7), (42, 1, 7)]:
+        ProcessGroup(rank, 3, torch.device("cpu")).reseed(seed, step)
+        drawn.add(torch.rand(1).item())
+    assert len(drawn) == 6
+    torch.set_rng_state(before)
+
+
+# -------------------------------------------------------------------------------------- environment
+
+MASTER = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+TWO = MASTER | {"WORLD_SIZE": "2", "RANK": "0"}
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    for name in (*TWO, "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_ERROR_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def change(**variables: str | None) -> None:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE is '', not a whole number from 1 to"),
+        ({"WORLD_SIZE": "abc"}, "WORLD_SIZE is 'abc', not"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE is '0', not"),
+        ({"WORLD_SIZE": "-1"}, "WORLD_SIZE is '-1', not"),
+        ({"WORLD_SIZE": "2.0"}, "WORLD_SIZE is '2.0', not"),
+        ({"WORLD_SIZE": "²"}, "WORLD_SIZE is '²', not"),
+        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE is '9{80}'[.]{3}, not"),
+        ({"RANK": "5"}, "WORLD_SIZE is not set, not a whole number"),
+        ({"WORLD_SIZE": "2"}, "RANK is not set, not a whole number from 0 to 1"),
+        (TWO | {"RANK": "2"}, r"RANK is '2', not a whole number from 0 to 1 \(WORLD_SIZE is 2\)"),
+        (TWO | {"RANK": "one"}, "RANK is 'one', not"),
+        (TWO | {"MASTER_ADDR": None}, "MASTER_ADDR is empty or not set, but WORLD_SIZE is 2"),
+        (TWO | {"MASTER_ADDR": ""}, "MASTER_ADDR is empty or not set, but WORLD_SIZE is 2"),
+        (TWO | {"MASTER_PORT": None}, "MASTER_PORT is not set, not a whole number from 1 to 65535"),
+        (TWO | {"MASTER_PORT": "70000"}, "MASTER_PORT is '70000', not"),
+        (TWO | {"LOCAL_RANK": "2"}, r"LOCAL_RANK is '2', not a whole number from 0 to 1 \(2 CUDA devices here\)"),
+        (TWO, "LOCAL_RANK is not set, not"),
+    ],
+)
+def test_what_torchrun_would_not_set_is_named(environment, monkeypatch, variables, message):
+    environment(**{name: value for name, value in variables.items() if value is not None})
+    monkeypatch.setattr("minisbert.run.distributed.choose_device", lambda name: torch.device(name))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match=f"{message}.*: started with torchrun[?]$"), process_group("cuda"):
+        pass
+
+
+def test_one_process_of_torchrun_is_alone(environment):
+    environment(WORLD_SIZE="1", RANK="0")
+    with process_group("cpu") as group:
+        assert group == ALONE
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (None, 0, ""),
+        (InputError("no model 'x'"), 2, "error: no model 'x'\n"),
+        (OSError(28, "No space left on device", "x"), 2, "error: [Errno 28] No space left on device: 'x'\n"),
+        (KeyboardInterrupt(), 130, "stopped\n"),
+        (ZeroDivisionError("a bug"), 1, "Traceback"),
+        (SystemExit(3), 3, ""),
+        (SystemExit(), 0, ""),
+    ],
+    ids=repr,
+)
+def test_the_first_process_to_fail_says_why_and_all_end_at_once(
+    environment, monkeypatch, tmp_path, capsys, error, code, said
+):
+    class Ended(BaseException):
+        pass
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    def main() -> None:
+        if error is not None:
+            raise error
+
+    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    environment(**TWO | {"MASTER_PORT": str(store.port)}, TORCHELASTIC_USE_AGENT_STORE="True")
+    environment(TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr("minisbert.run.distributed.GRACE", 0)
+    handler = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Ended, match=f"^{code}$"):
+        run_distributed_command(main)
+    signal.signal(signal.SIGTERM, handler)
+    assert capsys.readouterr().err.startswith(said)
+    if isinstance(error, Exception | KeyboardInterrupt):
+        details = json.loads((tmp_path / "error.json").read_text())["message"]
+        assert details["message"] == f"{type(error).__name__}: {error}"
+        with pytest.raises(Ended, match=r"^2$"):
+            run_distributed_command(main)
+        assert capsys.readouterr() == ("", "")
 
 
 # -------------------------------------------------------------------------------------- two processes
@@ -121,10 +239,48 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()].count("two") == 1
 
 
-def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, tmp_path):
-    done = torchrun("die", *run_flags(still), "--epochs", "1000", "--out", str(tmp_path / "run"))
+def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, tmp_path, capsys):
+    done = torchrun("die", *run_flags(still), "--epochs", "2", "--out", str(tmp_path / "run"))
     assert done.returncode != 0
     # torchrun stops the others too: whichever comes first, the lost connection or its signal
-    assert "stopped at step" in done.stderr, done.stderr
-    assert re.search("process 0 of 2 has lost contact with another one|\nstopped\n", done.stderr), done.stderr
-    assert (tmp_path / "run" / "state" / "state.json").is_file()
+    assert done.stderr.count("stopped at step 7") == 1, done.stderr
+    said = re.findall("^error: process 0 of 2 has lost contact with another one|^stopped$", done.stderr, re.MULTILINE)
+    assert len(said) == 1, done.stderr
+    assert "terminate called" not in done.stderr
+    assert json.loads((tmp_path / "run" / "state" / "state.json").read_text())["progress"]["step"] == 7
+    main(["--resume", str(tmp_path / "run")])
+    assert "processes: 1, before 2: the dropout masks will be others" in capsys.readouterr().err
+    assert len(losses(tmp_path / "run")) == 10
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, still, tmp_path_factory) -> Path:
+    """A run of two processes with dropout that nothing stopped, by two agents as on two machines."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    flags = ["train", *run_flags((str(tiny), still[1])), "--epochs", "2", "--out", str(folder)]
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        meeting = f"--rdzv-endpoint=localhost:{free.getsockname()[1]}"
+    options = ("--nnodes=2", "--nproc_per_node=1", "--rdzv-backend=c10d", "--rdzv-id=two", meeting)
+    with agent(*flags, options=options) as one, agent(*flags, options=options) as other:
+        try:
+            said = [process.communicate(timeout=100) for process in (one, other)]
+        finally:
+            for process in (one, other):
+                process.terminate()
+    assert (one.returncode, other.returncode) == (0, 0), said
+    assert "".join(out for out, _ in said).count("trained 10 steps") == 1
+    return folder
+
+
+def test_a_run_restarted_by_torchrun_has_the_bits_of_one_that_nothing_stopped(tiny, still, whole, tmp_path):
+    """With dropout: the generators of the processes whose state is not saved continue too."""
+    flags = [*run_flags((str(tiny), still[1])), "--epochs", "2", "--out", str(tmp_path / "run")]
+    done = torchrun("die", *flags, options=("--max-restarts=1",))
+    assert done.returncode == 0, done.stderr
+    assert "stopped at step 7" in done.stderr
+    assert losses(tmp_path / "run") == losses(whole)
+    assert len(losses(whole)) == 10
+    one, other = (read_safetensors(folder / "model" / "model.safetensors") for folder in (tmp_path / "run", whole))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)

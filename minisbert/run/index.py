@@ -1,7 +1,7 @@
-"""An index: the vectors of a corpus in a file, with hashes of the model and the texts they were computed from.
+"""An index: the vectors of a corpus in a file, with hashes of them and of the model and texts they come from.
 
-The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is reused while both
-hashes match and rebuilt when stale; a file that is not an index is never overwritten.
+The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is reused while all
+hashes match and rebuilt when stale or damaged; a file that is not an index is never overwritten.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from minisbert.core import InputError
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
@@ -62,28 +63,45 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
 def indexed_vectors(encoder: SentenceEncoder, texts: Sequence[str], path: str | Path) -> np.ndarray:
     """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
-    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index.
+    Rebuilds an index of another model or other texts, or one with other bytes than were written, and says so. Raises
+    ``InputError`` if the file is not an index.
     """
     path = Path(path)
     wanted = {"model": model_hash(encoder), "corpus": corpus_hash(texts)}
     if (found := check_index(path)) is not None:
         stale = [name for name, value in wanted.items() if found[name] != value]
-        if not stale:
-            return read_safetensors(path)["vectors"].numpy()
-        say(f"{path} was built from another {' and another '.join(stale)}: rebuilding it")
+        if not stale and (vectors := intact_vectors(path, found)) is not None:
+            return vectors
+        reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
+        say(f"{path} {reason}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts)
+        wanted["vectors"] = vectors_hash(torch.from_numpy(vectors))
         write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
+
+
+def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
+    """The vectors (N, D) of an index, None if they are not those that were written."""
+    vectors = read_safetensors(path).get("vectors")
+    if vectors is None or metadata.get("vectors") != vectors_hash(vectors):
+        return None
+    return vectors.numpy()
 
 
 def check_index(path: Path) -> dict[str, str] | None:
     """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
     if path.suffix != ".safetensors":
         raise InputError(f"--index {path}: the name must end in .safetensors")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"--index {path}: the name is not UTF-8, and safetensors opens no such file") from error
     if not path.exists():
         return None
+    if not path.is_file():
+        raise InputError(f"--index {path} is a folder or a device, a file is needed")
     try:
         metadata = read_metadata(path)
     except InputError as error:
@@ -115,9 +133,21 @@ def model_hash(encoder: SentenceEncoder) -> str:
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
-        digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}".encode())
-        digest.update(parameter.detach().cpu().flatten().view(torch.uint8).numpy())
+        update(digest, name, parameter)
     return digest.hexdigest()
+
+
+def vectors_hash(vectors: Tensor) -> str:
+    """sha256 of dtype, shape and bytes."""
+    digest = hashlib.sha256()
+    update(digest, "vectors", vectors)
+    return digest.hexdigest()
+
+
+def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+    """Add a tensor to a hash: its name, dtype, shape and bytes."""
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
 
 
 def corpus_hash(texts: Sequence[str]) -> str:

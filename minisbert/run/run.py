@@ -21,13 +21,12 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
 from minisbert.objectives.objective import Objective
-from minisbert.run import plots
 from minisbert.run.distributed import ProcessGroup
-from minisbert.run.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, open_log, print_table
+from minisbert.run.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, draw, open_log, print_table
 from minisbert.run.interrupts import Interrupts
 from minisbert.run.state import RunState, identity, load_state, random_state, save_state, set_random_state
 from minisbert.system.console import LiveLine, duration, say
-from minisbert.system.files import atomic_file, write_json
+from minisbert.system.files import atomic_file, naming, write_json
 
 RECENT = 20  # losses in the live line's mean
 
@@ -91,7 +90,8 @@ class Run:
         self.interrupts.__exit__()
         self.line.clear()
         if self.log:
-            self.log.close()
+            with naming(self.log.name):
+                self.log.close()
 
     @property
     def finished(self) -> bool:
@@ -122,6 +122,7 @@ class Run:
         while True:
             with self.interrupts.defer():
                 started = time.monotonic()
+                self.group.reseed(self.options.seed, self.state.step)
                 try:
                     step = next(steps, None)
                 except Diverged as error:
@@ -170,8 +171,9 @@ class Run:
         """A line of ``metrics.jsonl``."""
         if self.log:
             epoch = round(self.state.step / self.steps_per_epoch, 3)
-            self.log.write(json.dumps({"step": self.state.step, "epoch": epoch} | values) + "\n")
-            self.log.flush()
+            with naming(self.log.name):
+                self.log.write(json.dumps({"step": self.state.step, "epoch": epoch} | values) + "\n")
+                self.log.flush()
             self.state.logged = self.log.tell()
 
     def _record_losses(self, step: Step) -> None:
@@ -228,18 +230,20 @@ class Run:
             return
         self.optimizer.zero_grad()
         self.optimizer.state.clear()  # room for a second copy of the model
-        model = objective.model
-        model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
-        after = {split: objective.evaluate(split) for split in ("dev", "test")}
-        seconds = round(state.seconds, 2)
-        with atomic_file(folder / RESULTS) as partial:
-            results = {"before": state.before, "after": after, "steps": state.step, "training_seconds": seconds}
-            write_json(partial, results)
-        for name in (STATE, LAST):
-            shutil.rmtree(folder / name, ignore_errors=True)
+        try:
+            model = objective.model
+            model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
+            after = {split: objective.evaluate(split) for split in ("dev", "test")}
+        except KeyboardInterrupt:
+            say(f"stopped in the last evaluation, all {state.step} steps are saved: --resume {folder} makes it again")
+            raise
+        results = {"before": state.before, "after": after, "steps": state.step}
+        with self.interrupts.defer():
+            with atomic_file(folder / RESULTS) as partial:
+                write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
+            for name in (STATE, LAST):
+                shutil.rmtree(folder / name, ignore_errors=True)
         if self.options.plots:
-            plots.curves([folder], folder / "curves.png")
-            texts = [len(ids) for column in objective.encoded for ids in column.ids]
-            plots.lengths(texts, objective.encoder.tokenizer.limit, folder / "lengths.png")
+            draw(folder, objective)
         print(f"\ntrained {state.step} steps in {duration(state.seconds)}; best by dev in {folder / MODEL}\n")
         print_table(state.before, after)

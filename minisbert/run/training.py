@@ -2,7 +2,9 @@
 
 import argparse
 import math
+import sys
 from functools import partial
+from pathlib import Path
 
 import torch
 
@@ -10,12 +12,13 @@ from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.models.tuning import count_parameters, freeze
 from minisbert.objectives.objective import Objective
+from minisbert.objectives.recipes import list_recipes
 from minisbert.objectives.registry import load_encoder, make_objective
 from minisbert.objectives.schedules import SCHEDULES
 from minisbert.run import plots
-from minisbert.run.distributed import ProcessGroup, leave, lost_contact, process_group
-from minisbert.run.folder import describe
-from minisbert.run.options import list_recipes, parse
+from minisbert.run.distributed import ProcessGroup, lost_contact, process_group, restarts
+from minisbert.run.folder import STATE, describe, recover_run
+from minisbert.run.options import parse
 from minisbert.run.run import Run, resume, start
 from minisbert.system.devices import choose_precision, keep_few_kernels
 
@@ -25,20 +28,30 @@ MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memor
 def main(arguments: list[str] | None = None) -> None:
     """``python -m minisbert.train``."""
     keep_few_kernels()
-    options = parse(arguments)
-    if options.recipe == "list":
+    options = parse_again(parse(arguments), arguments)
+    if options.recipe == "list" and options.resume is None:
         print(list_recipes())
         return
     if options.plots:
         plots.require()  # now, not after the training
     with process_group(options.device) as group:
         train(options, group)
-    if group.size > 1:
-        leave()
+
+
+def parse_again(options: argparse.Namespace, arguments: list[str] | None) -> argparse.Namespace:
+    """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` goes on from its state."""
+    if options.resume or not (options.out and restarts()):
+        return options
+    recover_run(Path(options.out))
+    if not (Path(options.out) / STATE / "state.json").is_file():  # it ended before its state was saved
+        return options
+    return parse([*(sys.argv[1:] if arguments is None else arguments), "--resume", options.out])
 
 
 def train(options: argparse.Namespace, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` are the processes that share the run, mostly one."""
+    if group.size > 1 and options.objective == "cross" and options.variant == "published-bug":
+        raise InputError("--variant published-bug attends across a batch, and several processes divide it: use one")
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
     objective, counts = set_up(options, group.device, precision)
@@ -46,8 +59,6 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
     with (resume if options.resume else start)(options, objective, optimizer, group) as run:
         if group.leader:
             describe(options, objective, counts, run.total, f"{str(precision).removeprefix('torch.')} ({reason})")
-        else:
-            torch.manual_seed(options.seed + (group.rank << 32) + run.state.step)  # dropout masks of its own
         try:
             step_through(run, options)
             run.save()  # so that a run interrupted in its last evaluation can be resumed

@@ -71,8 +71,11 @@ def asset(name: str) -> Asset:
 
 def home() -> Path:
     """The parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, else this checkout, else the user's cache."""
-    if os.environ.get("MINISBERT_HOME"):
-        return Path(os.environ["MINISBERT_HOME"]).expanduser()
+    if chosen := os.environ.get("MINISBERT_HOME"):
+        folder = Path(os.path.expanduser(chosen))
+        if str(folder).startswith("~") or (folder.exists() and not folder.is_dir()):
+            raise InputError(f"MINISBERT_HOME={one_line(chosen)} is not a folder: name another one, or unset it")
+        return folder
     checkout = Path(__file__).parents[2]
     if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
         return checkout
@@ -80,6 +83,8 @@ def home() -> Path:
         return Path(os.environ["XDG_CACHE_HOME"]) / "minisbert"
     if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
         return Path(os.environ["LOCALAPPDATA"]) / "minisbert"
+    if os.path.expanduser("~") == "~":
+        raise InputError("this user has no home folder: set MINISBERT_HOME to a folder for weights and data")
     return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "minisbert"
 
 

@@ -4,34 +4,84 @@ Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 inter
 """
 
 import os
+import re
+import signal
 import sys
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 from minisbert.core import InputError
 
+MOST_LINES, MOST_CHARACTERS = 20, 4000  # of an error message
+
 
 def run_command(main: Callable[[], None]) -> None:
-    """Run a command's ``main``; bad input, a full disk or Ctrl-C become one line on stderr and an exit code.
+    """Run a command's ``main``; bad input, a full disk or memory, or Ctrl-C become one line on stderr and an exit code.
 
     ``MINISBERT_TRACEBACK=1`` shows the traceback instead. Programming errors always keep theirs.
     """
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # escape what the terminal cannot encode
+    open_streams()
     try:
-        main()
-        sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
-    except (InputError, OSError) as error:
+        with interruptible():
+            main()
+            sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
+    except KeyboardInterrupt:
+        say("stopped")
+        sys.exit(130)
+    except Exception as error:
         settle_output()
         if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe: not an error
             sys.exit(0)
-        if os.environ.get("MINISBERT_TRACEBACK"):
+        message = str(error) if isinstance(error, InputError | OSError) else out_of_memory(error)
+        if message is None or os.environ.get("MINISBERT_TRACEBACK"):
             raise
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {clipped(message)}")
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        sys.exit(130)
+
+
+def open_streams() -> None:
+    """Put the null device in the place of closed streams; escape what the terminal cannot encode."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Ctrl-C is a ``KeyboardInterrupt`` inside this block, whatever it was before (see ``minisbert/__init__.py``)."""
+    before = signal.getsignal(signal.SIGINT)
+    if before in (signal.SIG_IGN, None):  # a shell's background job keeps ignoring it
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def out_of_memory(error: Exception) -> str | None:
+    """What wanted how much memory, if the error is one of Python, numpy or torch that there is too little."""
+    text = str(error)
+    if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
+        return None
+    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)  # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "minisbert" in frame.filename]
+    place = f" in {frames[-1].name} ({os.path.basename(frames[-1].filename)})" if frames else ""
+    wanted = f": {amount[1]} more were needed" if amount else ""
+    return f"not enough memory{place}{wanted}; use less data or a smaller batch"
+
+
+def clipped(message: str) -> str:
+    """At most 20 lines and 4,000 characters of a message."""
+    lines = message[:MOST_CHARACTERS].splitlines()
+    cut = len(message) > MOST_CHARACTERS or len(lines) > MOST_LINES
+    return "\n".join(lines[:MOST_LINES]) + (f"... ({len(message):,} characters)" if cut else "")
 
 
 def settle_output() -> None:
@@ -40,12 +90,20 @@ def settle_output() -> None:
         try:
             stream.flush()
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            discard(stream)
 
 
-def say(text: str) -> None:
-    """Print a message to stderr, which leaves stdout to the results."""
-    print(text, file=sys.stderr, flush=True)
+def discard(stream: TextIO) -> None:
+    """Send what a stream holds, and what is written to it later, to the null device."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print a message to stderr, which leaves stdout to the results; dropped if stderr cannot be written."""
+    try:
+        print(text, end=end, file=sys.stderr, flush=True)
+    except OSError:  # a full disk or a closed pipe must not end hours of work
+        discard(sys.stderr)
 
 
 class LiveLine:
@@ -74,8 +132,7 @@ class LiveLine:
             return
         self.last = now
         if self.terminal:
-            sys.stderr.write("\r" + text.ljust(self.width))
-            sys.stderr.flush()
+            say("\r" + text.ljust(self.width), end="")
             self.width = len(text)
         else:
             say(text)
@@ -83,8 +140,7 @@ class LiveLine:
     def clear(self) -> None:
         """Erase the line, so that ordinary output can follow."""
         if self.terminal and self.width:
-            sys.stderr.write("\r" + " " * self.width + "\r")
-            sys.stderr.flush()
+            say("\r" + " " * self.width + "\r", end="")
             self.width = 0
 
 

@@ -6,11 +6,12 @@ multiplies it natively is at least twice as fast; hardware that emulates it is m
 
 import ctypes
 import os
+import re
 from pathlib import Path
 
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
@@ -23,8 +24,9 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         torch.empty(1, device=name).cpu()  # there and back: "meta" accepts tensors but cannot return them
-    except (RuntimeError, AssertionError) as error:  # which one depends on how torch was built
-        raise InputError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
+        reason = re.split(r"(?<=\.)\s|\n", str(error).strip())[0]  # torch lists all its backends
+        raise InputError(f"device {one_line(name)} cannot be used: {reason}") from error
     return torch.device(name)
 
 

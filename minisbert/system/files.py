@@ -6,14 +6,18 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import IO
 
 from minisbert.core import InputError, one_line
 
+MOST_BYTES = 2**28  # of a text file that is read at once
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
+LOCK, OLD = "lock", "old"  # in a workspace, beside what is being written: is its writer alive, and what is replaced
+BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
 def decode(content: bytes, where: str, line: int = 1) -> str:
@@ -28,7 +32,12 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; ``InputError`` if it is missing or a folder."""
+    """Open a file for reading; ``InputError`` if it is missing, a folder, or a pipe with a name of its own.
+
+    A pipe of the shell, such as ``/dev/stdin`` or ``/dev/fd/63``, can be opened; another may never have a writer.
+    """
+    if Path(path).is_fifo() and not str(path).startswith("/dev/"):
+        raise InputError(f"{path} is a pipe, a file is needed")
     try:
         return open(path, "rb")
     except FileNotFoundError as error:
@@ -38,55 +47,95 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
+    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, too large, or not UTF-8 (with the line)."""
     with open_bytes(path) as file:
-        return decode(file.read(), str(path))
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes, too large to be read at once")
+    return decode(content, str(path))
 
 
 def write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    with naming(path):  # backslashes: JSON's own escapes for what UTF-8 cannot hold, bytes of a file's name
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """Add the file's name to the error of a full or broken disk, which a failed write does not have."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in BROKEN_DISK and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
 def atomic_file(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary path next to ``target``; rename it to ``target`` on success, remove it on any failure."""
+    """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
-    target = Path(target).resolve()  # replace what a link points to, not the link
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = _beside(target, "partial")
-    partial.touch()  # fail before the work if the folder is not writable
-    try:
-        yield partial
-        _flush(partial)
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with _workspace(target) as (target, workspace):
+        new = workspace / "new"
+        new.touch()
+        yield new
+        flush(new)
+        os.replace(new, target)
 
 
 @contextmanager
 def atomic_folder(target: str | Path) -> Iterator[Path]:
-    """Yield a temporary folder next to ``target``; rename it to ``target`` on success, remove it on any failure.
+    """Yield a temporary folder; rename it to ``target`` on success, remove it on any failure.
 
     An existing folder is replaced only once the new one is complete. If several processes write the same target, the
-    last one wins.
+    last one wins. If the process is killed between the two renames that this takes, ``recover`` restores the old one.
     """
-    target = Path(target).resolve()  # replace what a link points to, not the link
-    if target.is_file():
+    if Path(target).is_file():
         raise InputError(f"{target} is a file, a folder is needed")
-    if Path.cwd().is_relative_to(target):
+    if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced while you are in it; name another folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = _beside(target, "partial")
-    partial.mkdir()
-    try:
-        yield partial
-        for path in partial.rglob("*"):
+    with _workspace(target) as (target, workspace):
+        new = workspace / "new"
+        new.mkdir()
+        yield new
+        for path in new.rglob("*"):
             if path.is_file():
-                _flush(path)
-        _take_place(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+                flush(path)
+        _swap(new, target, workspace / OLD)
+
+
+def recover(target: str | Path) -> None:
+    """Clean up after processes that were killed while they wrote ``target``; what a living one writes stays.
+
+    If one was killed between the two renames of ``atomic_folder``, the folder that it was replacing comes back.
+    """
+    target = Path(os.path.realpath(target))
+    for workspace in target.parent.glob(f".{escape(target.name)}.partial-{'[0-9a-f]' * 8}"):
+        with suppress(OSError), open(workspace / LOCK, "a") as file:
+            # A lock, not a process id, tells the living from the dead: in containers that share a disk, every run may
+            # have the same id. Without locks (Windows, some network disks) nothing is removed.
+            if lock(file):
+                _settle(workspace, target)
+
+
+def lock(file: IO[str]) -> bool:
+    """Lock a file until it is closed or the process ends; False if the platform or the file system cannot.
+
+    Raises ``BlockingIOError`` if it is locked already, by another process or another opening of it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        return False
+    return True
 
 
 def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
@@ -123,40 +172,69 @@ def _fail(error: OSError) -> None:
     raise error  # a folder that cannot be listed may hold anything
 
 
-def _take_place(partial: Path, target: Path) -> None:
-    """Rename ``partial`` to ``target``. A folder already there is removed, or restored on failure."""
-    replaced = _beside(target, "replaced")
+@contextmanager
+def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
+    """The target itself, links followed, and a hidden folder next to it that is locked while this process writes.
+
+    Next to it, because a rename to another file system is not atomic.
+    """
+    target = Path(os.path.realpath(target))  # replace what a link points to, not the link
+    target.parent.mkdir(parents=True, exist_ok=True)
+    recover(target)
+    workspace, file = _create_workspace(target)
     try:
-        _swap(partial, target, replaced)
-    except BaseException:
-        if replaced.exists() and not target.exists():
-            os.replace(replaced, target)
-        raise
+        with naming(target):
+            yield target, workspace
     finally:
-        shutil.rmtree(replaced, ignore_errors=True)
+        file.close()  # Windows cannot delete an open file
+        _settle(workspace, target)
 
 
-def _swap(partial: Path, target: Path, replaced: Path) -> None:
-    """Move ``target`` to ``replaced``, if it exists, and ``partial`` to ``target``."""
+def _create_workspace(target: Path) -> tuple[Path, IO[str]]:
+    """A new folder for what becomes ``target``, and its locked file."""
+    while True:
+        workspace = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
+        workspace.mkdir()
+        # subtle: before it is locked, recover in another process may take it for a dead one's and remove it
+        if file := _locked(workspace):
+            return workspace, file
+
+
+def _locked(workspace: Path) -> IO[str] | None:
+    """A new workspace's file, locked; None if another process has it or has removed it."""
+    with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
+        file = stack.enter_context(open(workspace / LOCK, "a"))
+        lock(file)
+        if workspace.exists():
+            stack.pop_all()
+            return file
+    return None
+
+
+def _settle(workspace: Path, target: Path) -> None:
+    """Remove the workspace; if it holds the old target and there is no new one, move that back first."""
+    if (workspace / OLD).exists() and not target.exists():
+        os.replace(workspace / OLD, target)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _swap(new: Path, target: Path, old: Path) -> None:
+    """Move ``target`` to ``old``, if it exists, and ``new`` to ``target``."""
     while True:
         with suppress(FileNotFoundError):
-            os.replace(target, replaced)
+            os.replace(target, old)
         try:
-            os.replace(partial, target)
+            os.replace(new, target)
+            shutil.rmtree(old, ignore_errors=True)
             return
         except OSError as error:
             # subtle: another process may have created target since the line above; if so, try again
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not target.exists():
                 raise
-            shutil.rmtree(replaced, ignore_errors=True)
+            shutil.rmtree(old, ignore_errors=True)
 
 
-def _beside(target: Path, role: str) -> Path:
-    """A hidden sibling of ``target``, random so that it collides with no other process or killed run."""
-    return target.with_name(f".{target.name}.{role}-{secrets.token_hex(4)}")
-
-
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Force the file's bytes to disk, which must happen before the rename."""
     with open(path, "r+b") as file:  # Windows can only sync a writable file
         os.fsync(file.fileno())

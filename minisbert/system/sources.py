@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import urllib.request
 import zipfile
 import zlib
@@ -27,6 +28,8 @@ from minisbert.system.console import LiveLine
 
 CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30  # seconds without a byte before giving up on a server
+LEAST_RATE = 1000  # bytes per second over TIMEOUT seconds; a slower server is given up, too
+LARGEST = 1 << 30  # bytes of a file whose size is not in the manifest
 
 
 class FetchError(InputError):
@@ -50,12 +53,13 @@ def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLin
     """Copy a stream to ``path``; ``FetchError`` if it ends early or its hash does not match the manifest."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kind, expected = file.digest
-    digest, done = hashlib.new(kind), 0
+    digest, done, pace = hashlib.new(kind), 0, Pace(file.name, file.size or LARGEST)
     with open(path, "wb") as out:
         while chunk := read_chunk(stream, file.name):
             out.write(chunk)
             digest.update(chunk)
             done += len(chunk)
+            pace.check(done)
             line.show(f"  {file.name}: {megabytes(done)}" + (f" of {megabytes(file.size)}" if file.size else ""))
     if file.size is not None and done != file.size:
         raise FetchError(f"{file.name} has {done:,} bytes, not {file.size:,} as in the manifest")
@@ -68,9 +72,27 @@ def write_verified(stream: IO[bytes], path: Path, file: AssetFile, line: LiveLin
 def read_chunk(stream: IO[bytes], name: str) -> bytes:
     """The next bytes; ``FetchError`` for a broken connection or archive (but not for a full disk)."""
     try:
-        return stream.read(CHUNK)
+        return stream.read1(CHUNK)  # what has arrived; read would wait for all of it
     except (OSError, EOFError, HTTPException, zipfile.BadZipFile, zlib.error, tarfile.TarError) as error:
         raise FetchError(f"{name} could not be read to its end: {error}") from error
+
+
+class Pace:
+    """``check`` raises ``FetchError`` once a transfer is larger than ``most`` bytes, or too slow."""
+
+    def __init__(self, name: str, most: int):
+        self.name, self.most = name, most
+        self.since, self.before = time.monotonic(), 0  # start of the current TIMEOUT seconds, and the bytes by then
+
+    def check(self, done: int) -> None:
+        """``done`` is the number of bytes that have arrived so far."""
+        if done > self.most:
+            raise FetchError(f"{self.name} is larger than expected: more than {self.most:,} bytes")
+        now = time.monotonic()
+        if now - self.since > TIMEOUT:
+            if done - self.before < LEAST_RATE * TIMEOUT:
+                raise FetchError(f"{self.name} comes too slowly: {done - self.before:,} bytes in {TIMEOUT} seconds")
+            self.since, self.before = now, done
 
 
 def megabytes(count: int) -> str:
@@ -111,11 +133,14 @@ def download_wheel(source: dict, folder: str, line: LiveLine) -> None:
 
 def wait_for(pip: subprocess.Popen, source: dict, folder: str, line: LiveLine) -> str:
     """Show progress until pip exits; its stderr."""
+    pace = Pace(source["wheel"], 2 * source["size"] + CHUNK)  # for a moment pip has two copies
     while True:
         try:
             return pip.communicate(timeout=0.2)[1]
         except subprocess.TimeoutExpired:
-            line.show(f"  {source['wheel']}: {megabytes(folder_size(folder))} of {megabytes(source['size'])}")
+            done = folder_size(folder)
+            line.show(f"  {source['wheel']}: {megabytes(done)} of {megabytes(source['size'])}")
+            pace.check(done)
 
 
 def folder_size(folder: str) -> int:
@@ -175,9 +200,11 @@ def from_archive(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> 
     """Files out of a .zip or .tar.gz, which is downloaded first."""
     with tempfile.TemporaryDirectory(prefix="minisbert-") as folder:
         path = Path(folder) / source["archive"].rpartition("/")[2]
+        pace = Pace(path.name, LARGEST)
         with connect(source["archive"]) as stream, open(path, "wb") as out:
             while chunk := read_chunk(stream, path.name):
                 out.write(chunk)
+                pace.check(out.tell())
                 line.show(f"  {path.name}: {megabytes(out.tell())}")
         unpack = from_zip if path.suffix == ".zip" else from_tar
         yield from unpack(files, path, source["inside"])
