@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from minisbert.core.bert import Bert, BertConfig, attention, gelu, layer_norm
+from minisbert.core.bert import Attention, Bert, BertConfig, attention, gelu, layer_norm
 
 # batch 4, tokens 9, heads 3, head width 5, width 15, feed-forward 22, layers 2, vocabulary 37
 CONFIG = BertConfig(
@@ -80,6 +80,14 @@ def test_mask_of_ones_equals_no_mask_and_integers_equal_booleans(model):
     assert torch.equal(model(ids, mask.long()), model(ids, mask))
 
 
+def test_positions_are_on_the_device_of_the_ids(model):
+    """With another default device than theirs, as when the model is on a GPU."""
+    ids, mask = batch()
+    with torch.device("meta"):
+        states = model(ids, mask)
+    assert torch.equal(states, model(ids, mask))
+
+
 def test_no_token_types_are_zeros(model):
     ids, mask = batch()
     assert torch.equal(model(ids, mask), model(ids, mask, torch.zeros_like(ids)))
@@ -100,6 +108,14 @@ def test_eval_twice_is_identical_and_training_twice_is_not(model):
     assert not torch.allclose(model(ids, mask), model(ids, mask))
 
 
+def test_attention_alone_drops_nothing_unless_told_to():
+    x, mask = torch.randn(2, 5, 6), torch.ones(2, 1, 1, 5, dtype=torch.bool)
+    layer = Attention(6, 2).train()
+    assert torch.equal(layer(x, mask)[0], layer.eval()(x, mask)[0])
+    dropping = Attention(6, 2, dropout=0.5).train()
+    assert not torch.equal(dropping(x, mask)[0], dropping.eval()(x, mask)[0])
+
+
 def test_nothing_but_dropout_depends_on_the_mode(model):
     still = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).double()
     still.load_state_dict(model.state_dict())
@@ -108,19 +124,20 @@ def test_nothing_but_dropout_depends_on_the_mode(model):
 
 
 def test_dropout_stands_where_bert_has_it(model):
-    """Embeddings, attention probabilities, and behind both blocks of each layer: 1 + 3 per layer."""
+    """Embeddings, attention probabilities, and behind both blocks of each layer: 1 + 3 per layer, at their rates."""
+    model = Bert(dataclasses.replace(CONFIG, hidden_dropout_prob=0.25, attention_probs_dropout_prob=0.5))
     calls = []
     real = torch.nn.functional.dropout
 
-    def counting(x, *arguments, **options):
-        calls.append(tuple(x.shape))
-        return real(x, *arguments, **options)
+    def counting(x, rate, *arguments, **options):
+        calls.append((*x.shape, rate))
+        return real(x, rate, *arguments, **options)
 
     ids, mask = batch()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.nn.functional, "dropout", counting)
         model.train()(ids, mask)
-    wide, heads = (4, 9, 15), (4, 3, 9, 9)
+    wide, heads = (4, 9, 15, 0.25), (4, 3, 9, 9, 0.5)
     assert calls == [wide] + [heads, wide, wide] * 2
 
 
@@ -136,6 +153,9 @@ def test_a_fresh_model_starts_small():
     fresh = Bert(dataclasses.replace(CONFIG, hidden_size=60, intermediate_size=80))
     assert fresh.layers[0].feed_forward.up.weight.std().item() == pytest.approx(0.02, rel=0.1)
     assert not fresh.layers[0].feed_forward.up.bias.any()
+    wider = Bert(dataclasses.replace(CONFIG, hidden_size=60, vocab_size=90, initializer_range=0.3))
+    for weight in (wider.embeddings.word.weight, wider.layers[1].attention.key.weight, wider.pooler.weight):
+        assert weight.std().item() == pytest.approx(0.3, rel=0.1)
     assert Bert(CONFIG, pooler=False).pooler is None
 
 
@@ -148,7 +168,11 @@ def test_a_fresh_model_starts_small():
         ({"hidden_size": 16}, "multiple of num_attention_heads"),
         ({"vocab_size": 0}, "vocab_size"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers"),
-        ({"layer_norm_eps": 0.0}, "layer_norm_eps"),
+        ({"vocab_size": 10**30}, "vocab_size must be a whole number from 1 to"),
+        ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
+        ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
+        ({"layer_norm_eps": None}, r"layer_norm_eps must be in \[0, 1\), not None"),
+        ({"initializer_range": "0.02"}, "initializer_range must be in"),
         ({"hidden_dropout_prob": 1.0}, "hidden_dropout_prob"),
         ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob"),
     ],
@@ -172,6 +196,8 @@ def ones(*shape):
         ((ones(1, 2) * -1,), "from -1 to -1"),
         ((ones(2, 3), ones(2, 4)), "mask \\(2, 4\\) must have the shape of ids"),
         ((ones(2, 3), None, ones(3)), "token_types \\(3,\\) must have the shape of ids"),
+        ((ones(2, 3), None, ones(2, 3) * -1), r"token_types must lie in 0\.\.1: this model has 2 types"),
+        ((ones(2, 3), None, ones(2, 3) * 2), r"token_types must lie in 0\.\.1: this model has 2 types"),
         ((ones(1, 3), torch.zeros(1, 3)), "not floats"),
         ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),
     ],

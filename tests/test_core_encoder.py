@@ -9,9 +9,18 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.core.encoder import SentenceEncoder, cosine, cosine_matrix, normalize, read_modules, read_pooling
+from minisbert.core.encoder import (
+    SentenceEncoder,
+    cosine,
+    cosine_matrix,
+    load_bert,
+    normalize,
+    read_modules,
+    read_pooling,
+)
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE, assert_parity
 
@@ -60,6 +69,12 @@ def test_normalize_by_hand():
 def test_short_and_long_vectors_get_length_1(length):
     x = torch.tensor([0.6, -0.8], dtype=torch.float64)
     assert_parity(f"vector of length {length:g}", normalize(length * x), x, PIECE)
+
+
+def test_a_length_below_eps_counts_as_eps():
+    x = torch.tensor([3e-13, 4e-13], dtype=torch.float64)
+    assert normalize(x).tolist() == pytest.approx([0.3, 0.4], abs=1e-15)
+    assert normalize(x, eps=1e-11).tolist() == pytest.approx([0.03, 0.04], abs=1e-15)
 
 
 def test_normalize_equals_torch():
@@ -118,12 +133,29 @@ def test_a_folder_without_normalising(folder):
     np.testing.assert_allclose(unit.encode(TEXTS), vectors / np.linalg.norm(vectors, axis=1)[:, None], atol=1e-6)
 
 
+def test_the_encoder_of_a_folder_is_in_eval_mode(tiny):
+    assert not any(module.training for module in load_bert(tiny).modules())
+
+
+def test_weights_without_a_pooler(folder):
+    path = folder / "model.safetensors"
+    save_file({name: x for name, x in load_file(path).items() if not name.startswith("pooler.")}, path)
+    assert SentenceEncoder.load(folder).bert.pooler is None
+
+
 def test_modules_beyond_the_book_are_refused(folder):
     with pytest.raises(InputError, match="Transformer, Pooling, Dense, Normalize; minisbert"):
         SentenceEncoder.load(REFERENCE / "tiny-distiluse")
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(InputError, match="Transformer; minisbert"):
+        SentenceEncoder.load(folder)
+
+
+def test_weights_that_do_not_fit_are_named_with_their_file(folder):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(InputError, match=r"model\.safetensors does not fit the config"):
         SentenceEncoder.load(folder)
 
 
@@ -159,6 +191,8 @@ def test_modules_in_their_order(tiny, folder):
         ("[", "line 1: not valid JSON"),
         ('[{"type": "a.Transformer"}]', "each module needs a type and a path"),
         ('["Transformer"]', "each module needs a type and a path"),
+        ('[{"type": "a.Transformer", "path": null}]', "each module needs a type and a path"),
+        ('[{"type": 3, "path": ""}]', "each module needs a type and a path"),
     ],
 )
 def test_a_broken_list_of_modules(folder, content, message):
@@ -172,6 +206,8 @@ def test_a_broken_list_of_modules(folder, content, message):
     [
         ({"pooling_mode": "max"}, ["max"]),
         ({"pooling_mode": ["mean", "cls"]}, ["mean", "cls"]),
+        ({"pooling_mode": 3}, ["3"]),  # no pooling has such a name
+        ({"pooling_mode": [["mean"]]}, ["['mean']"]),
         ({"pooling_mode_max_tokens": True, "pooling_mode_mean_tokens": False}, ["max"]),
         # flags have one order, whatever the order in the file
         ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ["cls", "mean"]),
@@ -211,6 +247,13 @@ def test_padding_and_the_batch_size_do_not_matter(tiny):
     np.testing.assert_allclose(encoder(ids, mask).detach().numpy()[0], alone[1], atol=PIECE, rtol=0)
 
 
+def test_each_text_is_computed_once(tiny):
+    encoder, sizes = SentenceEncoder.load(tiny), []
+    encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape)))
+    encoder.encode(TEXTS, batch_size=2)
+    assert sizes == [(2, 3), (2, 8), (1, 16)]
+
+
 def test_encoding_nothing_and_bad_texts(tiny):
     encoder = SentenceEncoder.load(tiny)
     assert encoder.encode([]).shape == (0, 24)
@@ -228,3 +271,17 @@ def test_similarity_by_hand(tiny):
     assert encoder.similarity(a[0], b).shape == (1, 3)
     with pytest.raises(InputError, match="vectors of width 2 and 3 cannot be compared"):
         encoder.similarity(a, np.ones((1, 3)))
+
+
+def test_similarity_of_long_vectors(tiny):
+    """The square of each length is a float32, their sum is not."""
+    long = np.full((3, 1), 1.5e19, np.float32)
+    assert SentenceEncoder.load(tiny).similarity(long, -long).tolist() == [[-1, -1, -1]] * 3
+
+
+@pytest.mark.parametrize("value", [1e200, np.float32(1e20), np.nan, np.inf])
+def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
+    encoder, one, bad = SentenceEncoder.load(tiny), np.ones((2, 3), np.float32), np.full((2, 3), value)
+    for a, b in ((one, bad), (bad, one)):
+        with pytest.raises(InputError, match="holds NaN or infinity, or numbers whose squares are too large for float"):
+            encoder.similarity(a, b)

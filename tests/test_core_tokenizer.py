@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, read_json
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, split_words, token_ids, word_pieces
@@ -33,6 +33,12 @@ def test_words_of_difficult_texts(text):
 # scripts that have been in Unicode for a long time: the library's tables are older than Python's
 @given(st.text(st.characters(max_codepoint=0x58F) | st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5)))
 def test_words_of_any_text(text):
+    assert split_words(text) == words_of_library(text)
+
+
+@pytest.mark.parametrize("character", "\t\n\r\x00\x07\x7f\xa0\xad\u200b\u2028\u2029\u3000\ue000\ufffd$^~\u2014")
+def test_spaces_controls_and_marks(character):
+    text = f"a{character}b"
     assert split_words(text) == words_of_library(text)
 
 
@@ -122,6 +128,19 @@ def test_a_limit_must_leave_room_for_a_pair(tiny):
     assert Tokenizer.load(tiny, limit=5).encode_pairs(["a cat"], ["a dog"]).token_types == [[0, 0, 0, 1, 1]]
     with pytest.raises(InputError, match="a token limit of 4 is too small: a pair needs 5"):
         Tokenizer.load(tiny, limit=4)
+
+
+def test_the_template_does_not_depend_on_how_many_pieces_its_probe_has():
+    backend = Backend(models.WordLevel({"[CLS]": 1, "[SEP]": 2, "x": 3, "y": 4}, unk_token="y"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.Replace("a", "x y"), pre_tokenizers.Whitespace()
+    special = [("[CLS]", 1), ("[SEP]", 2)]
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    tokenizer = Tokenizer(backend, limit=9)
+    assert tokenizer.pad_id == 0  # as in BERT, unless stated
+    assert tokenizer.encode(["a", "x"]).ids == [[1, 3, 4, 2], [1, 3, 2]]
+    assert tokenizer.encode_pairs(["a"], ["x a"]).ids == [[1, 3, 4, 2, 3, 3, 4, 2]]
 
 
 def test_a_text_is_cut_to_the_limit_and_counted(tokenizer):

@@ -38,6 +38,11 @@ def test_a_batch_holds_the_first_column_then_the_second(pairs):
     assert second[0].tolist() == pairs.encoded[1].ids[2]
 
 
+def test_pads_have_the_tokenizers_id(tiny):
+    ids, mask = TextColumns(Tokenizer.load(tiny, limit=16, pad_id=7), COLUMNS).batch([2, 0])
+    assert set(ids[~mask].tolist()) == {7}
+
+
 def test_three_columns_and_one(tiny):
     tokenizer = Tokenizer.load(tiny, limit=16)
     triplets = TextColumns(tokenizer, [["a cat", "a dog"], ["the cat", "moon"], ["snow", "the sun"]])
@@ -106,6 +111,16 @@ def test_batches_of_similar_length_come_in_random_order():
     by_length = sorted(batches, key=min)
     assert all(max(shorter) < min(longer) for shorter, longer in pairwise(by_length))
     assert batches not in (by_length, by_length[::-1])
+
+
+def test_a_window_is_50_batches_unless_stated():
+    """400 rows in 2 windows of 50 batches of 4: within a window the lengths of two batches do not overlap."""
+    first = set(torch.randperm(400, generator=seeded(1)).tolist()[:200])
+    batches = length_grouped_batches(range(400), 4, seeded(1))
+    for window in (first, {*range(400)} - first):
+        inside = sorted(sorted(batch) for batch in batches if window.issuperset(batch))
+        assert len(inside) == 50
+        assert all(shorter[-1] < longer[0] for shorter, longer in pairwise(inside))
 
 
 def padding(lengths: list[int], batches: list[list[int]]) -> float:

@@ -219,7 +219,7 @@ def test_the_joint_head_reads_the_first_token_only():
     ],
 )
 def test_parameter_counts_on_minilm(make, total, trainable):
-    """Those of the published notebooks, whose encoder has its unused pooler (147,840)."""
+    """Those of the published notebook, whose encoder has its unused pooler (147,840)."""
     with torch.device("meta"):
         model = nn.ModuleList([Bert(MINILM), make(384)])
     assert count_parameters(model) == (total, total)

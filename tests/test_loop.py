@@ -37,6 +37,17 @@ def test_a_gradient_of_zero_leaves_only_the_decay():
     assert adamw_step(torch.ones(1), zero, zero, zero, 1, lr=0.1, weight_decay=0.5)[0].item() == pytest.approx(0.95)
 
 
+def test_the_decay_of_each_optimizer_by_default():
+    """0.01 in the formula and its class, as in the paper's code and PyTorch; none in the one that runs use."""
+    zero = torch.zeros(1)
+    assert adamw_step(torch.ones(1), zero, zero, zero, 1, lr=0.5)[0].item() == pytest.approx(0.995)
+    for optimizer, left in ((AdamW, 0.995), (adamw, 1.0)):
+        parameter = nn.Parameter(torch.ones(1))
+        parameter.grad = torch.zeros(1)
+        optimizer([parameter], lr=0.5).step()
+        assert parameter.item() == pytest.approx(left)
+
+
 def test_a_parameter_without_gradient_does_not_change():
     used, unused = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     used.grad = torch.ones(2)

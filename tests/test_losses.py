@@ -196,6 +196,15 @@ def test_gradients_on_scores(name):
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
+def test_new_tensors_are_on_the_device_of_the_vectors(name):
+    """With another default device than theirs, as when the vectors are on a GPU."""
+    inputs = vectors()
+    with torch.device("meta"):
+        loss = ON_VECTORS[name](*inputs)
+    assert torch.equal(loss, ON_VECTORS[name](*inputs))
+
+
+@pytest.mark.parametrize("name", ON_VECTORS)
 def test_equal_and_zero_vectors_have_finite_gradients(name):
     u = torch.zeros(4, 6, requires_grad=True)
     v = torch.ones(4, 6, requires_grad=True)
@@ -208,6 +217,13 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
 
 
 # --------------------------------------------------------------------------------------- properties
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
+def test_labels_of_any_whole_dtype(dtype):
+    logits, labels = vectors()[0], torch.tensor([5, 0, 3, 3])
+    loss = softmax_cross_entropy_loss(logits, labels.to(dtype))
+    assert_parity("labels", loss, F.cross_entropy(logits, labels), PIECE)
 
 
 @pytest.mark.parametrize(
@@ -299,6 +315,7 @@ def test_a_satisfied_margin_costs_nothing():
     apart = u.flip(0)  # cosine 0, distance 1
     assert contrastive_loss(u, apart, torch.zeros(2), margin=1.0) == 0
     assert contrastive_loss(u, apart, torch.zeros(2), margin=1.5).item() == pytest.approx(0.125)
+    assert triplet_loss(u, u, 9 * apart, margin=3.0) == 0  # a Euclidean margin may be above 2
     assert triplet_loss(u, u, apart, margin=1.0, distance="cosine") == 0
     assert triplet_loss(u, u, apart, margin=1.5, distance="cosine").item() == pytest.approx(0.5)
 
@@ -308,6 +325,7 @@ def test_a_satisfied_margin_costs_nothing():
 ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
 BAD = [
     (mse_loss, (ROWS[:, :1], FLAT), {}, r"both be \(B,\), not \(2, 1\), \(2,\)"),  # would broadcast to (2, 2)
+    (mse_loss, (FLAT, FLAT[:1]), {}, r"both be \(B,\), not \(2,\), \(1,\)"),
     (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"both be \(B,\), not \(0,\)"),
     (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, r"logits must be \(B, C\)"),
     (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, r"labels \(B,\), not \(2, 3\), \(3,\)"),

@@ -115,7 +115,7 @@ def test_spearman_depends_only_on_the_order(lists):
     assert spearman([7 - value for value in x], y) == pytest.approx(-expected, abs=1e-14)
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200])
+@pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200, 3e307])
 @pytest.mark.parametrize("shift", [0.0, 2.0])
 def test_scale_and_shift_change_nothing(scale, shift):
     x, y = np.array([1.0, 2.0, 3.0, 3.0]), np.array([1.0, 2.0, 4.0, 0.5])
@@ -124,10 +124,19 @@ def test_scale_and_shift_change_nothing(scale, shift):
     assert spearman(x * scale, y * scale) == pytest.approx(spearman(x, y), abs=1e-15)
 
 
+@pytest.mark.parametrize(("x", "factor"), [([5, 3, 3], 7), ([18, 28, 0], 5), ([25, 22, 12], 5)])
+def test_rounding_does_not_leave_the_range(x, factor):
+    """The sums divided by each other are 1 + 2.2e-16."""
+    y = [factor * value for value in x]
+    assert pearson(x, y) == 1.0
+    assert pearson(x, [-value for value in y]) == -1.0
+
+
 def test_float32_scores_are_correlated_in_float64():
     x = np.array([0.9, 0.90001, 0.9002], dtype=np.float32)
     y = [1, 2, 3]
     assert pearson(x, y) == pearson(x.astype(np.float64), y)
+    assert pearson(y, x) == pearson(y, x.astype(np.float64))
     assert pearson(x, y) == pytest.approx(slow_pearson(x.tolist(), y), abs=1e-9)
 
 

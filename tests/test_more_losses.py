@@ -79,6 +79,15 @@ def test_gradients_on_scores(name):
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
+def test_new_tensors_are_on_the_device_of_the_vectors(name):
+    """With another default device than theirs, as when the vectors are on a GPU."""
+    inputs = vectors()[:2]
+    with torch.device("meta"):
+        loss = ON_VECTORS[name](*inputs)
+    assert torch.equal(loss, ON_VECTORS[name](*inputs))
+
+
+@pytest.mark.parametrize("name", ON_VECTORS)
 def test_equal_and_zero_vectors_have_finite_gradients(name):
     zeros, ones = torch.zeros(4, 6, requires_grad=True), torch.ones(4, 6, requires_grad=True)
     for inputs in ((zeros, ones), (ones, ones)):
@@ -127,6 +136,7 @@ def test_cosent_depends_only_on_the_order_of_targets():
 
 BAD = [
     (weighted_mse_loss, (FLAT, 5 * FLAT), {}, "divide STS scores of 0 to 5 by 5"),
+    (weighted_mse_loss, (FLAT, -FLAT), {}, r"must lie in 0\.\.1"),
     (weighted_mse_loss, (FLAT, FLAT * math.nan), {}, "divide STS scores"),
     (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, r"threshold must lie in 0\.\.1"),
     (weighted_mse_loss, (FLAT, FLAT), {"weight": 0}, "weight must be above 0 and finite, not 0"),

@@ -233,6 +233,7 @@ def test_attention_needs_a_width():
 
 def test_only_attention_has_parameters():
     assert [name for name, _ in Pooling("attention", 3).named_parameters()] == ["score.weight", "score.bias"]
+    assert not any(parameter.any() for parameter in Pooling("attention", 3).parameters())  # all 0 at the start
     assert not any(list(Pooling(mode).parameters()) for mode in MODES)
 
 

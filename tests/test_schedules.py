@@ -26,6 +26,10 @@ def test_cosine_schedule_by_hand():
     assert [cosine_schedule(step, 0, 4) for step in range(5)] == pytest.approx(down, abs=1e-15)
 
 
+def test_a_cosine_schedule_that_only_warms_up():
+    assert [cosine_schedule(step, 3, 3) for step in range(5)] == pytest.approx([0, 1 / 3, 2 / 3, 1, 0], abs=1e-15)
+
+
 def test_constant_schedule_by_hand():
     assert [constant_schedule(step, 2, 4) for step in range(5)] == [0, 0.5, 1, 1, 1]
     assert [constant_schedule(step, 0, 2) for step in range(3)] == [1, 1, 1]

@@ -1,12 +1,15 @@
 """Names, configs and tensors of a folder; ``test_checkpoint.py`` spoils whole folders."""
 
+import dataclasses
+import json
+
 import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
 
 from minisbert.core import InputError
-from minisbert.core.weights import BERT, Family, fill, read_config, read_safetensors
+from minisbert.core.weights import BERT, BertConfig, Family, fill, read_config, read_safetensors, read_tensors
 from tests.parity import REFERENCE
 
 FAMILY = Family(
@@ -34,6 +37,7 @@ def test_the_names_of_a_small_family():
     table = {"embeddings.word.weight": "words.weight"}
     pooler = {"pooler.weight": "head.weight", "pooler.bias": "head.bias"}
     assert FAMILY.names(0, pooler=False) == table
+    assert FAMILY.names(0, pooler=True) == table | pooler
     assert FAMILY.names(1, pooler=False) == table | layer
     assert FAMILY.names(2, pooler=True) == table | layer | second | pooler
 
@@ -51,6 +55,15 @@ def test_the_names_of_a_small_family():
 )
 def test_the_canonical_name(name, expected):
     assert FAMILY.canonical(name) == expected
+
+
+def test_the_heads_of_berts_pre_training_are_skipped(tmp_path):
+    """Every name of a ``BertForPreTraining`` that is not the encoder's."""
+    heads = ["transform.dense.weight", "transform.dense.bias", "transform.LayerNorm.gamma", "transform.LayerNorm.beta"]
+    heads = [f"cls.predictions.{name}" for name in (*heads, "bias", "decoder.weight", "decoder.bias")]
+    heads += ["cls.seq_relationship.weight", "cls.seq_relationship.bias", "bert.embeddings.position_ids"]
+    save_file({name: torch.ones(1) for name in (*heads, "bert.pooler.dense.bias")}, tmp_path / "f")
+    assert [*read_tensors(tmp_path / "f", BERT)] == ["pooler.dense.bias"]
 
 
 def test_settings_are_renamed_and_constants_filled_in():
@@ -71,6 +84,55 @@ def test_a_family_must_be_in_the_table(tiny):
         read_config(REFERENCE / "tiny-distiluse")
     with pytest.raises(InputError, match="model_type 'bert' is not supported; small are"):
         read_config(tiny, {"small": FAMILY})
+
+
+@pytest.mark.parametrize("value", [None, ["bert"], {}, 3])
+def test_a_family_of_the_wrong_type(tmp_path, value):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": value}))
+    with pytest.raises(InputError, match=r"config\.json: model_type .* is not supported; bert are"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["hidden_size", "layer_norm_eps", "hidden_dropout_prob", "hidden_act", "vocab_size"])
+@pytest.mark.parametrize("value", ["12", [1], {}, None, True, -1, 1e400, 10**30])
+def test_a_setting_of_the_wrong_type_or_size(tiny, tmp_path, key, value):
+    raw = json.loads((tiny / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(raw | {key: value}))
+    with pytest.raises(InputError, match=rf"config\.json: {key}"):
+        read_config(tmp_path)
+
+
+SMALLEST = BertConfig(1, 1, 1, 1, 1, 1, type_vocab_size=0, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+SIZES = "vocab_size hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings".split()
+
+
+@pytest.mark.parametrize("name", [*SIZES, "type_vocab_size", "position_offset"])
+def test_the_limits_of_a_size(name):
+    least = 1 if name in SIZES else 0
+    assert getattr(SMALLEST, name) == least
+    for bad in (least - 1, bool(least), float(least), 2**31):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number from {least} to 2"):
+            dataclasses.replace(SMALLEST, **{name: bad})
+
+
+def test_what_a_config_need_not_state_is_as_in_transformers():
+    bert = {"type_vocab_size": 2, "layer_norm_eps": 1e-12, "initializer_range": 0.02, "pad_token_id": 0}
+    bert |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "hidden_act": "gelu"}
+    stated = dataclasses.asdict(BertConfig(*[1] * 6))
+    assert {name: stated[name] for name in bert} == bert
+    ours = {"position_offset": 0, "position_embedding_type": "absolute", "model_type": "bert"}
+    assert stated == dict.fromkeys(SIZES, 1) | bert | ours
+
+
+def test_a_config_cannot_be_changed_past_its_checks():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SMALLEST.hidden_size = 0
+
+
+def test_the_positions_that_a_text_can_have():
+    assert dataclasses.replace(SMALLEST, max_position_embeddings=7, position_offset=6).positions == 1
+    with pytest.raises(ValueError, match="max_position_embeddings 7 leaves no position for a token"):
+        dataclasses.replace(SMALLEST, max_position_embeddings=7, position_offset=7)
 
 
 def test_a_missing_or_damaged_file_is_named(tmp_path):

@@ -28,7 +28,7 @@ def one_line(text: object, most: int = 80) -> str:
 def read_json(path: str | Path, kind: type = dict) -> Any:
     """The object (or list) in a JSON file; ``InputError`` says what is wrong with it, and in which line."""
     if not Path(path).is_file():
-        raise InputError(f"{path} {'is a folder, a file is needed' if Path(path).is_dir() else 'does not exist'}")
+        raise InputError(f"{path} {'is not a file' if Path(path).exists() else 'does not exist'}")
     try:
         content = json.loads(Path(path).read_bytes())
     except json.JSONDecodeError as error:

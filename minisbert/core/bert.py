@@ -167,7 +167,7 @@ class Bert(nn.Module):
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pooler else None
         for module in self.modules():
             if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=config.initializer_range)
+                nn.init.normal_(module.weight, std=config.initializer_range)  # Google's modeling.py truncates it
             if isinstance(module, nn.Linear):
                 nn.init.zeros_(module.bias)
 
@@ -223,7 +223,7 @@ class Bert(nn.Module):
             if other is not None and other.shape != ids.shape:
                 raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
         if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
-            raise ValueError(f"token_types run up to {token_types.max().item()}, this model has {types or 'no'} types")
+            raise ValueError(f"token_types must lie in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
         if mask is not None and mask.is_floating_point():
             raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
         if mask is not None and not (real := mask.bool().any(dim=1)).all():

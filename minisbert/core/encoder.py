@@ -24,6 +24,7 @@ from .weights import FAMILIES, BertConfig, Family, fill, read_config, read_tenso
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
     """Each vector scaled to length 1: x (..., D) -> (..., D). A zero vector stays zero. ``[3, 4] -> [0.6, 0.8]``."""
+    # as in PyTorch, a length below eps counts as eps, and one whose square overflows (1e20 in float32) as infinite
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(eps)
 
 
@@ -48,7 +49,7 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     path = folder / "modules.json"
     content = read_json(path, kind=list)
     for module in content:
-        if not isinstance(module, dict) or not {"type", "path"} <= module.keys():
+        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
             raise InputError(f"{path}: each module needs a type and a path")
     # old and new files name different packages, but the same class
     return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in content]
@@ -58,7 +59,7 @@ def read_pooling(path: Path) -> list[str]:
     """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode (old files)."""
     raw = read_json(path)
     if "pooling_mode" in raw:
-        return [raw["pooling_mode"]] if isinstance(raw["pooling_mode"], str) else list(raw["pooling_mode"])
+        return list(map(str, raw["pooling_mode"] if isinstance(raw["pooling_mode"], list) else [raw["pooling_mode"]]))
     others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
     return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
 
@@ -137,4 +138,7 @@ class SentenceEncoder(nn.Module):
         if a.shape[1] != b.shape[1]:
             raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
         dtype = np.result_type(a, b, np.float32)
-        return cosine_matrix(*(torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))).numpy()
+        a, b = (torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))
+        if not all(torch.linalg.vector_norm(x, dim=-1).isfinite().all() for x in (a, b)):
+            raise InputError(f"a vector holds NaN or infinity, or numbers whose squares are too large for {dtype}")
+        return cosine_matrix(a, b).numpy()

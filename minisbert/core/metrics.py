@@ -13,10 +13,9 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
 
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
-    x, y = _check(x, y)
+    # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of 1e-200 not underflow
+    x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in _check(x, y))
     x, y = x - x.mean(), y - y.mean()
-    # each side is scaled first: values of 1e-200 must not underflow when they are squared
-    x, y = x / np.abs(x).max(), y / np.abs(y).max()
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
 

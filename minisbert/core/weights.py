@@ -43,18 +43,18 @@ class BertConfig:
     def __post_init__(self) -> None:
         for name in (name for name, kind in self.__annotations__.items() if kind is int and name != "pad_token_id"):
             value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
+                raise ValueError(f"{name} must be a whole number from {least} to 2^31 - 1, not {value!r}")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads")
         for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
             if getattr(self, name) != supported:
                 raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")
-        if self.layer_norm_eps <= 0:
-            raise ValueError(f"layer_norm_eps must be above 0, not {self.layer_norm_eps!r}")
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            if not 0 <= getattr(self, name) < 1:
+        for name in ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
+            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
+        if self.layer_norm_eps == 0:
+            raise ValueError("layer_norm_eps must be above 0")
         if self.positions < 1:
             raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
 
@@ -158,7 +158,7 @@ def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tupl
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder with a model in it")
     raw = read_json(path)
-    family = families.get(raw.get("model_type"))
+    family = families.get(str(raw.get("model_type")))
     if family is None:
         raise InputError(f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} are")
     for key, accepted in ACCEPTED.items():
@@ -181,8 +181,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        reason = f"is cut short or is not a safetensors file ({error})"
-        raise InputError(f"{path} {reason}; fetch or save it again") from error
+        raise InputError(f"{path} is cut short or is not a safetensors file ({error}); fetch it again") from error
 
 
 def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:

@@ -31,7 +31,8 @@ def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float 
 
     Logits z and targets y in 0..1, both (B,). ``pos_weight`` above 1 raises recall. log s(z) is computed in one step,
     because s(z) itself rounds to 0 or 1 for large logits. ``z = [0, 2], y = [1, 0], pos_weight = 2`` gives
-    (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``.
+    (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``. An infinite logit gives
+    infinity or NaN in both; ``fit`` makes no step from either.
     """
     check_equal(logits, target)
     check_positive(pos_weight=pos_weight)

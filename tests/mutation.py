@@ -1,0 +1,297 @@
+"""Do the tests notice a changed operator or constant? Mutates one expression at a time and runs the module's tests.
+
+    python -m tests.mutation --module losses --count 40
+    python -m tests.mutation --module fast/batching --count 20 --seed 1
+
+Each mutant differs from the module in one place: another comparison or arithmetic operator, another constant, one
+operand in place of both, a negated condition, a check or a statement left out, a keyword argument or a method call
+removed, two arguments swapped. It runs the module's own test file first, then the files that import the module, up to
+the first failure. Tests marked weights, reference or lesson are left out. All of this happens in a copy of the working
+tree. ``mutation_equivalent.toml`` lists mutants that change nothing that matters, with the reason. The exit status is
+1 if another one survives.
+"""
+
+import argparse
+import ast
+import copy
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+ROOMS = ("core", "system", "fast", "models", "objectives", "run", ".", "mistakes")
+COMPARISONS = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+OPERATORS = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mod,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
+}  # fmt: skip
+LIBRARIES = (
+    "torch",
+    "nn",
+    "np",
+    "math",
+    "self",
+    "torch.nn.init",
+    "torch.linalg",
+    "nn.init",
+    "nn.functional",
+    "nn.utils",
+)
+OPERATIONS = (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    start: int  # bytes start to end of the source are replaced by text
+    end: int
+    text: str
+    line: int
+    change: str  # the line before -> after
+
+
+# ------------------------------------------------------------------------------------------ mutating
+
+
+def changed(node: ast.AST, **fields: object) -> ast.AST:
+    node = copy.copy(node)
+    for name, value in fields.items():
+        setattr(node, name, value)
+    return node
+
+
+def without(items: list, i: int) -> list:
+    return items[:i] + items[i + 1 :]
+
+
+def variants(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
+    """Each part of a node that can be replaced, and what by."""
+    match node:
+        case ast.Compare(ops=[operator]):
+            yield node, changed(node, ops=[COMPARISONS[type(operator)]()])
+        case ast.BinOp(left=left, op=operator, right=right):
+            yield from ((node, left), (node, right))
+            if type(operator) in OPERATORS:
+                yield node, changed(node, op=OPERATORS[type(operator)]())
+        case ast.BoolOp(op=operator, values=values):
+            yield node, changed(node, op=ast.Or() if isinstance(operator, ast.And) else ast.And())
+            for i in range(len(values)):
+                rest = without(values, i)
+                yield node, changed(node, values=rest) if len(rest) > 1 else rest[0]
+        case ast.UnaryOp(operand=operand):
+            yield node, operand
+        case ast.IfExp(body=body, orelse=other):
+            yield from ((node, body), (node, other))
+        case ast.Constant(value=bool() as value):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int() as value):
+            yield from ((node, ast.Constant(value + 1)), (node, ast.Constant(value - 1)))
+        case ast.Constant(value=float() as value):
+            yield node, ast.Constant(2 * value or 1.0)
+        case ast.Constant(value=str() as value):
+            yield node, ast.Constant(value + "_")
+        case ast.Call(func=function, args=arguments, keywords=keywords):
+            for i in range(len(keywords)):
+                yield node, changed(node, keywords=without(keywords, i))
+            if len(arguments) > 1 and not ast.unparse(function).endswith("transpose"):
+                yield node, changed(node, args=[arguments[1], arguments[0], *arguments[2:]])
+            if isinstance(function, ast.Attribute) and ast.unparse(function.value) not in LIBRARIES:
+                yield node, function.value  # x.f() becomes x
+        case ast.Slice(lower=lower, upper=upper):
+            if lower and upper:
+                yield from ((node, changed(node, lower=None)), (node, changed(node, upper=None)))
+        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+            yield node, "pass"
+    if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+        yield node.test, ast.Constant(False)  # the check is left out
+    conditions = node.ifs if isinstance(node, ast.comprehension) else [getattr(node, "test", None)]
+    for condition in conditions:
+        if isinstance(condition, ast.Name | ast.Attribute | ast.Call | ast.NamedExpr):
+            yield condition, ast.UnaryOp(ast.Not(), condition)
+
+
+def nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Every node whose value matters: no annotations, docstrings, messages of errors, or f-strings."""
+    yield node
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.Raise | ast.JoinedStr | ast.Import | ast.ImportFrom):
+                continue
+            text = isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)
+            if isinstance(child, ast.AST) and not text and name not in ("annotation", "returns"):
+                yield from nodes(child)
+
+
+def mutants(source: bytes) -> list[Mutant]:
+    """All mutants of a module, in the order of its lines."""
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node in nodes(ast.parse(source)):
+        for old, new in variants(node):
+            start, end = starts[old.lineno - 1] + old.col_offset, starts[old.end_lineno - 1] + old.end_col_offset
+            text = new if isinstance(new, str) else ast.unparse(new)
+            text = f"({text})" if isinstance(new, OPERATIONS) else text
+            if text == ast.unparse(old):  # f(x, x) with its arguments swapped
+                continue
+            first, last = starts[old.lineno - 1], starts[old.end_lineno]
+            before = source[first:last].decode()
+            after = source[first:start].decode() + text + source[end:last].decode()
+            before, after = (" ".join(re.sub(r"  # .*", "", side).split()) for side in (before, after))
+            found.append(Mutant(start, end, text, old.lineno, f"{before} -> {after}"))
+    return sorted(found, key=lambda mutant: (mutant.start, mutant.end))
+
+
+# ----------------------------------------------------------------------------------------- its tests
+
+
+def find(name: str) -> Path:
+    """The file of a module, relative to the root; the first room that has it, in the order of imports."""
+    for room in ROOMS:
+        if (path := ROOT / "minisbert" / room / f"{name}.py").is_file():
+            return path.relative_to(ROOT)
+    raise SystemExit(f"minisbert has no module {name}; try --module losses or --module fast/batching")
+
+
+def files_for(path: Path) -> tuple[list[str], list[str]]:
+    """The module's own test files, and those of the files that import it."""
+    room, name = path.parent.name, path.stem
+    dotted = ".".join(path.with_suffix("").parts)
+    imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{name}\b")
+    own = [test for test in (f"test_{room}_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
+    users = [file.name for file in sorted((ROOT / "tests").glob("*.py")) if imports.search(file.read_text())]
+    if any(user.endswith("checks.py") for user in users):
+        users.insert(0, "test_parity.py")
+    # lessons and the tree's shape test something else, and whole trainings take minutes
+    other = re.compile("test_(?!lessons|architecture|train|ablate|objectives|run|state|live)")
+    rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
+    return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]
+
+
+def run_tests(folder: Path, tests: list[str]) -> None:
+    """In a process of its own: run the tests of a copy up to the first failure; the exit status tells."""
+    os.setsid()
+    log = os.open(folder / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    os.environ["PYTHONPATH"] = str(folder)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+        del sys.modules[name]
+    import pytest
+
+    options = "-x -q -p no:cacheprovider --hypothesis-seed=0".split()
+    options += ["-m", "not weights and not lesson and not reference", f"--basetemp={folder / 'temporary'}"]
+    os._exit(int(pytest.main([*options, *tests])))
+
+
+def passes(folder: Path, tests: list[str], limit: float) -> bool:
+    """Whether all tests pass in time; a mutant that does not end has been noticed."""
+    if not tests:
+        return True
+    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, tests))
+    process.start()
+    try:
+        process.join(limit)
+    finally:
+        if process.is_alive():
+            os.killpg(process.pid, signal.SIGKILL)
+            process.join()
+    return process.exitcode == 0
+
+
+def survives(folder: Path, path: Path, mutant: Mutant, stages: list[tuple[list[str], float]]) -> bool:
+    source = (folder / path).read_bytes()
+    (folder / path).write_bytes(source[: mutant.start] + mutant.text.encode() + source[mutant.end :])
+    for cached in (folder / path).parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        cached.unlink()  # two mutants of one size within a second look the same to Python
+    try:
+        return all(passes(folder, tests, limit) for tests, limit in stages)
+    finally:
+        (folder / path).write_bytes(source)
+
+
+# --------------------------------------------------------------------------------------- the command
+
+
+def copy_tree(folder: Path) -> None:
+    """The files that git knows or would add."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in listed.stdout.decode().split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+
+
+def measure(folder: Path, path: Path, tests: list[str]) -> tuple[list[str], float]:
+    """The tests, which must pass without a mutation, and the seconds that a mutant may take."""
+    began = time.perf_counter()
+    if not passes(folder, tests, 600):
+        raise SystemExit(f"{' '.join(tests)} fail without a mutation:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    seconds = time.perf_counter() - began
+    print(f"{path}: {seconds:.1f} s for {' '.join(tests) or 'no tests'}", flush=True)
+    return tests, 20 + 5 * seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutation", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--module", required=True, help="losses, or with its folder: core/losses")
+    parser.add_argument("--count", type=int, default=40, help="mutants to try, drawn at random (default 40)")
+    parser.add_argument("--seed", type=int, default=0, help="which ones are drawn (default 0)")
+    options = parser.parse_args()
+    if options.count < 1:
+        parser.error(f"--count must be at least 1, not {options.count}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: the copy is removed
+    path = find(options.module)
+    every = mutants((ROOT / path).read_bytes())
+    chosen = random.Random(options.seed).sample(every, min(options.count, len(every)))
+    equivalent = tomllib.loads((ROOT / "tests" / "mutation_equivalent.toml").read_text()).get(path.as_posix(), {})
+    survivors, killed, same = [], 0, 0
+    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+        folder = Path(name)
+        try:
+            copy_tree(folder)
+            import hypothesis  # noqa: F401  (imported once; every mutant's process is a fork of this one)
+            import torch  # noqa: F401
+
+            stages = [measure(folder, path, tests) for tests in files_for(path)]
+            for i, mutant in enumerate(sorted(chosen, key=lambda mutant: mutant.start), 1):
+                began = time.perf_counter()
+                if mutant.change in equivalent:
+                    verdict, same = "equivalent", same + 1
+                elif survives(folder, path, mutant, stages):
+                    verdict = "SURVIVED"
+                    survivors.append(mutant)
+                else:
+                    verdict, killed = "killed", killed + 1
+                seconds = time.perf_counter() - began
+                print(f"{i}/{len(chosen)}  {verdict:10}  {seconds:4.1f} s  line {mutant.line}", flush=True)
+        except KeyboardInterrupt:
+            print("interrupted")
+    for mutant in survivors:
+        print(f"{path}:{mutant.line}  {mutant.change}")
+    tried = killed + same + len(survivors)
+    print(f"{path}: {tried} of {len(every)} mutants, {killed} killed, {same} equivalent, {len(survivors)} survived")
+    return 1 if survivors or tried < len(chosen) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

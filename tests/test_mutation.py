@@ -1,0 +1,56 @@
+"""The mutation run itself: what it changes, and that its list of equivalent mutants is up to date."""
+
+import tomllib
+
+from tests.mutation import ROOT, files_for, find, mutants
+
+SOURCE = b'''"""Not this."""
+def f(x: int = 1, *, flag: bool = True) -> "str":
+    """Not this either: 2."""
+    if not x > 2:
+        raise ValueError("nor this", 3)
+    return g(x, dim=x - 4)  # a comment
+'''
+
+
+def test_the_mutants_of_a_small_function():
+    found = [mutant.change.partition(" -> ") for mutant in mutants(SOURCE)]
+    assert [after for before, _, after in found if before.startswith("if")] == [
+        "if False:",
+        "if (x > 2):",
+        "if not (x >= 2):",
+        "if not x > 3:",
+        "if not x > 1:",
+    ]
+    assert [after for before, _, after in found if before.startswith("return")] == [
+        "return g(x)",
+        "return g(x, dim=x)",
+        "return g(x, dim=4)",
+        "return g(x, dim=(x + 4))",
+        "return g(x, dim=x - 5)",
+        "return g(x, dim=x - 3)",
+    ]
+    assert len(found) == 14  # and three of the defaults: 2, 0, False
+
+
+def test_every_mutant_of_a_module_is_another_program():
+    path = find("core/data")
+    source = (ROOT / path).read_bytes()
+    for mutant in mutants(source):
+        mutated = source[: mutant.start] + mutant.text.encode() + source[mutant.end :]
+        assert mutated != source
+        compile(mutated, path, "exec")
+
+
+def test_a_module_is_tested_by_its_own_file_and_then_by_those_that_import_it():
+    own, rest = files_for(find("tokenizer"))
+    assert own == ["tests/test_core_tokenizer.py"]
+    assert rest[0] == "tests/test_parity.py"
+    assert "tests/test_data.py" in rest
+
+
+def test_every_equivalent_mutant_is_still_one():
+    listed = tomllib.loads((ROOT / "tests" / "mutation_equivalent.toml").read_text())
+    for path, changes in listed.items():
+        assert {*changes} <= {mutant.change for mutant in mutants((ROOT / path).read_bytes())}, path
+        assert all(changes.values()), "each needs its reason"
