@@ -1,6 +1,8 @@
 """A folder on disk <-> the modules: strict both ways, nothing skipped in silence."""
 
+import io
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -13,10 +15,10 @@ from minisbert.checkpoint import main
 from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, read_config
-from minisbert.models.checkpoint import load_bert, save_bert
+from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
 from minisbert.models.families import DISTILBERT, ROBERTA
 from tests.conftest import ROOT
-from tests.parity import REFERENCE
+from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
 
 
 @pytest.fixture
@@ -262,3 +264,149 @@ def test_loading_does_not_import_torchs_compiler(tiny):
     code += f"SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
     code += "; import sys; sys.exit('torch._dynamo' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+# ------------------------------------------------------------------------------- sizes, before they are built
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "value", "message"),
+    [
+        ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 2 layers"),
+        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 3 layers"),
+        ("tiny", "hidden_size", 24 * 10**7, r"hidden_size 240000000, but .*word_embeddings.* is \(131, 24\)"),
+        ("tiny", "vocab_size", 2**31 - 1, r"vocab_size 2147483647, but .*word_embeddings.* is \(131, 24\)"),
+        ("tiny", "max_position_embeddings", 10**9, r"1000000000, but .*position_embeddings.* is \(32, 24\)"),
+        ("tiny", "type_vocab_size", 10**9, r"type_vocab_size 1000000000, but .*token_type_embeddings.* is \(2, 24\)"),
+        ("tiny", "intermediate_size", 2**31 - 1, r"2147483647, but .*intermediate.dense.* is \(40, 24\)"),
+        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"hidden_dim 2147483647, but .*ffn.lin1.* is \("),
+        ("tiny-distiluse", "dim", 0, "dim must be"),
+        ("tiny-distiluse", "dropout", 1.5, "dropout must be in"),
+        ("tiny-distiluse", "activation", "silu", "activation 'silu' is not supported"),
+    ],
+)
+def test_sizes_that_are_not_those_of_the_file_are_told_in_one_line(source, key, value, message, tiny, tmp_path):
+    folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
+    edit_json(folder / "config.json", **{key: value})
+    with pytest.raises(InputError, match=rf"config\.json: .*{message}") as error:
+        load_bert(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_kind_of_model_is_told_by_some_of_its_tensors(folder):
+    edit_tensors(folder, lambda tensors: {f"model.{name}": value for name, value in tensors.items()})
+    with pytest.raises(InputError, match=r"has the tensors 'model\.embeddings\.LayerNorm\.bias', .* and 36 more$"):
+        load_bert(folder)
+
+
+def test_a_long_list_of_faults_is_cut(folder):
+    edit_tensors(folder, lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)})
+    with pytest.raises(InputError, match="unexpected more") as error:
+        load_bert(folder)
+    assert str(error.value).count("\n") == 20
+    assert str(error.value).endswith("  and 81 more")
+
+
+# ------------------------------------------------------------------------------------------ odd tensors
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.arange(6.0).view(2, 3).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)],
+    ids=["transposed", "expanded", "every other", "no axis"],
+)
+def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
+    write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
+    assert all(torch.equal(found, tensor) for found in load_file(tmp_path / "x.safetensors").values())
+
+
+HUGE = torch.ones(1).expand(2**50)  # 4 PB, of 4 bytes
+SPARSE, COMPLEX = torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64)
+ODD = {
+    "no string": ({1: torch.ones(2)}, "1 cannot be a name"),
+    "a pair": ({("a", 1): torch.ones(2)}, r"\('a', 1\) cannot be a name"),
+    "a surrogate": ({"a\ud800": torch.ones(2)}, "cannot be a name"),
+    "the header": ({"__metadata__": torch.ones(2)}, "'__metadata__' cannot be a name"),
+    "sparse": ({"a": SPARSE}, "'a' is not a dense tensor"),
+    "meta": ({"a": torch.ones(2, device="meta")}, "'a' has no values"),
+    "complex": ({"a": COMPLEX}, "'a' holds torch.complex64"),
+    "conjugate": ({"a": COMPLEX.conj()}, "'a' holds torch.complex64"),
+    "4 PB": ({"a": HUGE}, "its tensors would take 4,503,599,627,370,496: is it damaged"),
+    "a number beside": ({"a": torch.ones(2), "step": 5}, "does not hold a state dict"),
+    "nested": ({"model": {"a": torch.ones(2)}}, "does not hold a state dict"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), ODD.values(), ids=ODD)
+def test_convert_names_what_safetensors_cannot_hold(tmp_path, content, message):
+    torch.save(content, tmp_path / "x.bin")
+    with pytest.raises(InputError, match=message):
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_convert_of_quantised_tensors(tmp_path):
+    torch.save({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}, tmp_path / "x.bin")
+    with pytest.raises(InputError, match=r"'a' holds torch\.qint8"):
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+
+
+def test_convert_does_not_pass_on_torchs_advice(tmp_path):
+    """It says how to run the code in the file."""
+    torch.save({"a": Trap()}, tmp_path / "x.bin")
+    with pytest.raises(InputError, match="GLOBAL print was not an allowed") as error:
+        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+    for word in ("weights_only", "likely succeed", "safe_globals", "\n", "\x1b"):
+        assert word not in str(error.value)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_convert_of_damaged_files_is_an_error_in_one_line_or_succeeds(tmp_path, zipped):
+    stream, chance = io.BytesIO(), random.Random(0)
+    tensors = {"a.weight": torch.randn(5, 3), "a.bias": torch.ones(3).half(), "ids": torch.arange(4)}
+    torch.save(tensors, stream, _use_new_zipfile_serialization=zipped)
+    messages = []
+    for _ in range(100):
+        damaged = bytearray(stream.getvalue())
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            damaged[chance.randrange(min(len(damaged), 1000))] = chance.choice([0, 0x80, 0xFF, chance.randrange(256)])
+        (tmp_path / "x.bin").write_bytes(damaged[: chance.choice([len(damaged), chance.randrange(len(damaged))])])
+        try:
+            convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
+        except InputError as error:
+            messages.append(str(error))
+    assert len(messages) > 50
+    assert not [message for message in messages if "\n" in message or "weights_only" in message]
+
+
+# -------------------------------------------------------------------------- pre-trained by other libraries
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("config", "model", "sizes"),
+    [
+        ("BertConfig", "BertForPreTraining", {}),
+        ("BertConfig", "BertForMaskedLM", {}),
+        ("RobertaConfig", "RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 1}),
+        ("DistilBertConfig", "DistilBertForMaskedLM", {}),
+    ],
+)
+def test_checkpoints_of_masked_language_models(config, model, sizes, tmp_path):
+    """The head for words is skipped by name; what is left are the encoder's hidden states."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    if config == "DistilBertConfig":
+        names = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim")
+    sizes |= dict(zip((*names, "max_position_embeddings"), (31, 12, 2, 3, 20, 11), strict=True))
+    torch.manual_seed(0)
+    theirs = getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    theirs.save_pretrained(tmp_path)
+    ids = torch.randint(5, 31, (3, 7))
+    with torch.no_grad():
+        expected = theirs.base_model(ids).last_hidden_state
+        assert_parity(model, load_bert(tmp_path)(ids), expected, MINILM_HIDDEN)

@@ -1,6 +1,8 @@
 """Saving a model replaces a model and nothing else."""
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -130,3 +132,75 @@ def test_a_loaded_model_keeps_its_weights_when_its_folder_is_replaced(tiny, tmp_
     other.save(tmp_path / "model")
     np.testing.assert_array_equal(loaded.encode(TEXTS), before)
     assert not np.array_equal(SentenceEncoder.load(tmp_path / "model").encode(TEXTS), before)
+
+
+# ------------------------------------------------------------------------------- files that cannot be read
+
+
+def link(path: Path, target: str) -> None:
+    path.symlink_to(target)
+
+
+def large(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 3 * 2**30)
+
+
+ODD = {  # how the file is made, and what is said about it
+    "a folder": (Path.mkdir, "is a folder, a file is needed"),
+    "a pipe": (os.mkfifo, "is a pipe or a device, a file is needed"),
+    "a device": (lambda path: link(path, "/dev/zero"), "is a pipe or a device, a file is needed"),
+    "a dangling link": (lambda path: link(path, "nowhere"), "is a link that leads nowhere, a file is needed"),
+    "a loop": (lambda path: link(path, path.name), "is a link that leads nowhere, a file is needed"),
+    "3 GB": (large, "has 3,221,225,472 bytes; at most 268,435,456 are read"),
+}
+NAMES = ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("make", "message"), ODD.values(), ids=ODD)
+def test_what_is_not_a_usable_file_is_named(name: str, make: Callable, message: str, tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / name).unlink()
+    make(folder / name)
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.load(folder)
+    assert str(error.value) == f"{folder / name} {message}"
+
+
+@pytest.mark.parametrize("target", ["nowhere", "model"])
+def test_a_model_that_is_a_broken_link(target, tmp_path):
+    (tmp_path / "model").symlink_to(tmp_path / target)
+    with pytest.raises(InputError, match="model': a link that leads nowhere"):
+        SentenceEncoder.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a\0b", "a\udcff", ""])
+def test_names_that_no_folder_can_have(name):
+    with pytest.raises(InputError, match="neither a folder nor one of all-MiniLM-L6-v2"):
+        SentenceEncoder.load(name)
+
+
+def test_a_cache_of_links_is_loaded_and_saved_as_files(tiny, tmp_path):
+    """As a hub's client keeps a model: every file is a link to one that is named by its hash."""
+    blobs, model = tmp_path / "blobs", shutil.copytree(tiny, tmp_path / "snapshots" / "main")
+    blobs.mkdir()
+    for path in [path for path in model.rglob("*") if path.is_file()]:
+        blob = path.rename(blobs / str(abs(hash(path))))
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    encoder = SentenceEncoder.load(model)
+    encoder.save(tmp_path / "saved")
+    assert not any(path.is_symlink() for path in (tmp_path / "saved").rglob("*"))
+    np.testing.assert_array_equal(encoder.encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS))
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "vocab.json", "merges.txt"])
+def test_a_link_to_a_foreign_file_is_not_copied(name, tiny, tmp_path):
+    """Beside tokenizer.json no vocabulary is read, so the file may be anything; what is saved may be published."""
+    (tmp_path / "id_rsa").write_text("a secret")
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / name).symlink_to(tmp_path / "id_rsa")
+    SentenceEncoder.load(folder).save(tmp_path / "saved")
+    assert not any(b"secret" in content for content in contents(tmp_path / "saved").values())
+    (folder / name).unlink()
+    assert (tmp_path / "saved" / "vocab.txt").read_text().split()[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

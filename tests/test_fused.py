@@ -1,12 +1,15 @@
 """The encoder in fused operations is the master's equal, and steps aside where it is not."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.fast import fused, kernels
-from minisbert.fast.fused import FusedBert, is_plain
+from minisbert.fast.fused import FusedBert, evaluating, is_plain
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE
@@ -190,3 +193,61 @@ def test_bfloat16_of_a_changed_encoder_is_refused(monkeypatch):
     model.bert.layers[0].attention_dropout = torch.nn.AlphaDropout()
     with pytest.raises(InputError, match="bfloat16 needs the encoder's own modules"):
         model.encode(TEXTS, precision="bfloat16")
+
+
+# ------------------------------------------------------------------------------------ modes and threads
+
+
+def test_the_mode_of_an_encoder_in_training_is_not_touched(monkeypatch):
+    """Another thread may train it: without dropout, the fused encoder computes the same in any mode."""
+    model = SentenceEncoder.load(FOLDERS["bert"])
+    expected = model.encode(TEXTS)
+    model.train()
+    modes, call = set(), FusedBert.__call__
+    monkeypatch.setattr(
+        FusedBert,
+        "__call__",
+        lambda fast, *given: modes.update(m.training for m in fast.model.modules()) or call(fast, *given),
+    )
+    assert (model.encode(TEXTS) == expected).all()
+    assert modes == {True}
+    assert all(module.training for module in model.modules())
+
+
+def test_threads_that_evaluate_one_model_in_training():
+    """With a hook, so that the book's modules compute, which have dropout in train mode; all threads at once."""
+    model = SentenceEncoder.load(FOLDERS["bert"])
+    together = threading.Barrier(4)
+
+    def wait(*_: object) -> None:
+        together.wait(30)
+
+    handle = model.bert.layers[0].register_forward_hook(wait)
+    with ThreadPoolExecutor(4) as pool:
+        expected, *_ = pool.map(model.encode, [TEXTS[:1]] * 4)
+        model.train()
+        model.bert.embeddings.eval()  # a caller's own choice
+        modes = [module.training for module in model.modules()]
+        for found in pool.map(model.encode, [TEXTS[:1]] * 12):
+            assert (found == expected).all()
+    handle.remove()
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_module_gets_its_mode_back_from_the_last_of_its_callers():
+    module, inside, leave = torch.nn.Dropout(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with evaluating(module):
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    inside.wait(30)
+    with evaluating(module):
+        assert not module.training
+    assert not module.training  # the thread is still inside
+    leave.set()
+    thread.join()
+    assert module.training

@@ -5,13 +5,13 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.models.layout import SentenceConfig, read_sentence_config, write_sentence_config
+from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.models.poolings import Dense
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.parity import MINILM_VECTOR, REFERENCE
+from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity
 from tests.reference.texts import SENTENCES
 
 
@@ -239,3 +239,38 @@ def test_an_average_by_the_root_of_the_length_is_refused_by_name(folder):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_sqrt_len_tokens": True}))
     with pytest.raises(InputError, match="pooling_mode_mean_sqrt_len_tokens"):
         read_sentence_config(folder)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**24 + 1, 2**31 - 1])
+def test_sizes_of_a_dense_layer_that_no_layer_has(dense_folder, size):
+    edit_json(dense_folder / "2_Dense" / "config.json", in_features=size, out_features=size)
+    with pytest.raises(InputError, match=rf"in_features and out_features must be 1 to 16777216, not \[{size}, {size}"):
+        read_sentence_config(dense_folder)
+
+
+def test_a_dense_layer_and_a_pooling_in_float16_come_up_as_float32(tiny, tmp_path):
+    encoder = trained_attention(tiny)
+    config = SentenceConfig("attention", True, (Dense(24, 7),), encoder.pooling.state_dict())
+    write_sentence_config(config, 24, 16, tmp_path)
+    for path in tmp_path.glob("*/model.safetensors"):
+        save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    found = read_sentence_config(tmp_path)[1]
+    pooling = make_pooling("attention", 24, found.learned, tmp_path)
+    dtypes = {parameter.dtype for module in (pooling, found.dense[0]) for parameter in module.parameters()}
+    assert dtypes == {torch.float32}
+    torch.testing.assert_close(found.dense[0].linear.weight, config.dense[0].linear.weight, atol=1e-3, rtol=0)
+
+
+@pytest.mark.reference
+def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transformers(dense_folder):
+    """A tanh and a bias."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    edit_json(dense_folder / "2_Dense" / "config.json")
+    stated = {"in_features": 24, "out_features": 7}
+    (dense_folder / "2_Dense" / "config.json").write_text(json.dumps(stated))
+    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
+    reference = sentence_transformers.models.Dense(**stated)
+    reference.load_state_dict(load_file(dense_folder / "2_Dense" / "model.safetensors"))
+    expected = reference({"sentence_embedding": x})["sentence_embedding"]
+    found = read_sentence_config(dense_folder)[1].dense[0]
+    assert_parity("Dense, defaults", found(x), expected, MINILM_VECTOR)

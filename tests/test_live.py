@@ -58,7 +58,9 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
     vocabulary, width, layers, heads, feed_forward, positions = sizes
     if family == "distilbert":
         names = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim", "max_position_embeddings")
-        config = transformers.DistilBertConfig(**dict(zip(names, sizes, strict=True)))
+        config = transformers.DistilBertConfig(
+            **dict(zip(names, sizes, strict=True)), dropout=0.3, attention_dropout=0.2
+        )
         config._attn_implementation = "eager"
         return randomise(transformers.DistilBertModel(config), seed)
     kinds = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}
@@ -70,6 +72,8 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
         intermediate_size=feed_forward,
         max_position_embeddings=positions,
         type_vocab_size=TYPES[family],
+        hidden_dropout_prob=0.3,  # two rates, so that they cannot be confused
+        attention_probs_dropout_prob=0.2,
         pad_token_id=0 if family == "bert" else 1 + seed % 3,
         attn_implementation="eager",
     )
@@ -130,6 +134,19 @@ def test_what_we_save_transformers_opens(tiny, tmp_path):
     ids = torch.randint(5, 131, (3, 7))
     with torch.no_grad():
         assert_parity("saved, opened by transformers", ours(ids), reference(ids).last_hidden_state, 1e-5)
+
+
+def test_the_pooler_of_a_plain_bert_folder(tiny, tmp_path):
+    """As supervised SimCSE's checkpoint is used: weights, config and tokenizer alone, and ``pooler_output`` unscaled."""
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((tiny / name).read_bytes())
+    texts = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden"]
+    batch = transformers.AutoTokenizer.from_pretrained(tmp_path)(texts, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = transformers.AutoModel.from_pretrained(tmp_path).eval()(**batch).pooler_output
+    ours = SentenceEncoder.load(tmp_path, pooling="pooler").encode(texts, convert="tensor")
+    assert_parity("plain BERT folder, pooler", ours, expected, MINILM_VECTOR)
+    assert (ours.norm(dim=1) - 1).abs().min() > 0.01
 
 
 @pytest.fixture(scope="module")

@@ -514,3 +514,28 @@ def test_ids_equal_transformers(tmp_path, options):
         pairs = reference(firsts, seconds, **cut)
         assert tokenizer.encode_pairs(firsts, seconds).ids == pairs["input_ids"]
         assert tokenizer.encode_pairs(firsts, seconds).token_types == pairs["token_type_ids"]
+
+
+@pytest.mark.parametrize("make", [vocab_folder, baked_folder])
+def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path, make):
+    folder = make(tmp_path)
+    config = {"model_type": "bert", "max_position_embeddings": 40, "vocab_size": len(VOCAB)}
+    write_json(folder / "config.json", config)
+    assert Tokenizer.load(folder).encode(["the cat"]).ids == [[CLS, IDS["the"], IDS["cat"], SEP]]
+    write_json(folder / "config.json", config | {"vocab_size": len(VOCAB) - 5})
+    last = ", ".join(repr(f"{piece} ({IDS[piece]})") for piece in VOCAB[-5:-2])
+    with pytest.raises(InputError, match=re.escape(f"has {len(VOCAB) - 5} rows, and the tokenizer has {last} and 2")):
+        Tokenizer.load(folder)
+
+
+def test_an_unknown_token_that_is_missing(tmp_path):
+    """The library raises a bare Exception only when a text needs the token."""
+    folder = baked_folder(tmp_path)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    spec["model"]["unk_token"] = "[NONE]"
+    write_json(folder / "tokenizer.json", spec)
+    tokenizer = Tokenizer.load(folder)
+    assert tokenizer.encode(["the cat"]).ids == [[CLS, IDS["the"], IDS["cat"], SEP]]
+    with pytest.raises(InputError, match=r"cannot encode 'zebra'.*Missing \[UNK\] token"):
+        tokenizer.encode(["zebra"])

@@ -9,6 +9,7 @@ float32 without a copy of the weights:
     attention       per group of texts of one length, without a mask, softmax down the columns
 """
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -24,17 +25,37 @@ TILE, TOGETHER = 32, 4  # tokens, texts: see ``in_few_shapes``
 ROWS = 64  # the number of tokens in a batch is rounded up to a multiple of this
 
 
+_lock = threading.Lock()
+_held: dict[nn.Module, tuple[int, bool]] = {}  # modules in ``evaluating``: by how many callers, and their own mode
+
+
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards each module gets its own mode back (a caller may have frozen some)."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+def evaluating(*models: nn.Module) -> Iterator[None]:
+    """Eval mode without gradients; afterwards each module gets its own mode back (a caller may have frozen some).
+
+    Several threads may evaluate one model: a module gets its mode back from the last of them.
+    """
+    modules = [module for model in models for module in model.modules()]
+    with _lock:
+        for module in modules:
+            callers, mode = _held.get(module, (0, module.training))
+            _held[module] = callers + 1, mode
+            module.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        with _lock:
+            for module in modules:
+                _release(module)
+
+
+def _release(module: nn.Module) -> None:
+    callers, mode = _held.pop(module)
+    if callers > 1:
+        _held[module] = callers - 1, mode
+    else:
+        module.training = mode
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -106,7 +127,7 @@ class FusedBert:
         """
         for ids in groups:
             self.model._check(ids, None, None)
-        states = torch.cat([self.model.embeddings(ids, None).flatten(0, 1) for ids in groups])  # (M, D)
+        states = torch.cat([self.embed(ids).flatten(0, 1) for ids in groups])  # (M, D)
 
         def apart(x: Tensor) -> list[Tensor]:
             parts = x[: len(states)].to(states.dtype).split([ids.numel() for ids in groups])
@@ -119,6 +140,12 @@ class FusedBert:
             if trace is not None:
                 trace[f"layers.{i}"] = apart(x)
         return apart(x)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """``core.bert.Embeddings`` without token types, and without dropout in any mode: ids (B, T) -> (B, T, D)."""
+        tables = self.model.embeddings
+        x = tables.word(ids) + tables.position.weight[tables.offset : tables.offset + ids.shape[1]]  # (B, T, D)
+        return tables.norm(x if tables.token_type is None else x + tables.token_type.weight[0])
 
     def layer(self, x: Tensor, shapes: Sequence[tuple[int, int]], weights: dict[str, Tensor]) -> Tensor:
         """One ``core.bert.Layer``: x (M, D), the tokens of groups of shapes (B, T) one after the other -> (M, D)."""

@@ -5,7 +5,7 @@ leading space and the special tokens around a text come from ``tokenizer_config.
 ``tokenizer.json`` says. Vectors are only equal if we do the same. A tokenizer of no such class is used as it is.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,13 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, read_json
 from minisbert.models.settings import stated, unsupported
-from minisbert.system.files import read_text
+from minisbert.system.files import listed, read_text
 
 BERT_CLASSES = "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"
 ROBERTA_CLASSES = "RobertaTokenizer", "BartTokenizer"
 XLM_CLASSES = ("XLMRobertaTokenizer",)
 FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend"  # tokenizer.json as it is
+SPECIAL_FILE = "special_tokens_map.json"
 DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer", "roberta": "RobertaTokenizer"}
 ROBERTA_TOKENS = {"bos_token": "s", "cls_token": "s", "eos_token": "/s", "sep_token": "/s"}
 ROBERTA_TOKENS |= {f"{name}_token": name for name in ("unk", "pad", "mask")}
@@ -33,9 +34,12 @@ class Options:
     stated: dict[str, Any] = field(default_factory=dict)
     above_path: Path | None = None
     above: dict[str, Any] = field(default_factory=dict)
+    special: dict[str, Any] = field(default_factory=dict)  # special tokens in ``special_tokens_map.json``
 
     def path_of(self, key: str) -> Path:
         """The file that has the last word on ``key``."""
+        if key in self.special:
+            return self.path.with_name(SPECIAL_FILE)
         return self.above_path if key in self.above else self.path
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
@@ -58,8 +62,10 @@ def load_backend(folder: Path, files: dict[str, bytes], options: Options, kind: 
     else:
         raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt: a model needs one of them")
     special = options.stated | options.above
-    if "added_tokens_decoder" not in special and "special_tokens_map.json" in files:  # older files
-        special |= read_json(folder / "special_tokens_map.json")
+    stored = read_json(folder / SPECIAL_FILE) if SPECIAL_FILE in files else {}
+    if "added_tokens_decoder" not in special:  # older files
+        options = replace(options, special=stored)
+        special |= stored
     if kind in ROBERTA_CLASSES + XLM_CLASSES:
         special = {name: f"<{token}>" for name, token in ROBERTA_TOKENS.items()} | special
         (rebuild_roberta if kind in ROBERTA_CLASSES else rebuild_xlm_roberta)(backend, options, special)
@@ -212,6 +218,15 @@ def prepend_lowercase(backend: Backend) -> None:
     own = stages(backend.normalizer)
     if not any(isinstance(stage, normalizers.Lowercase) for stage in own):
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+
+
+def check_vocabulary(backend: Backend, rows: int, folder: Path) -> None:
+    """Raise ``InputError`` for tokens whose ids are beyond the embedding table of ``rows`` rows."""
+    beyond = sorted((i, token) for token, i in backend.get_vocab().items() if i >= rows)
+    if beyond:
+        found = listed([f"{token} ({i})" for i, token in beyond])
+        reason = "tokenizer and weights do not belong together"
+        raise InputError(f"{folder}: the embedding table has {rows:,} rows, and the tokenizer has {found}: {reason}")
 
 
 def cuts_start(backend: Backend, options: Options) -> bool:

@@ -6,7 +6,7 @@ torch's restricted unpickler: ``python -m minisbert.checkpoint convert path/to/p
 """
 
 import dataclasses
-import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,38 +14,83 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from minisbert.core import InputError, encoder, one_line, read_json, weights
 from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.weights import Family
 from minisbert.models.families import FAMILIES, build_bert, raw_config
 from minisbert.models.settings import check_config
-from minisbert.system.files import atomic_file, write_json
+from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
+# the tensor and its axis that have each size of a config
+SIZES = {
+    "vocab_size": ("embeddings.word.weight", 0),
+    "hidden_size": ("embeddings.word.weight", 1),
+    "max_position_embeddings": ("embeddings.position.weight", 0),
+    "type_vocab_size": ("embeddings.token_type.weight", 0),
+    "intermediate_size": ("layers.0.feed_forward.up.weight", 0),
+}
 # how the tensors begin that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
+MOST_SHARED = 8  # a checkpoint's tensors may take so many times its size, since tied weights are written twice
 
 
 def load_bert(folder: str | Path) -> Bert:
     """The encoder of a folder, float32, in eval mode.
 
     Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
-    Raises ``InputError`` with the full list of missing, unexpected and misshapen tensors.
+    Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
     folder, path = Path(folder), Path(folder) / "model.safetensors"
-    if folder.is_dir():
-        check_config(folder)
-    weights.read_config(folder, FAMILIES)  # what is wrong with the folder or the config is said first
+    family, config = read_config(folder)  # what is wrong with the folder or the config is said first
     check_present(path)
     try:
+        check_sizes(path, family, config)
         return encoder.load_bert(folder, FAMILIES, build_empty)
     except InputError as error:
         if not (head := task_head(path)):
-            raise
+            raise InputError(shortened(str(error))) from error
         kind = one_line(read_json(folder / "config.json").get("architectures"))
         advice = "save the encoder alone (in transformers: model.base_model.save_pretrained) and load that"
         raise InputError(f"{path} has a task head, {', '.join(head)} (architectures {kind}): {advice}") from error
+
+
+def read_config(folder: Path) -> tuple[Family, BertConfig]:
+    """``core.weights.read_config`` for every family; an error has the key that the family's file has."""
+    stated = check_config(folder) if folder.is_dir() else None
+    try:
+        return weights.read_config(folder, FAMILIES)
+    except InputError as error:
+        before, path, message = str(error).rpartition("config.json")
+        for ours, theirs in stated.settings.items() if stated else ():
+            message = message.replace(ours, theirs)
+        raise InputError(before + path + message) from error
+
+
+def check_sizes(path: Path, family: Family, config: BertConfig) -> None:
+    """Raise ``InputError`` for sizes in ``config.json`` that are not those of the tensors, before a model is built."""
+    shapes = {family.canonical(name): tuple(tensor.shape) for name, tensor in read_safetensors(path).items()}
+    pattern = re.escape(family.linears["layers.{i}.attention.query"]).replace(r"\{i\}", r"(\d+)")
+    numbers = {match[1] for name in shapes if (match := re.match(pattern, name))}
+    if config.num_hidden_layers > len(numbers):
+        key = family.settings.get("num_hidden_layers", "num_hidden_layers")
+        found = f"{len(numbers)} layers" if numbers else f"the tensors {listed([*shapes])}"
+        stated = f"{path.with_name('config.json')}: {key} {config.num_hidden_layers}"
+        raise InputError(f"{stated}, but {path.name} has {found}")
+    names = family.names(1, pooler=False)
+    for size, (ours, axis) in SIZES.items():
+        shape = shapes.get(names.get(ours, ""), ())
+        if axis < len(shape) and shape[axis] != getattr(config, size):
+            key = f"{family.settings.get(size, size)} {getattr(config, size)}"
+            raise InputError(f"{path.with_name('config.json')}: {key}, but {names[ours]} in {path.name} is {shape}")
+
+
+def shortened(message: str, most: int = 20) -> str:
+    """A message of many lines without those after ``most``."""
+    lines = message.splitlines()
+    return "\n".join(lines[:most] + [f"  and {len(lines) - most} more"] * (len(lines) > most))
 
 
 def task_head(path: Path) -> list[str]:
@@ -138,15 +183,38 @@ def convert(path: Path, out: Path) -> int:
     Raises ``InputError`` for anything but a checkpoint of tensors alone: torch's restricted unpickler
     (``weights_only=True``) runs no code from the file.
     """
-    if not path.is_file():
-        raise InputError(f"{path} does not exist")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is not a checkpoint of tensors and nothing else: {reason}") from error
+    with open_bytes(path) as file:
+        try:
+            content = torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # the bytes decide what an unpickler raises
+            reason = f"is not a checkpoint of tensors and nothing else: {cause(error)}"
+            raise InputError(f"{path} {reason}") from error
     if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
         raise InputError(f"{path} does not hold a state dict: a dict from names to tensors")
+    for name, tensor in content.items():
+        if problem := unusual(name, tensor):
+            raise InputError(f"{path}: {one_line(name)} {problem}: safetensors cannot hold it")
+    stated, stored = sum(tensor.nbytes for tensor in content.values()), path.stat().st_size
+    if stated > MOST_SHARED * stored:  # views of one small block of memory would each be written in full
+        raise InputError(f"{path} has {stored:,} bytes, but its tensors would take {stated:,}: is it damaged?")
     with atomic_file(out) as partial:
         write_safetensors(content, partial)
     return len(content)
+
+
+def cause(error: Exception) -> str:
+    """The first line of what torch says about a file, without its advice to read it without protection."""
+    found = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". Please use")[0].strip()
+    advice = not found or "weights_only" in found or "weights only" in found.lower()
+    return type(error).__name__ + ("" if advice else f" {one_line(found.splitlines()[0], 200)}")
+
+
+def unusual(name: object, tensor: Tensor) -> str | None:
+    """What keeps an entry of a state dict from being written to safetensors; None if nothing does."""
+    if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
+        return "cannot be a name"
+    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:
+        return "is not a dense tensor"
+    if tensor.is_quantized or tensor.is_complex():
+        return f"holds {tensor.dtype}"
+    return "has no values (device meta)" if tensor.is_meta else None

@@ -6,20 +6,22 @@ over its own source, or fetched again, while it is in use. Another program that 
 over it, say) changes the vectors of models that are loaded, and one that truncates it ends their process.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from minisbert.core import InputError, one_line
 from minisbert.models.text_settings import TEXT_FILES
-from minisbert.models.tokenizer import FILES
+from minisbert.models.tokenizer import FILES, VOCABULARY
 from minisbert.system.assets import assets, ensure
-from minisbert.system.files import atomic_folder, foreign_entries, listed
+from minisbert.system.files import MOST_BYTES, atomic_folder, foreign_entries, listed
 
 REQUIRED = ("config.json", "model.safetensors")
 SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
     *REQUIRED,
     *FILES,
+    *VOCABULARY,
     "added_tokens.json",
     *TEXT_FILES,
     "modules.json",
@@ -34,14 +36,34 @@ SAVED = (  # every file that ``save``, sentence-transformers or transformers' to
 def find_model(model: str | Path) -> Path:
     """The folder of a model, given by name (fetched if it is missing) or by path.
 
-    Raises ``InputError`` with the known names for anything else.
+    Raises ``InputError`` with the known names for anything else, and for a file in the folder that cannot be read.
     """
     weights = [name for name, entry in assets().items() if entry.kind == "weights"]
     if str(model) in weights:
         return ensure(str(model))
-    if Path(model).is_dir():
+    if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
+        check_files(Path(model))
         return Path(model)
-    raise InputError(f"no model {one_line(model)}: neither a folder nor one of {', '.join(weights)}")
+    if os.path.lexists(model) and not os.path.exists(model):
+        raise InputError(f"no model {one_line(str(model))}: a link that leads nowhere")
+    raise InputError(f"no model {one_line(str(model))}: neither a folder nor one of {', '.join(weights)}")
+
+
+def check_files(folder: Path) -> None:
+    """Raise ``InputError`` for a model's file that is a folder, a pipe, a device, a broken link, or far too large.
+
+    Missing files are reported by those who need them. Modules in subfolders are looked at too.
+    """
+    names = {Path(name).name for name in SAVED}
+    for parent in (folder, *(path for path in folder.iterdir() if path.is_dir() and path.name[:1].isdecimal())):
+        for path in parent.iterdir():
+            if path.name not in names:
+                continue
+            if not path.is_file():
+                kind = "a pipe or a device" if path.exists() else "a link that leads nowhere"
+                raise InputError(f"{path} is {'a folder' if path.is_dir() else kind}, a file is needed")
+            if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
+                raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """What ``SentenceEncoder.encode`` returns: the options for it, checked, and the rows, stored."""
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 
 
 def check_options(
@@ -21,10 +23,18 @@ def check_options(
         raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {width}, the number of columns")
 
 
-def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor) -> None:
-    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D)."""
+def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor, texts: Sequence[str]) -> None:
+    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D).
+
+    Raises ``InputError`` for NaN and infinity, with the text of their row.
+    """
+    computed = computed.cpu()
+    finite = computed.isfinite()
+    if not finite.all():
+        text = texts[rows[int(finite.flatten(1).all(dim=1).int().argmin())]]
+        raise InputError(f"the vector of {one_line(text)} holds NaN or infinity: the model's weights are too large")
     if isinstance(result, Tensor):
-        result[rows] = computed.cpu()
+        result[rows] = computed
         return
     for row, states in zip(rows, computed, strict=True):
         result[row].copy_(states)

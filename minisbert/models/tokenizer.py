@@ -9,11 +9,20 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, read_json, tokenizer
 from minisbert.core.tokenizer import Encoded, check_text
-from minisbert.models.backends import Options, cuts_start, load_backend, prepend_lowercase, tokenizer_class
-from minisbert.models.settings import stated
+from minisbert.models.backends import (
+    SPECIAL_FILE,
+    Options,
+    check_vocabulary,
+    cuts_start,
+    load_backend,
+    prepend_lowercase,
+    tokenizer_class,
+)
+from minisbert.models.settings import LARGEST, stated
 from minisbert.models.text_settings import read_text_settings
 
-FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json")
+FILES = ("tokenizer.json", "tokenizer_config.json", SPECIAL_FILE)
+VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 STAGES = ("normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
 
@@ -30,9 +39,11 @@ class Tokenizer(tokenizer.Tokenizer):
         cut_start: bool = False,
         reserved: int | None = None,
         kept: dict[str, Any] | None = None,
+        vocabulary: bool = False,
     ):
         super().__init__(backend, limit, pad_id)
         self.files = files or {}  # as read, for ``save``
+        self.vocabulary = vocabulary  # whether ``save`` writes the files of ``VOCABULARY``
         self.kept = kept or {}  # of sentence_bert_config.json, for ``save``
         self.reserved = reserved  # an id that no text may contain
         self.cut_start = cut_start  # long texts lose their start, not their end
@@ -49,13 +60,15 @@ class Tokenizer(tokenizer.Tokenizer):
         Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
         folder = Path(folder)
-        files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+        names = FILES if (folder / "tokenizer.json").is_file() else (*FILES, "vocab.txt")
+        files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
         path, config = folder / "tokenizer_config.json", folder / "config.json"
         raw = read_json(config) if config.is_file() else {}
         text = read_text_settings(folder)
         options = Options(path, read_json(path) if path.is_file() else {}, text.path, text.tokenizer)
         kind = tokenizer_class(folder, options)
         backend = load_backend(folder, files, options, kind)
+        check_vocabulary(backend, stated(raw, "vocab_size", int, config, LARGEST), folder)
         cut_start = cuts_start(backend, options)
         if text.lowercase:
             prepend_lowercase(backend)
@@ -79,8 +92,12 @@ class Tokenizer(tokenizer.Tokenizer):
         moved |= {"tokenizer_class": kind} if raw.get("tokenizer_class") else {}
         if not moved.items() <= options.stated.items():
             files[path.name] = json.dumps(options.stated | moved, ensure_ascii=False, indent=2).encode()
-        reserved = pad_id if roberta else None
-        return cls(backend, min(limits), pad_id, files, cut_start=cut_start, reserved=reserved, kept=text.kept)
+        more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": text.kept}
+        more["vocabulary"] = "vocab.txt" not in files and any((folder / name).is_file() for name in VOCABULARY)
+        try:
+            return cls(backend, min(limits), pad_id, files, **more)
+        except InputError as error:  # the limit is too small
+            raise InputError(f"{folder}: {error}") from error
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """As in the book. Raises ``InputError`` for a text without a token, and for RoBERTa's padding in a text."""
@@ -91,7 +108,12 @@ class Tokenizer(tokenizer.Tokenizer):
         return self._checked(super().encode_pairs(firsts, seconds), firsts)
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        pieces = super()._pieces(texts)
+        try:
+            pieces = super()._pieces(texts)
+        except Exception as error:  # the library raises a bare Exception, such as for an unknown token that is missing
+            raise InputError(
+                f"the tokenizer cannot encode {one_line(texts[0])}, or a text after it: {error}"
+            ) from error
         if self.reserved is not None:
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
@@ -114,6 +136,9 @@ class Tokenizer(tokenizer.Tokenizer):
         folder = Path(folder)
         for name, content in self.files.items():
             (folder / name).write_bytes(content)
+        if self.vocabulary:
+            # not a copy: beside tokenizer.json the source's files are not read, and may be links to anything
+            self.backend.model.save(str(folder))
         current = json.loads(self.backend.to_str())
         spec = json.loads(self.files["tokenizer.json"]) if "tokenizer.json" in self.files else current
         spec |= {stage: current[stage] for stage in STAGES} | {"padding": None, "truncation": None}
