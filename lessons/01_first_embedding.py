@@ -187,5 +187,7 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # ## Sources
 #
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: one encoder for each sentence, compared by cosine.
-# - Wang et al. 2020, *MiniLM*: how a model of 12 layers teaches a small one.
-# - The model card of sentence-transformers/all-MiniLM-L6-v2: what it was trained on.
+# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. The pupil was MiniLM-L12-H384; ours, L6, was
+#   never in that class: it is every second layer of the pupil.
+# - The model cards of nreimers/MiniLM-L6-H384-uncased (which layers were kept) and of
+#   sentence-transformers/all-MiniLM-L6-v2 (what it was then trained on: a billion pairs).

@@ -122,9 +122,10 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Ours still lacks two rules that this data does not test: a word of more than 100 letters is [UNK] as a whole, and
-# every Chinese character is a word of its own. Agreement on 17,256 sentences is strong evidence, but not proof.
-# `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have both rules; read them beside ours.
+# Ours still lacks two rules that this data does not test: a word of more than 100 letters is [UNK] as a whole (Google's
+# own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement on 17,256
+# sentences is strong evidence, but not proof. `split_words` and `word_pieces` in `minisbert/core/tokenizer.py` have
+# both rules; read them beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"
@@ -270,4 +271,6 @@ assert largest_difference(short, unmasked) > 0.05, "125 pads outvote three token
 #
 # - Schuster and Nakajima 2012, *Japanese and Korean voice search*: where word pieces come from.
 # - Wu et al. 2016, *Google's neural machine translation system*, section 4.1: word pieces in translation.
-# - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces.
+# - Devlin et al. 2019, *BERT*, section 3, and figure 2: [CLS], [SEP] and the 30,000 pieces. How a word is cut, the
+#   paper does not say: the longest piece first is `WordpieceTokenizer` in tokenization.py of google-research/bert. Its
+#   longest word has 200 letters, Hugging Face's 100.

@@ -222,6 +222,7 @@ assert (spoiled * mask[..., None]).sum(1).isnan().all(), "multiplied"
 #
 # ## Sources
 #
-# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3 and table 6: mean, max and cls compared.
-# - Devlin et al. 2019, *BERT*, section 3.2: [CLS] as the summary of a text.
-# - Gao, Yao and Chen 2021, *SimCSE*, section 6.3: cls, and the average of first and last layer.
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3; section 6 and table 6: mean, max and cls compared.
+# - Devlin et al. 2019, *BERT*, section 3, just before 3.1: [CLS] as the summary of a text.
+# - Gao, Yao and Chen 2021, *SimCSE*, section 6.3 and table 6: cls with and without a dense layer, and the average of
+#   first and last layer.

@@ -145,10 +145,10 @@ assert uniformity(after) < uniformity(before) - 0.5, "no one said where to go, o
 
 # %% [markdown]
 # Alignment: how near are pairs that belong together? Uniformity: how evenly are all vectors spread? On 150 pairs of
-# STS-B whose score is at least 4.
+# STS-B dev with a score higher than 4, as in SimCSE (section 3, footnote 3).
 
 # %%
-pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score >= 4][:150]
+pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]
 firsts, seconds = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
 
 
@@ -314,7 +314,7 @@ for name, value in uniform.items():
 # ## Sources
 #
 # - Hadsell, Chopra and LeCun 2006, *Dimensionality reduction by learning an invariant mapping*, equation 4.
-# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: the triplet objective.
-# - Gao, Yao and Chen 2021, *SimCSE*, sections 3 and 4, equations 1, 4 and 5.
+# - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: the triplet objective, Euclidean, margin 1.
+# - Gao, Yao and Chen 2021, *SimCSE*, section 2 (equation 1), section 3 (equation 4), section 4 (equation 5).
 # - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
 #   hypersphere*, section 4.

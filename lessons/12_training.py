@@ -65,8 +65,13 @@ assert largest_difference(v, [0.016, 1e-7, 1000]) < 1e-9, "a thousandth of its s
 assert largest_difference(after, [0.9, 0.9, 1.1]) < 1e-6, "0.4 / 0.1 = 4, sqrt(0.016 / 0.001) = 4: each moves by lr"
 
 # %% [markdown]
-# That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain. The schedule, and the
-# clipping:
+# That is the point of Adam: the gradient's size cancels, its direction and its steadiness remain.
+#
+# The decay in the formula above is PyTorch's. The paper (algorithm 2, line 12) takes w itself, times the schedule's
+# share, from p: its lr is not in there. So the same `weight_decay=0.01` is, at lr 2e-5, fifty thousand times weaker
+# here than there. Both are AdamW; only one of them is what `torch.optim.AdamW` does.
+#
+# The schedule, and the clipping:
 
 # %%
 print([round(loop.linear_schedule(step, warmup=2, total=6), 2) for step in range(7)])
@@ -443,7 +448,8 @@ assert max(found[-1] for found in wrong.values()) < 0.1, "and yet all of them tr
 
 # %% [markdown]
 # And those inside AdamW's step, on one parameter that is 1 and gets the gradient 4 three times, lr 0.1, decay 0.01. By
-# hand: the decay takes 0.001, the step 0.1, so 0.899 after the first.
+# hand: the decay takes 0.001, the step 0.1, so 0.899 after the first. *decay without lr* is not a blunder by itself: it
+# is the paper's own rule at a schedule of 1. It is a mistake wherever the decay was chosen for PyTorch's.
 
 
 # %%
@@ -487,6 +493,38 @@ torch.set_num_threads(threads)
 # A score is a thermometer with an error of a degree; the ten losses are a ruler with nine digits. Use the ruler to
 # find mistakes and the thermometer, many times, to compare methods.
 #
+# ## From the wild
+#
+# One more schedule, from a published notebook that trains SBERT: it tells the scheduler of `total - warmup` steps, as
+# if the warm-up were counted beside them. It is counted in them. What does the rate do at the end?
+
+# %%
+total, warmup = 1000, 100
+cut_short = [loop.linear_schedule(step, warmup, total - warmup) for step in range(total)]
+idle = sum(share == 0 for share in cut_short[1:])  # step 0 has rate 0 in any warm-up
+last = loop.linear_schedule(total - 1, warmup, total)  # with the right total
+print(f"{idle} of {total} steps at a rate of 0; with the right total the last one has {last:.4f} of the peak")
+assert idle == 100, "the last tenth of the data is read, paid for, and not learned from"
+assert max(cut_short) == 1, "and a plot of its first half shows nothing"
+
+# %% [markdown]
+# And three from the notebook of lesson 10. It asks the tokenizer for `padding="False"`. A string of five letters is
+# true; luckily the library knows no padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does
+# not pass it to the `DataLoader`, so rows of several lengths meet in a batch and cannot be stacked: the first batch
+# stops the run. And it defines a function that freezes layers, which is never called. No error message will ever
+# mention that one. Lesson 10 counts what was frozen instead.
+
+# %%
+flag = "False"
+print(bool(flag))
+assert flag, "which is why a flag is a bool and not its name"
+try:
+    torch.utils.data.default_collate([torch.tensor([101, 4937, 102]), torch.tensor([101, 102])])
+    raise AssertionError("two lengths in one batch")
+except RuntimeError as error:
+    print(error)
+
+# %% [markdown]
 # ## Exercises
 #
 # 1. Plot the mean of the first n of the twenty scores over n. From which n on would you have believed it?
@@ -501,8 +539,10 @@ torch.set_num_threads(threads)
 # ## Sources
 #
 # - Kingma and Ba 2015, *Adam*, algorithm 1 and section 3 (bias correction).
-# - Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2.
+# - Loshchilov and Hutter 2019, *Decoupled weight decay regularization*, algorithm 2; its line 12 decays by the schedule
+#   times the decay, the documentation of torch.optim.AdamW by lr times the decay.
 # - Devlin et al. 2019, *BERT*, appendix A.2: warm-up and linear decay. Pascanu et al. 2013, *On the difficulty of
 #   training recurrent neural networks*: clipping.
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: seeds, and why one run is no result.
 # - Dodge et al. 2020, *Fine-tuning pretrained language models*: first weights and order of rows, apart.
+# - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).

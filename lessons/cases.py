@@ -14,8 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import one_line
-
 
 @dataclass(frozen=True)
 class Case:
@@ -76,7 +74,7 @@ def with_weights(module: nn.Module, **weights: Any) -> nn.Module:
 def equal(ours: Any, expected: Any, tolerance: float) -> bool:
     """Of the same type and shape, and every number within ``tolerance``; NaN equals NaN, and infinity itself."""
     if isinstance(expected, np.ndarray):
-        return isinstance(ours, np.ndarray) and equal(torch.from_numpy(ours), torch.from_numpy(expected), tolerance)
+        return isinstance(ours, np.ndarray) and equal(as_tensor(ours), as_tensor(expected), tolerance)
     if isinstance(expected, Tensor):
         if not isinstance(ours, Tensor) or ours.shape != expected.shape:
             return False
@@ -85,8 +83,13 @@ def equal(ours: Any, expected: Any, tolerance: float) -> bool:
         same = isinstance(ours, list | tuple) and len(ours) == len(expected)
         return same and all(equal(a, b, tolerance) for a, b in zip(ours, expected, strict=True))
     if isinstance(expected, float):
-        return number(ours) and equal(torch.tensor(float(ours)).double(), torch.tensor(expected).double(), tolerance)
+        return number(ours) and bool(right(d(float(ours)), d(expected), tolerance).all())
     return type(ours) is type(expected) and ours == expected
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """A copy of an array of any layout: torch has no negative strides."""
+    return torch.from_numpy(array.copy(order="C"))
 
 
 def right(ours: Tensor, expected: Tensor, tolerance: float) -> Tensor:
@@ -110,9 +113,15 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
         at = next(i for i, text in enumerate(texts) if text)
         return f"result {at + 1} of {len(ours)}: {texts[at]}"
     if isinstance(ours, np.ndarray) and isinstance(expected, np.ndarray):
-        ours, expected = torch.from_numpy(ours), torch.from_numpy(expected)
+        ours, expected = as_tensor(ours), as_tensor(expected)
+    if isinstance(expected, dict) and isinstance(ours, dict):
+        return different_entry(ours, expected)
+    if isinstance(expected, list) and isinstance(ours, list):
+        return different_item(ours, expected)
     if not isinstance(ours, Tensor) or not isinstance(expected, Tensor):
-        return f"yours {shown(ours)}, expected {shown(expected)}"
+        return "yours {}, expected {}".format(*both(ours, expected)) + float32(ours, expected)
+    if expected.dtype == torch.bool and not expected.ndim:
+        return "this is not so"  # a fact, which the name of the check states
     if ours.shape != expected.shape:
         return f"yours has the shape {tuple(ours.shape)}, expected {tuple(expected.shape)}"
     difference = (ours.detach().double() - expected.detach().double()).abs()
@@ -122,7 +131,43 @@ def describe(ours: Any, expected: Any, tolerance: float) -> str:
     place = f" at {at}" if at else ""
     share = f"; {good} of {ours.numel()} numbers right ({100 * good // ours.numel()} %)" if at else ""
     largest = f"largest difference {difference.max().item():.3g}" if difference.max() < math.inf else "not a number"
-    return f"{largest}{place}: yours {shown(ours[at].item())}, reference {shown(expected[at].item())}{share}"
+    pair = "yours {}, reference {}".format(*both(ours[at].item(), expected[at].item()))
+    return f"{largest}{place}: {pair}{float32(ours, expected)}{share}"
+
+
+def different_entry(ours: dict, expected: dict) -> str:
+    """The first key of two different dicts at which they differ."""
+    if missing := [key for key in expected if key not in ours]:
+        return f"{missing[0]!r} is missing; {len(ours)} entries, expected {len(expected)}"
+    if extra := [key for key in ours if key not in expected]:
+        return f"{extra[0]!r} should not be there; {len(ours)} entries, expected {len(expected)}"
+    key = next((key for key in expected if not equal(ours[key], expected[key], 0.0)), None)
+    return f"{key!r}: " + "yours {}, expected {}".format(*both(ours.get(key), expected.get(key)))
+
+
+def different_item(ours: list, expected: list) -> str:
+    """The first place at which two different lists differ, and the lists if they are short."""
+    pairs = enumerate(zip(ours, expected, strict=False))
+    at = next((i for i, (a, b) in pairs if not equal(a, b, 0.0)), min(len(ours), len(expected)))
+    one, other = (side[at] if at < len(side) else ... for side in (ours, expected))
+    texts = ["nothing" if value is ... else text for value, text in zip((one, other), both(one, other), strict=True)]
+    whole = f"; {shown(ours)} instead of {shown(expected)}" if len(str(ours)) + len(str(expected)) < 160 else ""
+    return f"the first difference is at {at}: yours {texts[0]}, expected {texts[1]}{whole}"
+
+
+def both(ours: Any, expected: Any) -> list[str]:
+    """Two different values in words, with as many digits as it takes to tell them apart."""
+    texts = [shown(ours), shown(expected)]
+    return texts if texts[0] != texts[1] else [repr(ours)[:240], repr(expected)[:240]]
+
+
+def float32(ours: Any, expected: Any) -> str:
+    """A question, if float64 numbers differ by as much as float32 rounds."""
+    if not all(isinstance(x, float) or (isinstance(x, Tensor) and x.dtype == torch.float64) for x in (ours, expected)):
+        return ""
+    ours, expected = (torch.as_tensor(x).detach() for x in (ours, expected))
+    largest, size = (ours - expected).abs().max().item(), expected.abs().max().clamp_min(1e-3).item()
+    return " (is something computed in float32?)" if 1e-10 < largest / size < 3e-7 else ""
 
 
 def shown(value: Any) -> str:
@@ -130,7 +175,7 @@ def shown(value: Any) -> str:
         value = value.tolist()
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
-    return one_line(value, 120) if isinstance(value, str) else str(value)[:240]
+    return repr(value) if isinstance(value, str) else str(value)[:240]
 
 
 def form_problem(result: Any, expected: Any) -> str:
@@ -151,6 +196,19 @@ def form_problem(result: Any, expected: Any) -> str:
             return f"returns the shape {tuple(result.shape)}, not {tuple(expected.shape)}"
         return "" if result.dtype == expected.dtype else f"returns {result.dtype}, not {expected.dtype}"
     return "" if type(result) is type(expected) else f"returns {kind(result)}, not {kind(expected)}"
+
+
+def converted(result: Any, expected: Any) -> Any:
+    """A result of the right type and shape with the expected dtype; None if it is not of that type and shape."""
+    if isinstance(expected, tuple):
+        fits = type(result) is tuple and len(result) == len(expected)
+        parts = [converted(*pair) for pair in zip(result, expected, strict=True)] if fits else [None]
+        return None if any(part is None for part in parts) else tuple(parts)
+    if isinstance(expected, Tensor) and type(result) in (Tensor, nn.Parameter) and result.shape == expected.shape:
+        return result.to(expected.dtype)
+    if isinstance(expected, np.ndarray) and type(result) is np.ndarray and result.shape == expected.shape:
+        return result.astype(expected.dtype) if result.dtype.kind in "biuf" else None
+    return result if not form_problem(result, expected) else None
 
 
 def kind(value: Any) -> str:

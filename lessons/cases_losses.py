@@ -65,7 +65,7 @@ def _():
 def _():
     a, p, n = d([0.0, 0.0], [1.0, 0.0]), d([3.0, 4.0], [0.0, 1.0]), d([0.0, 4.5], [0.0, -2.0])
     yield case("a triplet that is right costs nothing", s(0.0), losses.triplet_loss, a[:1], n[:1], p[:1], margin=0.25)
-    yield case("cosine distances are equal", s(0.2), losses.triplet_loss, a[1:], p[1:], n[1:], 0.2, "cosine")
+    yield case("cosine distances are equal", s(0.25), losses.triplet_loss, a[1:], p[1:], n[1:], 0.25, "cosine")
 
     def slope() -> Tensor:
         anchor = a[:1].clone().requires_grad_()
@@ -111,6 +111,7 @@ def _():
 def _():
     loss, u, hard = losses.simcse_loss, torch.tensor(EYE), t([0.0, 1.0], [1.0, 0.0])
     yield case("u = v", f(0.31326), loss, u, u, temperature=1.0)
+    yield case("cosines 1, 0.8 and 0, 0.6 at temperature 0.05", f(0.00908), loss, u, t([1.0, 0.0], [0.8, 0.6]))
     yield case("with hard negatives", f(1.00641), loss, u, u, hard, 1.0)
     yield case("their weight log 2", f(1.13258), loss, u, u, hard, 1.0, math.log(2.0))
 
@@ -118,7 +119,7 @@ def _():
 @trap("losses.simcse_loss")
 def _():
     u = torch.tensor(EYE).double()
-    yield case("temperature 1e-4, all wrong", s(1e4), losses.simcse_loss, u, u.flip(0), temperature=1e-4)
+    yield case("temperature 2^-13, all wrong", s(8192.0), losses.simcse_loss, u, u.flip(0), temperature=2.0**-13)
     yield case("vectors of length 1e6", s(math.log(1 + math.exp(-1))), losses.simcse_loss, 1e6 * u, u, temperature=1.0)
 
 
@@ -131,7 +132,7 @@ def _():
 def _():
     u = torch.tensor(EYE).double()
     # the right one has cosine 0, one of the wrong ones 1
-    yield case("temperature 1e-4, all wrong", s(1e4), more_losses.nt_xent_loss, u, u.flip(0), temperature=1e-4)
+    yield case("temperature 2^-13, all wrong", s(8192.0), more_losses.nt_xent_loss, u, u.flip(0), temperature=2.0**-13)
 
 
 # ----------------------------------------------------------------------------------------- geometry

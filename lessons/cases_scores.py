@@ -79,6 +79,7 @@ def _():
     plain = float(np.corrcoef(x, y)[0, 1])
     yield case("numbers around 1e9", plain, metrics.pearson, x + 1e9, y + 1e9)
     yield case("tiny numbers", plain, metrics.pearson, 1e-30 * x, y)
+    yield case("numbers whose squares are 0", plain, metrics.pearson, 1e-200 * x, y)
     yield case("two values", -1.0, metrics.pearson, [1, 2], [7, 3])
     yield case("tensors", plain, metrics.pearson, torch.tensor(x), torch.tensor(y))
 
@@ -216,3 +217,9 @@ def _():
     yield case("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
     yield case("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
     yield case("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))
+
+    def slopes() -> torch.Tensor:
+        logits = d(800.0, -800.0, 800.0).requires_grad_()
+        return torch.autograd.grad(loss(logits, torch.tensor([1, 0, 0])), logits)[0]
+
+    yield case("the gradient at logits of 800", d(0.0, 0.0, 1 / 3), slopes)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lessons.cases import case, example, t, trap
+from lessons.cases import case, d, example, t, trap
 from minisbert.core import data, encoder, tokenizer
 from minisbert.core.weights import Family
 from minisbert.fast import search
@@ -19,10 +19,10 @@ def _():
 
 @trap("encoder.cosine_matrix")
 def _():
-    one, zero = t([3.0, 4.0]), t([0.0, 0.0])
-    yield case("a zero vector: 0, not NaN", t([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
-    yield case("one row with one", t([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
-    yield case("vectors of length 1e12", t([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
+    one, zero = d([3.0, 4.0]), d([0.0, 0.0])
+    yield case("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
+    yield case("one row with one", d([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
+    yield case("vectors of length 1e12", d([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
 
 
 # --------------------------------------------------------------------------------------------- text
@@ -63,6 +63,7 @@ def _():
         ("playsing", ["play", "##s", "##ing"]),
         ("ing", ["[UNK]"]),
         ("playx", ["[UNK]"]),
+        ("plays", ["play", "##s"]),
     ):
         yield case(f"word_pieces({word!r})", pieces, tokenizer.word_pieces, word, vocabulary)
 
@@ -73,7 +74,8 @@ def _():
     yield case("100 letters", ["a"] + ["##a"] * 99, tokenizer.word_pieces, "a" * 100, letters)
     yield case("101 letters are too many", ["[UNK]"], tokenizer.word_pieces, "a" * 101, letters)
     yield case("another name for unknown", ["<unk>"], tokenizer.word_pieces, "b", letters, unknown="<unk>")
-    yield case("the word '##a'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
+    yield case("the word '##b'", ["[UNK]"], tokenizer.word_pieces, "##b", letters)
+    yield case("no way back from a long piece", ["[UNK]"], tokenizer.word_pieces, "abcd", {"abc", "ab", "##cd"})
 
 
 # -------------------------------------------------------------------------------------------- names
@@ -132,10 +134,10 @@ def _():
 @example("data.length_grouped_batches")
 def _():
     def batches() -> list[list[int]]:
-        found = data.length_grouped_batches([9, 1, 5, 2, 8], 2, torch.Generator().manual_seed(0))
+        found = data.length_grouped_batches([9, 1, 5, 2, 8, 6], 2, torch.Generator().manual_seed(0))
         return sorted(sorted(batch) for batch in found)
 
-    yield case("rows of 9, 1, 5, 2, 8 tokens by two", [[0], [1, 3], [2, 4]], batches)
+    yield case("rows of 9, 1, 5, 2, 8, 6 tokens by two", [[0, 4], [1, 3], [2, 5]], batches)
 
 
 @trap("data.length_grouped_batches")

@@ -6,6 +6,7 @@
     python -m lessons.check list            your progress
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
+    python -m lessons.check class results/
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
@@ -16,12 +17,13 @@ import sys
 from pathlib import Path
 
 from lessons import sandbox
+from lessons.classroom import FORMATS, class_table, grade_all
 from lessons.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
-from lessons.result import Progress, Result, as_json, file_digest, not_started, place
+from lessons.result import Progress, Result, place
 from lessons.stubs import lesson_stubs, source_of
 from minisbert.core import InputError
-from minisbert.system.console import LiveLine, run_command, say
-from minisbert.system.files import atomic_file, write_json
+from minisbert.system.console import run_command, say
+from minisbert.system.files import atomic_file
 
 RUN = "python -m lessons.check"
 
@@ -122,9 +124,12 @@ def hint(lesson: int, name: str | None) -> None:
     progress = Progress()
     pieces = pieces_of(lesson)
     unsolved = [piece for piece in pieces if progress.state(piece) != "passed"] or pieces
-    chosen = [piece for piece in pieces if piece.master.endswith(name)] if name else unsolved
+    chosen = [piece for piece in pieces if f".{piece.master}".endswith(f".{name}")] if name else unsolved
     if not chosen:
         raise InputError(f"lesson {lesson:02} has no piece {name}: {', '.join(piece.master for piece in pieces)}")
+    if name and len(chosen) > 1:
+        which = ", ".join(".".join(piece.path) for piece in chosen)
+        raise InputError(f"lesson {lesson:02} has {len(chosen)} pieces called {name}: which of {which}?")
     piece = chosen[0]
     count = min(progress.hints.get(piece.master, 0) + 1, len(piece.hints))
     progress.hints[piece.master] = count
@@ -137,7 +142,7 @@ def hint(lesson: int, name: str | None) -> None:
         print(f"That was the last one. The master copy: {shown(piece.source)}, line {line}")
 
 
-# --------------------------------------------------------------------------------------- list, all
+# -------------------------------------------------------------------------------------------- list
 
 
 def show_progress() -> None:
@@ -152,30 +157,6 @@ def show_progress() -> None:
             told = f"{hints} of {len(piece.hints)} hints" if hints else ""
             print(f"    {piece.master:<40}{piece.stars}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
     print(f"\n{passed} of {len(PIECES)} passed")
-
-
-def grade_all(out: Path | None) -> bool:
-    """Grade every lesson: a line per piece, and a JSON file if asked. Returns whether all passed."""
-    lessons = []
-    with LiveLine() as line:
-        for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
-            line.show(f"lesson {lesson:02} of {max(LESSONS)}")
-            started = mine(lesson).is_file()
-            results = sandbox.grade(lesson) if started else [not_started(piece) for piece in pieces_of(lesson)]
-            lessons.append((lesson, results))
-            line.clear()
-            for result in results:
-                seen = "" if result.passed or not started else f"  {result.rungs[-1][2]}"
-                print(f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(), flush=True)
-    results = [result for _, found in lessons for result in found]
-    Progress().remember([result for result in results if file_digest(PIECES[result.master].lesson)])
-    passed = sum(result.passed for result in results)
-    print(f"\n{passed} of {len(results)} passed")
-    if out:
-        with atomic_file(out) as partial:
-            write_json(partial, as_json(lessons))
-        say(f"wrote {out}")
-    return 0 < passed == len(results)
 
 
 # ----------------------------------------------------------------------------------------- the command
@@ -205,7 +186,10 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
     everything = commands.add_parser("all", help="grade every lesson")
-    everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and no progress")
+    everything.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)")
+    table = commands.add_parser("class", help="a table of the results of many students")
+    table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
     grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
     grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
     return found
@@ -213,7 +197,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    MINE.mkdir(parents=True, exist_ok=True)
+    if options.command not in ("all", "class"):
+        MINE.mkdir(parents=True, exist_ok=True)
     good = True
     if options.command == "start":
         start(options.lesson)
@@ -226,7 +211,11 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "list":
         show_progress()
     elif options.command == "all":
-        good = grade_all(options.json)
+        if options.format != FORMATS[0] and not options.json:
+            raise InputError(f"--format {options.format} needs --json FILE")
+        good = grade_all(options.json, options.format)
+    elif options.command == "class":
+        class_table(options.folder)
     elif options.command == "graft":
         from lessons.graft import graft
 

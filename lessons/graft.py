@@ -20,7 +20,7 @@ from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.mistakes.planting import replaced
 from minisbert.models.folders import find_model
 from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.system.console import LiveLine, Progress, run_command
+from minisbert.system.console import LiveLine, Progress, run_command, say
 from tests.checks import CHECKS
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden
 
@@ -34,12 +34,16 @@ def graft(pairs: int | None) -> bool:
     """Grade, then run what passes in a separate process. Returns whether everything equals the reference."""
     if pairs is not None and pairs < 2:
         raise InputError(f"--pairs {pairs}: a correlation needs at least 2")
-    passed = []
+    results = []
     with LiveLine() as line:
         for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values()):
             if mine(lesson).is_file():
                 line.show(f"grading lesson {lesson:02}")
-                passed += [result.master for result in sandbox.grade(lesson) if result.passed]
+                results += sandbox.grade(lesson)
+    passed = [result.master for result in results if result.passed]
+    left = [f"{result.master} ({result.status})" for result in results if not result.passed]
+    if left := [text for text in left if not text.endswith("(unwritten)")]:
+        say(f"left out, the package's are used instead: {', '.join(left)}")
     if not passed:
         raise InputError("no piece passes yet: python -m lessons.check start 01")
     command = [sys.executable, "-m", "lessons.graft", str(pairs or 0), *passed]
@@ -53,27 +57,31 @@ def graft(pairs: int | None) -> bool:
 
 
 @contextmanager
-def grafted(functions: dict[str, Callable]) -> Iterator[None]:
-    """While this lasts the book computes with these functions, by master's name."""
+def grafted(functions: dict[str, Callable], spaces: dict[int, dict[str, Any]] | None = None) -> Iterator[None]:
+    """While this lasts the book computes with these functions, by master's name; ``spaces`` is what a file defines."""
     originals = {master: PIECES[master].original for master in functions}  # all of them before any is replaced
     with ExitStack() as stack:
         for master, original in originals.items():
             piece = PIECES[master]
             stack.enter_context(replaced(original, functions[master], piece.owner, piece.path[-1]))
+        for master in functions:
+            stack.enter_context(sandbox.lent((spaces or {}).get(PIECES[master].lesson, {}), PIECES[master]))
         if "loop.adamw_step" in functions:  # torch's optimizer would not call it
             stack.enter_context(replaced(loop.adamw, loop.AdamW, loop, "adamw"))
         yield
 
 
-def learners_functions(masters: Sequence[str], calls: Counter) -> dict[str, Callable]:
-    """The learner's functions, their calls counted.
+def learners_functions(masters: Sequence[str], calls: Counter) -> tuple[dict[str, Callable], dict[int, dict]]:
+    """The learner's functions by master's name, their calls counted, and what each lesson's file defines.
 
     If one calls another of its lesson it gets the learner's as well, or, if that is not among them, the package's.
     """
     functions: dict[str, Callable] = {}
+    spaces: dict[int, dict[str, Any]] = {}
     for lesson in dict.fromkeys(PIECES[master].lesson for master in masters):
         path = mine(lesson)
-        space = sandbox.load(path, path.read_text(encoding="utf-8"), pieces_of(lesson))
+        space = sandbox.load(path, path.read_text(encoding="utf-8-sig"), pieces_of(lesson))
+        spaces[lesson] = dict(space)
         for piece in pieces_of(lesson):
             function = piece.original
             if piece.master in masters:
@@ -83,7 +91,7 @@ def learners_functions(masters: Sequence[str], calls: Counter) -> dict[str, Call
                 function = functions[piece.master] = counted(written, piece.master, calls)
             if len(piece.path) == 1:
                 space[piece.path[0]] = function
-    return functions
+    return functions, spaces
 
 
 def counted(function: Callable, master: str, calls: Counter) -> Callable:
@@ -158,7 +166,7 @@ def tell(name: str, largest: float, tolerance: float) -> bool:
 def main(arguments: Sequence[str]) -> None:
     count, masters = int(arguments[0]) or None, arguments[1:]
     calls: Counter[str] = Counter()
-    with grafted(learners_functions(masters, calls)):
+    with grafted(*learners_functions(masters, calls)):
         good = loss_trace()
         encoder = SentenceEncoder.load(find_model(MODEL))
         good &= minilm(encoder)

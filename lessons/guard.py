@@ -1,34 +1,50 @@
 """What a learner's file may not do: import the answer, or call a function that is the answer.
 
 Two nets. ``look`` reads the file before it runs and names the line. ``guarded_builtins`` and ``refusing`` catch at run
-time what hides from reading: an alias, a ``getattr``, an ``__import__``. They stop what a student would try, not a
-determined attack on the grader: a teacher reads the file as well.
+time what hides from reading: an alias, a ``getattr``, an ``__import__``, a call of the package's own function. They
+stop what a student would try, not a determined attack on the grader: a teacher reads the file as well.
 """
 
 import ast
 import builtins
+import inspect
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType, ModuleType
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from lessons.pieces import Piece
+from lessons.result import defined
 from lessons.stubs import helpers
 
 ALLOWED = set(
-    "bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics string "
-    "torch typing unicodedata".split()
+    "__future__ bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics "
+    "string torch typing unicodedata".split()
+)
+# the only submodules of these that may be reached; each of the others leads to all modules there are
+SUBMODULES = set(
+    "collections.abc numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random numpy.typing torch.autograd "
+    "torch.autograd.functional torch.fft torch.functional torch.linalg torch.nn torch.nn.functional torch.nn.init "
+    "torch.random torch.special".split()
 )
 # ways out of the file: to other modules (torch and numpy hold many), to frames, to files
 FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals setattr delattr breakpoint input".split())
+DATA = (torch.Tensor, np.ndarray, nn.Module, str, list, dict, set, int, float)
 FORBIDDEN_ATTRIBUTES = (
-    set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "select", "trace"}  # also names of torch and numpy
+    # names of modules that are nothing else: a tensor has ``chunk`` and ``select`` too
+    (set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "trace"}).difference(*map(dir, DATA))
     | set("load hub fromfile memmap loadtxt genfromtxt tb_frame f_back f_globals f_locals gi_frame cr_frame".split())
+    | set("compiler ctypeslib export f2py fx jit library multiprocessing ops overrides package serialization".split())
 )
-HARMLESS = {"__init__", "__name__", "__len__", "__doc__"}
+HARMLESS = {"__init__", "__name__", "__len__", "__doc__", "__future__", "_replace", "_asdict", "_fields"}
 
 
 class Refused(BaseException):
@@ -44,6 +60,8 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
     Raises ``SyntaxError`` for text that is not Python.
     """
     tree = ast.parse(text)
+    own = bound(tree) | {piece.path[0] for piece in pieces}  # the package's pieces are there without a definition
+    names_of = Names(imported(tree), own, {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)})
     spans = {piece.master: span for piece in pieces if (span := span_of(tree, piece.path))}
     allowed = helpers(pieces)
     found: dict[str, str] = {}
@@ -53,22 +71,62 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
         concerned = inside or pieces
         for piece in concerned:
             names = set(piece.refused) if inside else {name for other in pieces for name in other.refused}
-            if reason := objection(node, names, allowed):
+            if reason := objection(node, names, allowed, names_of):
                 found.setdefault(piece.master, f"line {line}: {reason}")
     return found
 
 
 def span_of(tree: ast.Module, path: list[str]) -> range | None:
     """The lines of a function, ``["Layer", "forward"]``; None if the file does not define it."""
-    node: Any = tree
-    for name in path:
-        node = next((child for child in node.body if getattr(child, "name", None) == name), None)
-        if node is None:
-            return None
-    return range(node.lineno, node.end_lineno + 1)
+    node = defined(tree, path)
+    return range(node.lineno, node.end_lineno + 1) if node else None
 
 
-def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
+def imported(tree: ast.Module) -> dict[str, ModuleType]:
+    """The names in a file that are modules of others, also by assignment: ``F = torch.nn.functional``."""
+    found: dict[str, ModuleType] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                name = alias.name if alias.asname else alias.name.split(".")[0]
+                found[alias.asname or name] = sys.modules.get(name)
+        elif isinstance(node, ast.ImportFrom):
+            module = sys.modules.get(node.module)
+            found |= {alias.asname or alias.name: getattr(module, alias.name, None) for alias in node.names}
+    found = {name: value for name, value in found.items() if isinstance(value, ModuleType)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(value := reached(node.value, found), ModuleType):
+            found |= {target.id: value for target in node.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def reached(node: ast.expr, known: dict[str, ModuleType]) -> Any:
+    """What a dotted name of a module is: ``torch.nn.functional``; None for anything else."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id)
+    owner = reached(node.value, known) if isinstance(node, ast.Attribute) else None
+    return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None
+
+
+def bound(tree: ast.Module) -> set[str]:
+    """The names that a file itself defines, anywhere."""
+    stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    arguments = {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return (
+        stored | arguments | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    )
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the names in a learner's file are."""
+
+    modules: dict[str, ModuleType]  # of others, by the name that the file gives them
+    own: set[str]  # everything that the file defines
+    classes: set[str]
+
+
+def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], names_of: Names) -> str | None:
     """Why this node is not allowed in a learner's file."""
     if isinstance(node, ast.Import):
         return next(filter(None, (import_objection(a.name, (), refused, allowed) for a in node.names)), None)
@@ -76,16 +134,28 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]]) -
         names = [alias.name for alias in node.names]
         return import_objection("." * node.level + (node.module or ""), names, refused, allowed)
     if isinstance(node, ast.Attribute):
-        own = isinstance(node.value, ast.Name) and node.value.id == "self"  # the object's parts, whatever their names
-        if not own and not isinstance(node.ctx, ast.Load):
-            return f"{ast.unparse(node)} is set: change nothing outside this file"
-        return None if own and not node.attr.startswith("__") else name_objection(node.attr, refused)
-    if isinstance(node, ast.Name) and node.id in FORBIDDEN_NAMES:
-        return f"{node.id} leads out of this file"
+        return attribute_objection(node, refused, names_of)
+    if isinstance(node, ast.MatchClass):  # case object(sys=x) reads the attribute sys
+        return next(filter(None, (name_objection(name, refused) for name in node.kwd_attrs)), None)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in names_of.own:
+        if node.id in FORBIDDEN_NAMES:
+            return f"{node.id} leads out of this file"
+        return name_objection(node.id, refused) if node.id in refused else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         return next(filter(None, (name_objection(str(text), refused) for text in texts)), None)
     return None
+
+
+def attribute_objection(node: ast.Attribute, refused: set[str], names_of: Names) -> str | None:
+    base = node.value.id if isinstance(node.value, ast.Name) else ""
+    own = base in ("self", "cls")  # the object's parts, whatever their names
+    if not own and not isinstance(node.ctx, ast.Load):
+        return f"{ast.unparse(node)} is set: change nothing outside this file"
+    special = node.attr.startswith("__")
+    if not special and (own or (base in names_of.classes and node.attr.startswith("_"))):
+        return None
+    return name_objection(node.attr, refused) or module_objection(reached(node, names_of.modules))
 
 
 def import_objection(module: str, names: Iterable[str], refused: set[str], allowed: set[tuple[str, str]]) -> str | None:
@@ -98,15 +168,27 @@ def import_objection(module: str, names: Iterable[str], refused: set[str], allow
             return f"{name} of the package would be the answer, or leads to it; this lesson may import {fair}"
         return None
     if root not in ALLOWED:
-        return f"{module or 'a neighbouring file'} may not be imported here; {', '.join(sorted(ALLOWED))} may"
+        fair = ", ".join(sorted(ALLOWED - {"__future__"}))
+        return f"{module or 'a neighbouring file'} may not be imported here; {fair} may"
     parts = [*module.split(".")[1:], *names]
-    return next(filter(None, (name_objection(part, refused) for part in parts)), None)
+    if reason := next(filter(None, (name_objection(part, refused) for part in parts)), None):
+        return reason
+    if module not in ALLOWED | SUBMODULES:
+        return f"{module} may not be imported here: it is more than a lesson needs"
+    values = [getattr(sys.modules.get(module), name, None) for name in names]
+    return next(filter(None, map(module_objection, values)), None)
+
+
+def module_objection(value: Any) -> str | None:
+    if isinstance(value, ModuleType) and value.__name__ not in ALLOWED | SUBMODULES:
+        return f"the module {value.__name__} is more than a lesson needs, and leads out of this file"
+    return None
 
 
 def name_objection(name: str, refused: set[str]) -> str | None:
     if name in refused:
         return f"{name} is ready-made and does the work of this piece: write it yourself"
-    if name in FORBIDDEN_ATTRIBUTES or (name.startswith("__") and name not in HARMLESS):
+    if name in FORBIDDEN_ATTRIBUTES or (name.startswith("_") and name not in HARMLESS):
         return f"{name} leads out of this file"
     return None
 
@@ -120,14 +202,20 @@ def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
     allowed = helpers(pieces)
 
     def guarded_import(name: str, scope: Any = None, local: Any = None, names: Any = (), level: int = 0) -> Any:
-        if reason := import_objection("." * level + name, names or (), refused, allowed):
+        # subtle: numpy's and torch's C code also imports through the builtins of the frame that called it
+        internal = name.split(".")[0] in ("numpy", "torch") and "._" in name and name in sys.modules
+        reason = None if internal else import_objection("." * level + name, names or (), refused, allowed)
+        if reason:
             raise Refused(reason)
         return __import__(name, scope, local, names, level)
 
     def guarded_getattr(owner: Any, name: str, *default: Any) -> Any:
         if reason := name_objection(name, refused):
             raise Refused(reason)
-        return getattr(owner, name, *default)
+        found = getattr(owner, name, *default)
+        if reason := module_objection(found):
+            raise Refused(reason)
+        return found
 
     closed = {name: refusal(f"{name} leads out of this file") for name in FORBIDDEN_NAMES}
     return vars(builtins) | closed | {"__import__": guarded_import, "getattr": guarded_getattr}
@@ -141,12 +229,18 @@ def refusal(reason: str) -> Callable:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees every call of a torch function, by whatever name it was reached."""
+    """Sees every call of a torch function, by whatever name it was reached, and of the master."""
 
-    def __init__(self, names: set[str]):
+    def __init__(self, names: set[str], master: Callable | None):
         super().__init__()
         self.names = names
+        self.code = getattr(inspect.unwrap(master), "__code__", None) if master else None
         self.seen = ""  # kept in case the learner's code swallows the exception
+
+    def profile(self, frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code is self.code:
+            self.seen = "the package's own function is called: write it yourself"
+            raise Refused(self.seen)
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         name = getattr(func, "__name__", "").split(".")[0]
@@ -157,18 +251,22 @@ class _Watch(TorchFunctionMode):
 
 
 @contextmanager
-def refusing(names: Iterable[str]) -> Iterator[None]:
-    """While this lasts torch's and numpy's functions of these names raise ``Refused``."""
+def refusing(names: Iterable[str], master: Callable | None = None) -> Iterator[None]:
+    """While this lasts torch's, numpy's and statistics' functions of these names, and the master, raise ``Refused``."""
     names = set(names)
-    held = {name: getattr(np, name) for name in names if hasattr(np, name)}
-    watch = _Watch(names)
+    held = {(home, name): getattr(home, name) for home in (np, statistics) for name in names if hasattr(home, name)}
+    watch = _Watch(names, master)
+    before = sys.getprofile()
     try:
-        for name in held:
-            setattr(np, name, refusal(name_objection(name, names)))
+        for home, name in held:
+            setattr(home, name, refusal(name_objection(name, names)))
         with watch:
+            if master:
+                sys.setprofile(watch.profile)
             yield
     finally:
-        for name, function in held.items():
-            setattr(np, name, function)
+        sys.setprofile(before)
+        for (home, name), function in held.items():
+            setattr(home, name, function)
     if watch.seen:
         raise Refused(watch.seen)

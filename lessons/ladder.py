@@ -6,7 +6,10 @@ numbers, it is named.
 """
 
 import contextlib
+import inspect
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they register their cases)
-from lessons.cases import EXAMPLES, TRAPS, Case, describe, equal, form_problem
+from lessons.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
 from lessons.guard import Refused, refusing
 from lessons.pieces import Piece
 from lessons.result import RUNGS, Result
@@ -42,6 +45,10 @@ class Finding:
 class Trouble(Exception):
     """The learner's function did something that ends a check: it crashed, or returned another type or shape."""
 
+    def __init__(self, text: str, rung: str = "runs"):
+        super().__init__(text)
+        self.rung = rung
+
 
 # ----------------------------------------------------------------------------------------- one run
 
@@ -50,15 +57,26 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
     """The findings of all checks with this function in the piece's place."""
     torch.manual_seed(0)  # a mistake that draws random numbers must give the same ones each time
     found: list[Finding] = []
-    stand_in = watched(piece, function, found, guard)
+    calls: list[None] = []  # one entry per call of the function
+    stand_in = watched(piece, function, found, calls, guard)
     with replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
-        for case in EXAMPLES[piece.master]():
-            found += attempt("example", case.name, lambda case=case: from_case("example", case, 6e-5))
-        for name in piece.checks:
-            found += attempt("golden", name, lambda name=name: from_check(name))
-        for case in TRAPS[piece.master]():
-            found += attempt("traps", case.name, lambda case=case: from_case("traps", case, 1e-9))
+        for rung, name, run in checks_of(piece):
+            before = len(calls)
+            findings = attempt(rung, name, run)
+            if not findings or len(calls) == before:  # nothing is proven
+                findings.append(Finding(rung, name, False, "no check was run"))
+            found += findings
     return found
+
+
+def checks_of(piece: Piece) -> Iterator[tuple[str, str, Callable[[], Iterator[Finding]]]]:
+    """Rung, name and findings of each check. Cases hold the package's functions as they are when they are made."""
+    for case in EXAMPLES[piece.master]():
+        yield "example", case.name, lambda case=case: from_case("example", case, 6e-5)
+    for name in piece.checks:
+        yield "golden", name, lambda name=name: from_check(name)
+    for case in TRAPS[piece.master]():
+        yield "traps", case.name, lambda case=case: from_case("traps", case, 1e-9)
 
 
 def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[Finding]:
@@ -70,7 +88,8 @@ def attempt(rung: str, name: str, run: Callable[[], Iterator[Finding]]) -> list[
     except NotImplementedError:
         raise
     except Trouble as trouble:
-        found.append(Finding("traps" if rung == "traps" else "runs", name, False, f"{name}: {trouble}"))
+        where = "traps" if rung == "traps" and trouble.rung == "runs" else trouble.rung
+        found.append(Finding(where, name, False, f"{name}: {trouble}"))
     except Exception as error:  # of autograd, or of the package, which could not go on with the learner's result
         cut = isinstance(error, RuntimeError) and "grad" in str(error)
         text = "no gradient comes back (a detach, an item(), a detour through numpy?)" if cut else one_line(error)
@@ -92,35 +111,56 @@ def from_check(name: str) -> Iterator[Finding]:
         yield Finding(rung, result.name, not problem, f"{result.name}: {problem}" if problem else "", result.ours)
 
 
-def watched(piece: Piece, function: Callable, found: list[Finding], guard: bool) -> Callable:
+def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[None], guard: bool) -> Callable:
     """The function, watched for changes to its inputs and for the type and shape of its result."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        calls.append(None)
         before = kept([*args, *kwargs.values()])
-        with torch.no_grad():
+        with torch.no_grad(), unwatched():
+            state = torch.get_rng_state()
             expected = piece.original(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
+            torch.set_rng_state(state)
         try:
-            with refusing(piece.refused) if guard else contextlib.nullcontext():
+            with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
                 result = function(*args, **kwargs)
-        except NotImplementedError:
+        except (NotImplementedError, Trouble):  # an inner call of a function that calls itself has said it already
             raise
         except (Exception, SystemExit) as error:
-            raise Trouble(told(error, function)) from error
+            in_place = isinstance(error, RuntimeError) and "in-place" in str(error)
+            text = told(error, function)
+            raise (
+                Trouble(f"an argument is changed in place ({text})", "inputs") if in_place else Trouble(text)
+            ) from error
         if not equal(before, kept([*args, *kwargs.values()]), 0.0):
             found.append(Finding("inputs", "inputs", False, "an argument is not what it was before the call"))
         if problem := form_problem(result, expected):
-            raise Trouble(problem)
+            result = converted(result, expected)
+            if result is None:
+                raise Trouble(problem)
+            found.append(Finding("runs", "dtype", False, problem))  # its numbers may still tell what is wrong
         return result
 
     return call
 
 
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """Without the profile hook of ``refusing``: the grader itself may call the master."""
+    hook = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        yield
+    finally:
+        sys.setprofile(hook)
+
+
 def told(error: BaseException, function: Callable) -> str:
     """An exception in one line, with the last line of the learner's file that it came through."""
-    file = function.__code__.co_filename
+    file = inspect.unwrap(function).__code__.co_filename
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     where = f", line {lines[-1]}" if lines else ""
-    text = " ".join(str(error).split())
+    text = "it calls itself without end" if isinstance(error, RecursionError) else " ".join(str(error).split())
     return f"{type(error).__name__}{where}: {text[:200]}"
 
 
@@ -177,39 +217,67 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     """The known mistakes that give these numbers, and the first wrong number that they do not explain.
 
     On the first rung with wrong numbers a mistake must give the first of them. Of several, those that explain most are
-    named, and of these, if there are any, those that agree on everything else as well.
+    named, and of these, if there are any, those that agree on everything else as well. Numbers that many mistakes could
+    give (NaN, whole numbers, yes or no) prove nothing alone: there the mistake must agree on the whole rung, in traps
+    on everything.
     """
     rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
     wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
+    ours = numbers(found)
     explained: dict[str, list[Finding]] = {}
     for name, mistake in MISTAKES.items() if wrong else ():
         if mistake.target == piece.master or mistake.target in piece.parts:
             theirs = numbers(look_at_mistake(name, piece))
-            alike = [finding for finding in wrong if equal(finding.ours, theirs.get((rung, finding.name)), 1e-9)]
-            # in traps an infinity is easily equal by chance, so all of them must agree
-            if wrong[0] in alike and (rung != "traps" or len(alike) == len(wrong)):
+            alike = [finding for finding in wrong if same(finding.ours, theirs.get((rung, finding.name)))]
+            weak = rung == "traps" or not any(map(telling, alike))
+            if wrong[0] in alike and not (weak and (len(alike) < len(wrong) or not agree(ours, theirs, rung))):
                 explained[name] = alike
     most = max(map(len, explained.values()), default=0)
     best = [name for name, alike in explained.items() if len(alike) == most]
-    whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), numbers(found))]
+    whole = [name for name in best if agree(numbers(look_at_mistake(name, piece)), ours)]
     names = whole if whole or rung == "traps" else best
+    names = [name for name in names if MISTAKES[name].target == piece.master] or names
     left = [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
     return names, left[0] if left else ""
+
+
+def telling(finding: Finding) -> bool:
+    """Is this a result that hardly two mistakes have in common? It has a finite number that is not a whole one."""
+    values = finding.ours if isinstance(finding.ours, tuple) else (finding.ours,)
+    tensors = [torch.as_tensor(x).detach() for x in values if isinstance(x, Tensor | np.ndarray | float)]
+    return any((x.isfinite() & (x != x.round())).any() for x in tensors if x.is_floating_point())
+
+
+def same(one: Any, other: Any) -> bool:
+    """Two results that one mistake could give in two styles: None is no result."""
+    if isinstance(other, tuple):
+        fits = isinstance(one, tuple) and len(one) == len(other)
+        return fits and all(a is b or same(a, b) for a, b in zip(one, other, strict=True))
+    if isinstance(one, Tensor) and isinstance(other, Tensor) and one.shape == other.shape:
+        single = torch.float32 in (one.dtype, other.dtype)
+        scale = other.detach().double().abs().nan_to_num(posinf=1.0).clamp_min(1.0)
+        return bool(
+            right(one.detach().double() / scale, other.detach().double() / scale, 1e-5 if single else 1e-9).all()
+        )
+    return one is not None and equal(one, other, 1e-9)
 
 
 @cache
 def look_at_mistake(name: str, piece: Piece) -> list[Finding]:
     """The findings for a piece with a known mistake in it, or in one of its parts."""
     mistake = MISTAKES[name]
-    if mistake.target == piece.master:
-        return look_at(piece, mistake.stand_in, guard=False)
-    with planted(mistake):
-        return look_at(piece, piece.original, guard=False)
+    with warnings.catch_warnings(action="ignore"):  # it may divide by zero: that is no message for the learner
+        if mistake.target == piece.master:
+            return look_at(piece, mistake.stand_in, guard=False)
+        with planted(mistake):
+            return look_at(piece, piece.original, guard=False)
 
 
 def numbers(found: list[Finding]) -> dict[tuple[str, str], Any]:
-    return {(finding.rung, finding.name): finding.ours for finding in found}
+    return {(finding.rung, finding.name): finding.ours for finding in found if finding.rung not in ("runs", "inputs")}
 
 
-def agree(one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any]) -> bool:
-    return one.keys() == other.keys() and all(equal(one[key], other[key], 1e-9) for key in one)
+def agree(one: dict[tuple[str, str], Any], other: dict[tuple[str, str], Any], rung: str | None = None) -> bool:
+    """Are all results the same, or all of one rung?"""
+    one, other = ({key: x for key, x in side.items() if rung in (None, key[0])} for side in (one, other))
+    return one.keys() == other.keys() and all(one[key] is other[key] or same(one[key], other[key]) for key in one)

@@ -34,6 +34,7 @@ class Piece:
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
+    note: str = ""  # what its docstring leaves open, for the stub
 
     @property
     def module(self) -> str:

@@ -1,11 +1,12 @@
 """The result of grading a piece, and what is remembered between two commands (``lessons/mine/progress.json``)."""
 
+import ast
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessons.pieces import MINE, PIECES, Piece, lesson_file, mine
+from lessons.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
 from minisbert import __version__
 from minisbert.core import read_json
 from minisbert.system.files import atomic_file, write_json
@@ -42,18 +43,61 @@ def not_started(piece: Piece) -> Result:
 
 
 def as_json(lessons: list[tuple[int, list[Result]]]) -> dict:
-    """What a teacher collects: every piece with its status, and the digest of the file that was graded."""
+    """What a teacher collects: every piece with its status, how far it came, and digests of what was graded."""
     rows = []
     for lesson, results in lessons:
+        digests = function_digests(lesson)
         for result in results:
             failed = [(title, seen) for title, holds, seen in result.rungs if not holds]
             rung, seen = failed[0] if failed else (None, None)
             rows.append(
-                {"lesson": lesson, "piece": result.master, "status": result.status, "rung": rung, "seen": seen}
-                | {"mistakes": result.mistakes, "file_sha256": file_digest(lesson) or None}
+                {"lesson": lesson, "piece": result.master, "difficulty": PIECES[result.master].level}
+                | {"status": result.status, "rungs_passed": [title for title, holds, _ in result.rungs if holds]}
+                | {"rung": rung, "seen": seen, "mistakes": result.mistakes}
+                | {"file_sha256": file_digest(lesson) or None, "function_sha256": digests.get(result.master)}
             )
     passed = sum(row["status"] == "passed" for row in rows)
-    return {"minisbert": __version__, "passed": passed, "of": len(rows), "pieces": rows}
+    return versions() | {"passed": passed, "of": len(PIECES), "pieces": rows}
+
+
+def versions() -> dict[str, str]:
+    """The package's version, and a digest of everything that decides a grade."""
+    return {"minisbert": __version__, "grader": grader_digest()}
+
+
+def grader_digest() -> str:
+    """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
+    files = [path for path in (ROOT / "lessons").glob("*.py") if not path.name[0].isdigit()]
+    files += [*(ROOT / "tests").glob("*checks.py"), *(ROOT / "minisbert" / "mistakes").glob("*.py")]
+    digest = hashlib.sha256((ROOT / "lessons" / "cards.toml").read_bytes())
+    for path in sorted(files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def function_digests(lesson: int) -> dict[str, str]:
+    """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and docstring do not count."""
+    try:
+        tree = ast.parse(mine(lesson).read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return {}
+    found = {}
+    for piece in PIECES.values():
+        node = defined(tree, piece.path) if piece.lesson == lesson else None
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            node = ast.FunctionDef(node.name, node.args, body, node.decorator_list)
+            found[piece.master] = hashlib.sha256(ast.dump(node).encode()).hexdigest()
+    return found
+
+
+def defined(tree: ast.Module, path: list[str]) -> Any:
+    """The last definition of ``["Layer", "forward"]`` in a file; None if there is none."""
+    node: Any = tree
+    for name in path:
+        found = [child for child in getattr(node, "body", []) if getattr(child, "name", None) == name]
+        node = found[-1] if found else None
+    return node
 
 
 def place(piece: Piece, mistake: str = "") -> str:
@@ -63,13 +107,14 @@ def place(piece: Piece, mistake: str = "") -> str:
         return f"lesson {piece.lesson:02}"
     lines = path.read_text(encoding="utf-8").splitlines()
     wanted = [f'"{mistake}"', *reversed(piece.path)] if mistake else [*reversed(piece.path)]
-    for text in wanted:
-        for number, line in enumerate(lines, start=1):
-            if text in line:
-                above = [other for other in lines[:number] if other.startswith("# ## ")]
-                heading = f', "{above[-1].removeprefix("# ## ").strip()}"' if above else ""
-                return f"lessons/{path.name}, line {number}{heading}"
-    return f"lessons/{path.name}"
+    first = next((i for i, line in enumerate(lines) if line.startswith("# ## ")), 0)
+    numbered = list(enumerate(lines, start=1))
+    numbered = numbered[first:] + numbered[:first]  # the first cell, which names everything, only if nothing else does
+    found = next((number for text in wanted for number, line in numbered if text in line), 1)
+    above = [line for line in lines[:found] if line.startswith("# ## ")]
+    # a place before the first heading is in the lesson's first cell, where the title stands
+    heading = (above[-1:] or [line for line in lines if line.startswith("# # ")] or ["#"])[0]
+    return f'lessons/{path.name}, line {found}, "{heading.lstrip("# ").strip()}"'
 
 
 # ---------------------------------------------------------------------------------------- memory
@@ -136,4 +181,7 @@ def renamed(record: dict[str, Any]) -> dict[str, Any]:
 def file_digest(lesson: int) -> str:
     """sha256 of the learner's file; empty if there is none."""
     path = mine(lesson)
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    except OSError:  # a file that cannot be read is reported when it is loaded
+        return ""

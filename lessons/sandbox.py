@@ -4,25 +4,32 @@
 too long, or ends the process, has failed; the next ones get a new process.
 """
 
+import contextlib
+import inspect
 import json
 import os
 import queue
+import resource
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from lessons.pieces import PIECES, ROOT, Piece, mine, pieces_of
-from lessons.result import RUNS, Result
+from lessons.result import RUNGS, RUNS, Result
+from lessons.stubs import attributes_of
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
+MEMORY = 4 << 30  # bytes that the learner's code may take on top of torch's
 FILE = "the file"  # reported as busy while the file is loaded
+FIELDS = {field.name for field in fields(Result)}
+PROOF = {RUNGS["example"], RUNGS["golden"]}  # without these rungs nothing has passed
 
 # ----------------------------------------------------------------------------------- from outside
 
@@ -45,22 +52,48 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
     """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
     command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+    # a session of its own, so that processes which the learner's code started end with it
+    pipe = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipe) as child:
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
         busy, limit = "", START_SECONDS
         try:
             while line := lines.get(timeout=limit):
-                message = json.loads(line)
+                message = understood(line)
+                if message is None:
+                    continue
                 busy, limit = message.get("busy", ""), seconds
-                if "result" in message:
-                    results[message["result"]["master"]] = Result(**message["result"])
-        except queue.Empty:
-            child.kill()
+                if "result" in message and (result := proven(message["result"])).master in masters:
+                    results[result.master] = result
+            code = child.wait(timeout=limit)
+        except (queue.Empty, subprocess.TimeoutExpired):
             return busy, f"still running after {limit:g} seconds: a loop that never ends?"
-        code = child.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return busy, f"it ended the process ({name})"
+
+
+def understood(line: str) -> dict[str, Any] | None:
+    """A message of the grader's process; None for anything else that was written to its channel."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    fields = message.keys() if isinstance(message, dict) else ()
+    if "result" in fields:
+        return message if isinstance(message["result"], dict) and message["result"].keys() == FIELDS else None
+    return message if list(fields) == ["busy"] else None
+
+
+def proven(fields: dict[str, Any]) -> Result:
+    """A result as reported; to have passed, its examples and golden values must have been run."""
+    result = Result(**fields)
+    if result.passed and not {title for title, holds, _ in result.rungs if holds} >= PROOF:
+        return Result(result.master, "failed", [(RUNS, False, "it is reported as passed, but was not checked")])
+    return result
 
 
 def _forward(stream: Any, lines: queue.Queue[str]) -> None:
@@ -86,7 +119,16 @@ def main(arguments: Sequence[str]) -> None:
     from lessons import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
+    limit_memory()
     grade_here(int(arguments[0]), arguments[1:], tell)
+
+
+def limit_memory() -> None:
+    """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with it the piece."""
+    with contextlib.suppress(OSError, ValueError):  # where there is no /proc, or the limit is lower already
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+        most = pages * resource.getpagesize() + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
@@ -97,7 +139,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
     path, pieces = mine(lesson), pieces_of(lesson)
     tell(busy=FILE)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte-order mark
         objections = look(text, pieces)
         space = load(path, text, pieces) if len(objections) < len(pieces) else {}
         reason = ""
@@ -119,8 +161,9 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
         else:
             # each piece is graded alone, together with the package's versions of the lesson's other functions
             space.update(masters_of | ({piece.path[0]: function} if len(piece.path) == 1 else {}))
-            result = climb(piece, function)
-            result.line = function.__code__.co_firstlineno
+            with lent(written, piece):
+                result = climb(piece, function)
+            result.line = inspect.unwrap(function).__code__.co_firstlineno
         tell(result=asdict(result))
 
 
@@ -130,19 +173,44 @@ def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
 
     space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
     with refusing(name for piece in pieces for name in piece.refused):
-        exec(compile(text, str(path), "exec"), space)
+        exec(compile(text, str(path), "exec", dont_inherit=True), space)
     return space
 
 
-def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[FunctionType | None, str]:
-    """The learner's function, or None and why: it must be a function that is written in this very file."""
+@contextlib.contextmanager
+def lent(space: dict[str, Any], piece: Piece) -> Iterator[None]:
+    """While this lasts the package's class has the further methods that the learner's class of that name defines."""
+    theirs = space.get(piece.path[0])
+    if len(piece.path) == 1 or not isinstance(theirs, type):
+        yield
+        return
+    taken = {line.removeprefix("self.").split()[0] for line in attributes_of(piece) if line.startswith("self.")}
+    names = [name for name in vars(theirs) if not name.startswith("__") and not hasattr(piece.owner, name)]
+    names = [name for name in names if name not in taken]
+    try:
+        for name in names:
+            setattr(piece.owner, name, vars(theirs)[name])
+        yield
+    finally:
+        for name in names:
+            delattr(piece.owner, name)
+
+
+def find(space: dict[str, Any], piece: Piece, path: Path) -> tuple[Callable | None, str]:
+    """The learner's function, or None and why: it must be a function that is written in this very file.
+
+    It may have a decorator that keeps the function as ``__wrapped__``: ``functools.cache``, ``torch.no_grad()``.
+    """
     found: Any = space.get(piece.path[0])
     if len(piece.path) == 2 and isinstance(found, type):
         found = vars(found).get(piece.path[1])
     name = ".".join(piece.path)
     if found is None:
         return None, f"{path.name} defines no {name}"
-    if not isinstance(found, FunctionType) or found.__code__.co_filename != str(path):
+    if isinstance(found, staticmethod | classmethod):
+        return None, f"{name} is a {type(found).__name__}: write it as a plain method, with self as its first parameter"
+    inner = inspect.unwrap(found) if callable(found) and not isinstance(found, type) else found
+    if not isinstance(inner, FunctionType) or inner.__code__.co_filename != str(path):
         return None, f"{name} is not a function that is written in {path.name}"
     return found, ""
 

@@ -78,9 +78,20 @@ def stub(piece: Piece) -> str:
     lines = textwrap.dedent("\n".join(signature)).splitlines()
     if doc := ast.get_docstring(function):
         lines += textwrap.indent(f'"""{doc}' + ('\n"""' if "\n" in doc else '"""'), "    ").splitlines()
+    for text in remarks(piece):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="    # ", subsequent_indent="    # ")
     for text, first in steps(source, function):
         lines += textwrap.wrap(text, WIDTH, initial_indent=f"    #{first}", subsequent_indent="    #      ")
     return "\n".join([*lines, f'    raise NotImplementedError("{piece.master}")'])
+
+
+def remarks(piece: Piece) -> list[str]:
+    """What the docstring leaves open, and what must not be called."""
+    refused = ", ".join(name for name in piece.refused if not name.startswith("_"))
+    return [
+        *filter(None, [piece.note]),
+        *([f"Not to be taken ready-made from a library: {refused}."] if refused else []),
+    ]
 
 
 def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
@@ -175,6 +186,12 @@ def attributes(source: Source, node: ast.ClassDef, hidden: set[str]) -> list[str
         elif isinstance(child, ast.FunctionDef) and child.name not in hidden and not child.name.startswith("_"):
             found.append(f"self.{child.name}({', '.join(argument.arg for argument in child.args.args[1:])})")
     return found
+
+
+def attributes_of(piece: Piece) -> list[str]:
+    """What the objects of a method's class have in the package."""
+    source = source_of(piece.source)
+    return attributes(source, source.find(piece.path[:1]), set())
 
 
 def aliases(piece: Piece) -> list[ast.Assign]:

@@ -1,16 +1,19 @@
 """Parity checks of the losses: the value and the gradient of every input against ``losses.safetensors``.
 
-Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/losses_reference.py``.
+Importing this module adds them to ``checks.CHECKS``. The values come from ``reference/losses_reference.py``. Where a
+constant could fairly be a float32 tensor (a weight, a temperature), the reference is torch's own function, with
+constants that float32 holds exactly.
 """
 
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from minisbert.core import losses
 from minisbert.objectives import more_losses
-from tests.checks import check
+from tests.checks import check, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
 
@@ -35,7 +38,13 @@ def mse_losses() -> Iterator[Comparison]:
     weighted = more_losses.weighted_mse_loss
     yield from with_golden("mse", lambda x: losses.mse_loss(x, targets), "scores")
     yield from with_golden("weighted_mse", lambda x: weighted(x, targets), "scores")
-    yield from with_golden("weighted_mse_other", lambda x: weighted(x, targets, threshold=0.6, weight=0.3), "scores")
+    weights = torch.where(targets < 0.625, 0.25, 1.0).double()
+    yield from with_gradients(
+        "weighted_mse, threshold 0.625, weight 0.25",
+        lambda x: weighted(x, targets, threshold=0.625, weight=0.25),
+        lambda x: functional.mse_loss(x * weights.sqrt(), targets * weights.sqrt()),
+        reference["scores"].requires_grad_(),
+    )
     yield from with_golden("cosine_mse", lambda u, v: losses.cosine_mse_loss(u, v, quarters), "u v")
 
 
@@ -45,7 +54,13 @@ def cross_entropy_losses() -> Iterator[Comparison]:
     labels, classes = reference["labels"], reference["classes"]
     binary = more_losses.binary_cross_entropy_loss
     yield from with_golden("binary_cross_entropy", lambda z: binary(z, labels), "logits")
-    yield from with_golden("binary_cross_entropy_weighted", lambda z: binary(z, labels, pos_weight=2.3), "logits")
+    theirs = functional.binary_cross_entropy_with_logits
+    yield from with_gradients(
+        "binary_cross_entropy, pos_weight 2.5",
+        lambda z: binary(z, labels, pos_weight=2.5),
+        lambda z: theirs(z, labels.double(), pos_weight=torch.tensor(2.5).double()),
+        reference["logits"].requires_grad_(),
+    )
     softmax = losses.softmax_cross_entropy_loss
     yield from with_golden("softmax_cross_entropy", lambda z: softmax(z, classes), "class_logits")
 
@@ -54,7 +69,15 @@ def cross_entropy_losses() -> Iterator[Comparison]:
 def contrastive_loss() -> Iterator[Comparison]:
     labels = golden("losses")["labels"]
     yield from with_golden("contrastive", lambda u, v: losses.contrastive_loss(u, v, labels), "u v")
-    yield from with_golden("contrastive_wide", lambda u, w: losses.contrastive_loss(u, w, labels, margin=1.3), "u w")
+    u, w = (golden("losses")[key].requires_grad_() for key in ("u", "w"))
+
+    def reference(u: Tensor, w: Tensor) -> Tensor:
+        d = 1 - functional.cosine_similarity(u, w)
+        return torch.where(labels == 1, d**2, functional.relu(1.25 - d) ** 2).mean() / 2
+
+    yield from with_gradients(
+        "contrastive, margin 1.25", lambda u, w: losses.contrastive_loss(u, w, labels, margin=1.25), reference, u, w
+    )
 
 
 @check
@@ -89,17 +112,69 @@ def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
         )
 
 
+def cosines(u: Tensor, v: Tensor) -> Tensor:
+    """All cosines of two sets of rows, (B, D) and (N, D) -> (B, N), by torch."""
+    return functional.cosine_similarity(u[:, None], v[None], dim=-1)
+
+
 @check
 def simcse_loss() -> Iterator[Comparison]:
-    simcse = losses.simcse_loss
-    yield from with_golden("simcse", lambda u, v: simcse(u, v), "u v")
-    yield from with_golden("simcse_hard", lambda u, v, w: simcse(u, v, w, temperature=0.2), "u v w")
-    yield from with_golden(
-        "simcse_weighted", lambda u, v, w: simcse(u, v, w, temperature=0.2, hard_negative_weight=0.7), "u v w"
-    )
+    reference = golden("losses")
+    u, v, w = (reference[key].requires_grad_() for key in "uvw")
+    rows = torch.arange(len(u))
+    for name, temperature, weight in (
+        ("simcse, temperature 1/16", 0.0625, None),
+        ("simcse, hard negatives", 0.25, 0.0),
+        ("simcse, hard negatives with weight 0.75", 0.25, 0.75),
+    ):
+        options = {"temperature": temperature} | ({"hard_negative_weight": weight} if weight else {})
+
+        def expected(u: Tensor, v: Tensor, *w: Tensor, temperature: float = temperature, weight=weight) -> Tensor:
+            logits = [cosines(u, other) / temperature for other in (v, *w)]
+            if weight:
+                logits[1] = logits[1] + weight * torch.eye(len(u)).double()
+            return functional.cross_entropy(torch.cat(logits, 1), rows)
+
+        inputs = (u, v) if weight is None else (u, v, w)
+        ours = lambda *vectors, options=options: losses.simcse_loss(*vectors, **options)  # noqa: E731
+        yield from with_gradients(name, ours, expected, *inputs)
 
 
 @check
 def nt_xent_loss() -> Iterator[Comparison]:
-    yield from with_golden("nt_xent", lambda u, v: more_losses.nt_xent_loss(u, v), "u v")
-    yield from with_golden("nt_xent_warm", lambda u, v: more_losses.nt_xent_loss(u, v, temperature=0.5), "u v")
+    reference = golden("losses")
+    u, v = (reference[key].requires_grad_() for key in "uv")
+
+    def expected(u: Tensor, v: Tensor, temperature: float) -> Tensor:
+        z = torch.cat([u, v])
+        logits = (cosines(z, z) / temperature).fill_diagonal_(-torch.inf)
+        return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(u)))
+
+    for name, temperature in (("nt_xent, temperature 1/16", 0.0625), ("nt_xent, temperature 1/2", 0.5)):
+        yield from with_gradients(
+            name,
+            lambda u, v, temperature=temperature: more_losses.nt_xent_loss(u, v, temperature=temperature),
+            lambda u, v, temperature=temperature: expected(u, v, temperature),
+            u,
+            v,
+        )
+
+
+@check
+def losses_with_other_constants() -> Iterator[Comparison]:
+    """The golden values whose constants float32 does not hold: of the package alone, not asked of a learner."""
+    reference = golden("losses")
+    targets, labels = reference["targets"], reference["labels"]
+    weighted, binary = more_losses.weighted_mse_loss, more_losses.binary_cross_entropy_loss
+    simcse, nt_xent = losses.simcse_loss, more_losses.nt_xent_loss
+    for name, loss, inputs in (
+        ("weighted_mse_other", lambda x: weighted(x, targets, threshold=0.6, weight=0.3), "scores"),
+        ("binary_cross_entropy_weighted", lambda z: binary(z, labels, pos_weight=2.3), "logits"),
+        ("contrastive_wide", lambda u, w: losses.contrastive_loss(u, w, labels, margin=1.3), "u w"),
+        ("simcse", simcse, "u v"),
+        ("simcse_hard", lambda u, v, w: simcse(u, v, w, temperature=0.2), "u v w"),
+        ("simcse_weighted", lambda u, v, w: simcse(u, v, w, temperature=0.2, hard_negative_weight=0.7), "u v w"),
+        ("nt_xent", nt_xent, "u v"),
+        ("nt_xent_warm", lambda u, v: nt_xent(u, v, temperature=0.5), "u v"),
+    ):
+        yield from with_golden(name, loss, inputs)

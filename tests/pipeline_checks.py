@@ -5,7 +5,10 @@ checkpoints saved by the reference libraries, torch's optimizer and schedulers, 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -15,10 +18,12 @@ from minisbert.core.weights import read_safetensors
 from minisbert.fast import search
 from minisbert.models.families import FAMILIES
 from tests.checks import check, normal
+from tests.formula_checks import fact
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
 from tests.reference.texts import SENTENCES, TEXTS
 
 VOCABULARY = read_json(ROOT / "weights" / "tiny" / "tokenizer.json")["model"]["vocab"]
+GREEDY = "abcd abc abbcd abx".split()  # "a ##bcd" spells abcd, but after abc, the longest, there is no ##d
 WORDS = "cat playing runs guitars a z kittenish hausboot dogs é unplayé ##a a##b".split()
 
 
@@ -34,20 +39,26 @@ def padded(numbers: Sequence[int], length: int) -> Tensor:
 def split_words() -> Iterator[Comparison]:
     """The characters of every word, against the library's normalizer and splitter."""
     normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    for i, text in enumerate((*SENTENCES, *TEXTS)):
+    for text in (*SENTENCES, *TEXTS):
         expected = [word for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(text))]
-        sides = ["\n".join(words) for words in (tokenizer.split_words(text), expected)]
+        words = tokenizer.split_words(text)
+        sides = ["\n".join(words), "\n".join(expected)]
         value, reference = (padded([ord(c) for c in side], len(sides[1]) + 20) for side in sides)
-        yield compare(f"words of text {i}", value, reference, PIECE)
+        compared = compare(f"words of {text!r}"[:60], value, reference, PIECE)
+        yield replace(compared, ours=words, reference=expected)  # words, for the message
 
 
 @check
 def word_pieces() -> Iterator[Comparison]:
     """Ids against the library's WordPiece."""
-    library = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
-    for word in WORDS:
-        ids = [VOCABULARY[piece] for piece in tokenizer.word_pieces(word, VOCABULARY)]
-        yield compare(f"pieces of {word}", padded(ids, 12), padded(library.encode(word).ids, 12), PIECE)
+    greedy = {piece: i for i, piece in enumerate("[UNK] ab abc a ##c ##bcd ##b".split())}
+    for vocabulary, words in ((VOCABULARY, WORDS), (greedy, GREEDY)):
+        library = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+        for word in words:
+            pieces, expected = tokenizer.word_pieces(word, vocabulary), library.encode(word)
+            ids = [vocabulary.get(piece, -2) for piece in pieces]
+            compared = compare(f"pieces of {word}", padded(ids, 12), padded(expected.ids, 12), PIECE)
+            yield replace(compared, ours=pieces, reference=expected.tokens)  # pieces, for the message
 
 
 @check
@@ -106,14 +117,21 @@ def grouped_batches() -> Iterator[Comparison]:
         sizes = padded(sorted(map(len, found), reverse=True), 12)
         yield compare(f"batch sizes{name}", sizes, padded([10] * 10 + [3], 12), PIECE)
     # if one window holds all rows, the batches are cut from all rows sorted by length
-    shortest = padded(sorted(min(lengths[row] for row in batch) for batch in batches), 12)
-    yield compare("shortest row of each batch", shortest, padded(range(0, 103, 10), 12), PIECE)
+    # (or the other way round), so each holds as many neighbours as it has rows
+    spread = padded(sorted(max(lengths[row] for row in b) - min(lengths[row] for row in b) for b in batches), 12)
+    yield compare("longest minus shortest of each batch", spread, padded([2, *[9] * 10], 12), PIECE)
     spread = [max(lengths[row] for row in batch) - min(lengths[row] for row in batch) for batch in narrow]
     first = [min(lengths[row] for row in batch) for batch in batches]
     wide = max(spread) > 10  # in windows of two batches, no batch can consist of ten neighbours
     facts = [batches == again, batches != other, first != sorted(first), first != sorted(first)[::-1], wide]
     names = "same seed, other seed, not sorted, not reversed, windows"
     yield compare(f"properties: {names}", torch.tensor(facts).double(), torch.ones(5).double(), PIECE)
+    # the two batches of a window never overlap; two batches that come together by chance nearly always do
+    many = torch.randperm(400, generator=torch.Generator().manual_seed(4)).tolist()
+    found = data.length_grouped_batches(many, 10, torch.Generator().manual_seed(5), window=2)
+    ends = [(min(many[row] for row in batch), max(many[row] for row in batch)) for batch in found]
+    apart = [a[1] < b[0] or b[1] < a[0] for a, b in zip(ends[::2], ends[1::2], strict=False)]
+    yield fact("batches of different windows are mixed", not all(apart))
 
 
 # ----------------------------------------------------------------------------------------- training
@@ -136,19 +154,26 @@ def linear_rates() -> Iterator[Comparison]:
 
 @check
 def adamw_steps() -> Iterator[Comparison]:
-    """Five steps against ``torch.optim.AdamW``: the parameter, and both running means."""
+    """The parameter and both running means, with the usual betas and eps, then with others."""
+    yield from five_steps("")
+    yield from five_steps(", other betas", betas=(0.75, 0.875))
+    yield from five_steps(", other eps", eps=0.125)
+
+
+def five_steps(name: str, **others: Any) -> Iterator[Comparison]:
+    """Five steps against ``torch.optim.AdamW``."""
     reference = nn.Parameter(normal(3, 4).detach())
-    library = torch.optim.AdamW([reference], lr=0.05, weight_decay=0.3)
+    library = torch.optim.AdamW([reference], lr=0.05, weight_decay=0.3, **others)
     value, mean, square = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
     for step in range(1, 6):
         gradient = normal(3, 4, seed=step).detach()
         reference.grad = gradient.clone()
         library.step()
-        value, mean, square = loop.adamw_step(value, gradient, mean, square, step, 0.05, 0.3)
+        value, mean, square = loop.adamw_step(value, gradient, mean, square, step, 0.05, 0.3, **others)
         state = library.state[reference]
-        yield compare(f"parameter after step {step}", value, reference.detach(), PIECE)
-        yield compare(f"mean after step {step}", mean, state["exp_avg"], PIECE)
-        yield compare(f"square after step {step}", square, state["exp_avg_sq"], PIECE)
+        yield compare(f"parameter after step {step}{name}", value, reference.detach(), PIECE)
+        yield compare(f"mean after step {step}{name}", mean, state["exp_avg"], PIECE)
+        yield compare(f"square after step {step}{name}", square, state["exp_avg_sq"], PIECE)
 
 
 # ------------------------------------------------------------------------------------------- search
@@ -161,8 +186,15 @@ def top_k() -> Iterator[Comparison]:
     corpus[[8, 5]] = corpus[[1, 3]] * torch.tensor([[2.0], [4.0]]).double()
     cosines = nn.functional.cosine_similarity(queries[:, None], corpus[None], dim=-1).float().tolist()
     expected = [sorted(range(9), key=lambda j, row=row: (-row[j], j))[:6] for row in cosines]
-    scores, indices = map(torch.from_numpy, search.top_k(queries, corpus, 6))
+    scores, indices = (torch.tensor(np.array(found)) for found in search.top_k(queries, corpus, 6))
     best = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
     # rounded to float32 on both sides: one unit in the last place is 6e-8
     yield compare("scores of the best 6", scores, best, 1e-7)
     yield compare("indices of the best 6", indices.double(), torch.tensor(expected).double(), PIECE)
+    # 64 cosines that are 1e-9 apart: float32 cannot tell them apart, float64 can
+    angles = torch.pi / 2 - 1e-9 * torch.arange(1.0, 65.0).double()  # (64,)
+    turned = torch.linalg.qr(normal(8, 8, seed=2).detach()).Q  # (8, 8)
+    close = angles.cos()[:, None] * turned[0] + angles.sin()[:, None] * turned[1]  # (64, 8)
+    order = torch.randperm(64, generator=torch.Generator().manual_seed(3))
+    indices = torch.tensor(np.array(search.top_k(turned[:1], close[order], 64)[1]))
+    yield fact("cosines 1e-9 apart are in order", order[indices[0]].equal(torch.arange(63, -1, -1)))

@@ -1,6 +1,7 @@
 """The commands: what they print, write and return, and that none of the learner's work is lost."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -8,8 +9,9 @@ import pytest
 
 from lessons import check, sandbox
 from lessons.pieces import PIECES, mine, pieces_of
-from lessons.result import MOVED, RUNGS, Progress, Result, file_digest, place
+from lessons.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
 from minisbert.core import InputError
+from minisbert.mistakes import MISTAKES
 from tests.parity import ROOT
 
 
@@ -172,8 +174,117 @@ def test_all_writes_what_a_teacher_collects(folder, graded, capsys):
     assert "3 of " in capsys.readouterr().out
 
 
-def test_all_of_nothing_is_not_a_success(folder, graded):
-    assert command("all") == 1
+def test_results_say_how_far_each_piece_came_and_what_was_graded(folder, graded):
+    mine(5).write_text(
+        "def attention(a):\n    return a\n\nclass Attention:\n    def split(self, x):\n        return x\n"
+    )
+    graded["bert.attention"] = FAILED
+    command("all", "--json", str(folder / "ada.json"))
+    found = json.loads((folder / "ada.json").read_text())
+    assert re.fullmatch("[0-9a-f]{12}", found["grader"])
+    rows = {row["piece"]: row for row in found["pieces"]}
+    assert rows["bert.attention"]["rungs_passed"] == [RUNGS["runs"]]
+    assert rows["bert.attention"]["difficulty"] == 2
+    assert rows["bert.Attention.merge"]["function_sha256"] is None
+    assert len({rows[f"bert.{name}"]["function_sha256"] for name in ("attention", "Attention.split")}) == 2
+
+
+def test_the_hash_of_a_function_is_of_its_syntax_tree(folder):
+    hashes = []
+    for text in (
+        "def gelu(x):\n    return x + 1",
+        "# mine\ndef gelu( x ):\n    'It adds.'\n\n    return (x+1)  # so",
+        "def gelu(y):\n    return y + 1",
+        "def gelu(x):",
+    ):
+        mine(6).write_text(text)
+        hashes.append(function_digests(6).get("bert.gelu"))
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert hashes[3] is None
+
+
+def test_results_for_a_teacher_leave_the_progress_alone(folder, graded):
+    mine(5).write_text("work")
+    (folder / "progress.json").write_text("not JSON")
+    assert command("all", "--json", str(folder / "ada.json")) == 1
+    assert (folder / "progress.json").read_text() == "not JSON"
+
+
+@pytest.mark.parametrize("form", ["minisbert", "gradescope"])
+@pytest.mark.parametrize(("made", "says"), [(True, "has no lesson_*.py"), (False, "does not exist")])
+def test_a_folder_with_nothing_to_grade_is_an_error(folder, graded, monkeypatch, made, says, form):
+    monkeypatch.setattr("lessons.pieces.MINE", folder / "ada")
+    if made:
+        (folder / "ada").mkdir()
+    with pytest.raises(InputError, match=re.escape(says)):
+        check.main(["all", "--json", str(folder / "ada.json"), "--format", form])
+    found = json.loads((folder / "ada.json").read_text())
+    assert says in (found["error"] if form == "minisbert" else found["output"])
+    assert (folder / "ada").exists() == made
+
+
+def test_a_lesson_that_cannot_be_graded_costs_no_other(folder, monkeypatch):
+    def grade(lesson):
+        if lesson == 5:
+            raise RuntimeError("the grader's process ended")
+        return [Result(piece.master, "passed") for piece in pieces_of(lesson)]
+
+    monkeypatch.setattr(sandbox, "grade", grade)
+    mine(5).write_text("work")
+    mine(6).write_text("work")
+    assert command("all", "--json", str(folder / "ada.json")) == 1
+    found = json.loads((folder / "ada.json").read_text())
+    assert found["passed"] == len(pieces_of(6))
+    assert {row["seen"] for row in found["pieces"] if row["lesson"] == 5} == {"the grader's process ended"}
+
+
+def test_results_in_gradescopes_format(folder, graded):
+    mine(5).write_text("work")
+    graded["bert.attention"] = FAILED
+    command("all", "--json", str(folder / "results.json"), "--format", "gradescope")
+    found = json.loads((folder / "results.json").read_text())
+    tests = {test["name"]: test for test in found["tests"]}
+    assert len(tests) == len(PIECES)
+    assert tests["05 bert.Attention.split"].items() >= {"score": 1, "max_score": 1, "status": "passed"}.items()
+    wrong = tests["05 bert.attention"]
+    assert (wrong["score"], wrong["max_score"], wrong["status"]) == (0, 2, "failed")
+    assert "Known mistake: no attention mask" in wrong["output"]
+    assert "attention, masked: largest difference" in wrong["output"]
+    with pytest.raises(InputError, match="needs --json"):
+        check.main(["all", "--format", "gradescope"])
+
+
+def test_a_class_at_a_glance(folder, graded, capsys):
+    mine(5).write_text("work")
+    results = folder / "results"
+    results.mkdir()
+    command("all", "--json", str(results / "bob.json"))
+    for name in ("ada", "cem"):
+        graded["bert.attention"] = FAILED
+        command("all", "--json", str(results / f"{name}.json"))
+    capsys.readouterr()
+    assert command("class", str(results)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("student  passed  01 02 03 04 05 ")
+    assert lines[1].startswith("ada        3/42  .  .. .  .. FPPP ...")
+    assert lines[2].startswith("bob        4/42  .  .. .  .. PPPP ...")
+    assert "    2  no attention mask, bert.attention" in lines
+    assert f"    2  bert.attention, {RUNGS['golden']}" in lines
+
+
+@pytest.mark.parametrize(("text", "says"), [(None, "has no *.json"), ("[]", "ada.json"), ("{}", "is not what")])
+def test_a_class_without_results(folder, text, says):
+    if text:
+        (folder / "ada.json").write_text(text)
+    with pytest.raises(InputError, match=re.escape(says)):
+        check.main(["class", str(folder)])
+
+
+def test_an_ambiguous_name_of_a_piece_is_asked_about(folder, capsys):
+    with pytest.raises(InputError, match=r"3 pieces called forward: which of JointHead\.forward, CrossAttention\."):
+        check.main(["hint", "10", "forward"])
+    assert command("hint", "10", "CrossHead.forward") == 0
+    assert capsys.readouterr().out.startswith("heads.CrossHead.forward, 1 of")
 
 
 def test_a_record_with_the_old_names_of_pieces_is_understood(folder):
@@ -218,8 +329,17 @@ def test_where_the_lesson_mentions_a_mistake(tmp_path, monkeypatch):
     piece = PIECES["bert.attention"]
     assert place(piece, "no attention mask") == 'lessons/05_attention.py, line 6, "Break it"'
     assert place(piece, "another") == 'lessons/05_attention.py, line 3, "The formula"'
+    lesson.write_text("# # Lesson\nfrom x import attention\n# ## Break it")
+    assert place(piece, "another") == 'lessons/05_attention.py, line 2, "Lesson"'
     monkeypatch.setattr("lessons.result.lesson_file", lambda number: None)
     assert place(piece) == "lesson 05"
+
+
+@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
+def test_every_pointer_names_a_heading(piece):
+    names = [name for name, mistake in MISTAKES.items() if mistake.target in (piece.master, *piece.parts)]
+    for text in (place(piece, name) for name in ["", *names]):
+        assert re.fullmatch(r'lessons/\d\d_\w+\.py, line \d+, "[^"]+"', text), text
 
 
 def test_the_command_as_typed(tmp_path):

@@ -1,14 +1,18 @@
 """The learner's pieces together inside the book."""
 
 from collections import Counter
+from subprocess import CompletedProcess
 
 import pytest
+import torch
 
 from lessons import graft
 from lessons.graft import grafted, learners_functions, loss_trace
 from lessons.pieces import PIECES, mine
+from lessons.result import Result
 from minisbert.core import InputError, bert, loop
 from minisbert.core.encoder import SentenceEncoder
+from tests.formula_checks import CONFIG
 
 FEED_FORWARD = """
 import torch
@@ -44,7 +48,7 @@ def test_a_training_trace_on_the_learners_code(capsys):
     calls: Counter = Counter()
     masters = ["bert.gelu", "bert.FeedForward.forward", "losses.cosine_mse_loss", "loop.adamw_step"]
     gelu, adamw = bert.gelu, loop.adamw
-    with grafted(learners_functions(masters, calls)):
+    with grafted(*learners_functions(masters, calls)):
         assert bert.gelu is not gelu
         assert loss_trace()
     assert (bert.gelu, loop.adamw) == (gelu, adamw)
@@ -58,9 +62,29 @@ def test_a_training_trace_on_the_learners_code(capsys):
 
 def test_a_wrong_piece_shows(folder, capsys):
     mine(6).write_text(FEED_FORWARD.replace("/ 2 *", "*"))
-    with grafted(learners_functions(["bert.gelu"], Counter())):
+    with grafted(*learners_functions(["bert.gelu"], Counter())):
         assert not loss_trace()
     assert "  FAIL  losses" in capsys.readouterr().out
+
+
+def test_pieces_that_fail_are_named_and_left_out(monkeypatch, capsys):
+    results = {6: [Result("bert.gelu", "failed"), Result("bert.FeedForward.forward", "passed")]}
+    results[12] = [Result("losses.mse_loss", "unwritten"), Result("loop.adamw_step", "refused")]
+    monkeypatch.setattr(graft.sandbox, "grade", results.__getitem__)
+    monkeypatch.setattr(graft.subprocess, "run", lambda command, **_: CompletedProcess(command, 0))
+    assert graft.graft(None)
+    assert (
+        "left out, the package's are used instead: bert.gelu (failed), loop.adamw_step (refused)"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_helper_method_comes_along(folder):
+    own = "return self.narrowed(self.up(x))\n    def narrowed(self, x):\n        return self.down(gelu(x))"
+    mine(6).write_text(FEED_FORWARD.replace("return self.down(gelu(self.up(x)))", own))
+    with grafted(*learners_functions(["bert.FeedForward.forward"], Counter())):
+        assert bert.FeedForward(CONFIG)(torch.zeros(1, 1, CONFIG.hidden_size)).shape == (1, 1, CONFIG.hidden_size)
+    assert not hasattr(bert.FeedForward, "narrowed")
 
 
 def test_without_a_piece_that_passes_there_is_nothing_to_graft(monkeypatch):
@@ -74,7 +98,7 @@ def test_without_a_piece_that_passes_there_is_nothing_to_graft(monkeypatch):
 @pytest.mark.weights
 def test_the_real_model_on_the_learners_code(minilm, stsb, capsys):
     calls: Counter = Counter()
-    with grafted(learners_functions(["bert.gelu", "bert.FeedForward.forward"], calls)):
+    with grafted(*learners_functions(["bert.gelu", "bert.FeedForward.forward"], calls)):
         encoder = SentenceEncoder.load(minilm)
         assert graft.minilm(encoder)
         assert graft.sts_benchmark(encoder, 20, own_words=True)

@@ -1,6 +1,8 @@
 """Importing the answer, or calling a ready-made one, is refused: by reading and by running."""
 
 import contextlib
+import statistics
+import sys
 
 import numpy as np
 import pytest
@@ -42,6 +44,19 @@ GELU = "def gelu(x):\n    {}\n"
         ("import torch", "return torch.serialization.pickle.loads(x)", "pickle leads out"),
         ("import torch", "torch.Tensor.abs = torch.zeros_like", "torch.Tensor.abs is set: change nothing"),
         ("import torch", "setattr(torch, 'erf', None)", "setattr leads out"),
+        ("import torch", "return torch.package.importlib", "importlib leads out"),
+        ("from torch import package", "return x", "package leads out"),
+        ("import torch.utils.data", "return x", "torch.utils.data may not be imported"),
+        ("from torch import utils", "return x", "the module torch.utils is more than a lesson needs"),
+        ("import torch\nt = torch", "return t.utils", "the module torch.utils is more than a lesson needs"),
+        ("import numpy as np", "return np.lib", "the module numpy.lib is more than a lesson needs"),
+        ("import torch", "return torch._decomp", "_decomp leads out"),
+        ("import torch", "return [torch][0]._C", "_C leads out"),
+        ("import torch", "return getattr(torch, '_decomp')", "_decomp leads out"),
+        ("import torch", "match torch:\n        case object(sys=s): return s", "sys leads out"),
+        ("import torch", "match x:\n        case torch.sys.path: return x", "sys leads out"),
+        ("from torch.nn.functional import *", "return gelu_of(x) + GELU(x)", "GELU is ready-made"),
+        ("import dataclasses", "return dataclasses.sys", "sys leads out"),
     ],
 )
 def test_refused_by_reading(head, body, says):
@@ -64,6 +79,14 @@ def test_what_is_inside_one_piece_concerns_that_piece_alone():
         (4, "class Embeddings:\n    def forward(self, ids, token_types):\n        return self.norm(self.layer_norm)\n"),
         (11, "from minisbert.core.encoder import cosine, cosine_matrix\n"),
         (5, "import numpy as np\nfrom torch.nn import functional as F\nx = F.softmax, np.array, np.trace\n"),
+        (
+            5,
+            "import torch\nx = torch.ones(4).chunk(2), torch.chunk, torch.select, torch.linalg.norm, torch.nn.Module\n",
+        ),
+        (6, "def gelu(input, vars=1):\n    open = input\n    return open\n"),
+        (6, "from __future__ import annotations\nfrom collections.abc import Callable\nfrom math import *\n"),
+        (6, "class Layer:\n    def forward(self, x):\n        return Layer._twice(self._norm(x))\n"),
+        (9, "import numpy as np\nrng = np.random.default_rng(0)\nx = np.linalg.norm, rng.random(3)\n"),
     ],
 )
 def test_what_is_fair_passes(lesson, text):
@@ -117,12 +140,26 @@ X = torch.randn(2, 3, 4)
         ("losses.triplet_loss", lambda: nn.TripletMarginLoss()(X[0], X[1], X[0])),
         ("metrics.pearson", lambda: torch.corrcoef(X[0])),
         ("metrics.pearson", lambda: np.corrcoef([1, 2], [3, 4])),
+        ("metrics.pearson", lambda: statistics.correlation([1, 2], [3, 4])),
+        ("bert.layer_norm", lambda: functional.instance_norm(X)),
+        ("bert.layer_norm", lambda: nn.InstanceNorm1d(3)(X)),
     ],
 )
 def test_a_ready_made_function_raises_however_it_is_reached(master, call):
     with pytest.raises(Refused, match="is ready-made"), refusing(PIECES[master].refused):
         call()
     call()  # and works again
+
+
+def test_the_packages_own_function_is_refused_whoever_calls_it():
+    master = PIECES["bert.gelu"].original
+    with pytest.raises(Refused, match="the package's own function is called"), refusing([], master):
+        list(map(master, [X]))
+    before = sys.getprofile()
+    with contextlib.suppress(ValueError), refusing([], master):
+        raise ValueError
+    assert sys.getprofile() is before
+    master(X)  # and works again
 
 
 def test_an_except_of_the_learners_does_not_hide_it():

@@ -91,13 +91,17 @@ def _attention(
     scale: float | None = None,
     hidden: float = float("-inf"),
     axis: int = -1,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """Attention with each choice as an argument; the right ones are 1/sqrt(K), minus infinity, the last axis."""
     scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None:
         scores = scores.masked_fill(~mask, hidden)
     probabilities = scores.softmax(axis)
-    return probabilities @ value, probabilities
+    return _dropout(probabilities, dropout) @ value, probabilities
+
+
+_dropout = nn.functional.dropout
 
 
 @mistake(bert, "attention", "no attention mask", "pads take part in attention")
@@ -108,6 +112,16 @@ def _(query, key, value, mask=None, dropout=0.0):
 @mistake(bert, "attention", "mask of -10", "pads get a score of -10: little attention instead of none")
 def _(query, key, value, mask=None, dropout=0.0):
     return _attention(query, key, value, mask, hidden=-10.0)
+
+
+@mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
+def _(query, key, value, mask=None, dropout=0.0):
+    return _attention(query, key, value, mask, hidden=-1e9, dropout=dropout)
+
+
+@mistake(bert, "attention", "attention mask inverted", "the real tokens are hidden, and the pads are read")
+def _(query, key, value, mask=None, dropout=0.0):
+    return _attention(query, key, value, None if mask is None else ~mask, dropout=dropout)
 
 
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
@@ -153,6 +167,30 @@ def _(query, key, value, mask=None, dropout=0.0):
     return probabilities @ value, probabilities
 
 
+@mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
+def _(query, key, value, mask=None, dropout=0.0):
+    return _attention(query, key, value, mask)
+
+
+@mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
+def _(query, key, value, mask=None, dropout=0.0):
+    scores = _dropout(query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5, dropout)
+    probabilities = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
+    return probabilities @ value, probabilities
+
+
+@mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
+def _(query, key, value, mask=None, dropout=0.0):
+    probabilities = _dropout(_attention(query, key, value, mask)[1], dropout)
+    return probabilities @ value, probabilities
+
+
+@mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
+def _(query, key, value, mask=None, dropout=0.0):
+    context, probabilities = _attention(query, key, value, mask)
+    return _dropout(context, dropout), probabilities
+
+
 @mistake(bert.Attention, "merge", "heads merged without transposing", "(B, H, T, K) is reshaped to (B, T, D) directly")
 def _(self: bert.Attention, x: Tensor) -> Tensor:
     return x.reshape(x.shape[0], x.shape[2], -1)
@@ -187,3 +225,17 @@ def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Ten
     query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
     context, probabilities = bert.attention(query, key, value, mask, self.dropout)
     return self.output(self.merge(context)), probabilities
+
+
+@mistake(bert.Attention, "forward", "dropout not handed on", "attention's dropout is 0 in training too")
+def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
+    context, probabilities = bert.attention(query, key, value, mask)
+    return self.output(self.merge(context)), probabilities
+
+
+@mistake(bert.Attention, "forward", "dropout on attention's output", "the output is dropped, not the probabilities")
+def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
+    context, probabilities = bert.attention(query, key, value, mask)
+    return _dropout(self.output(self.merge(context)), self.dropout, self.training), probabilities

@@ -1,6 +1,6 @@
 """Mistakes in models of sentence pairs: the heads, cross-attention, learned pooling.
 
-The first three come from published notebooks, whose scores looked plausible.
+The first three come from one published notebook, whose scores looked plausible.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ Maybe = Tensor | None
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _combine, _mlp, _batch, _cross = heads.combine, heads.mlp, pair_model.PairModel.batch, heads.CrossAttention.forward
+_attend = pooling.attention_pool
 
 # --------------------------------------------------------------------------- what the model reads
 
@@ -108,9 +109,20 @@ def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> T
     return _cross(self, a, b, None)
 
 
+@mistake(heads.CrossAttention, "forward", "cross-attention mask inverted", "a's tokens attend to b's pads alone")
+def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
+    return _cross(self, a, b, None if mask is None else ~mask.bool())
+
+
 @mistake(heads.CrossAttention, "forward", "cross-attention looks at itself", "keys and values come from a, not from b")
 def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
     return _cross(self, a, a, None)
+
+
+@mistake(heads.CrossAttention, "forward", "attention across the batch", "pairs are taken for tokens: no batch_first")
+def _(self: heads.CrossAttention, a: Tensor, b: Tensor, mask: Maybe = None) -> Tensor:
+    b = nn.functional.pad(b, (0, 0, 0, a.shape[1] - b.shape[1]))  # the library refuses two lengths; cut or filled here
+    return _cross(self, a.transpose(0, 1), b.transpose(0, 1), None).transpose(0, 1)
 
 
 @mistake(heads.CrossAttention, "split", "one wide attention head", "the width is not split into heads")
@@ -143,6 +155,43 @@ def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
     scores = hidden @ weight.T + bias
     scores = scores if mask is None else scores.masked_fill(~mask.bool().unsqueeze(-1), -1e9)
     return (scores.softmax(0) * hidden).sum(1)
+
+
+@mistake(pooling, "attention_pool", "attention pooling of the first n", "n tokens from the left, wherever the pads are")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    lengths = [hidden.shape[1]] * len(hidden) if mask is None else mask.bool().sum(1).tolist()
+    rows = [row[None, :n] for row, n in zip(hidden, lengths, strict=True)]
+    return torch.cat([_attend(row, None, weight, bias) for row in rows])
+
+
+@mistake(pooling, "attention_pool", "attention pooling of the pads", "the mask of the learned average is inverted")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    return _attend(hidden, None if mask is None else ~mask.bool(), weight, bias)
+
+
+@mistake(
+    pooling, "attention_pool", "attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads"
+)
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    if mask is None:
+        return _attend(hidden, None, weight, bias)
+    real = mask.bool().unsqueeze(-1)
+    hidden = hidden.masked_fill(~real, 0.0)
+    return ((hidden @ weight.T + bias).masked_fill(real, float("-inf")).softmax(1) * hidden).sum(1)
+
+
+@mistake(pooling, "attention_pool", "finite fill in attention pooling", "a pad's score is not below every score")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    scores = hidden @ weight.T + bias
+    if mask is not None:
+        pads = ~mask.bool().unsqueeze(-1)
+        hidden, scores = hidden.masked_fill(pads, 0.0), scores.masked_fill(pads, -1e9)
+    return (scores.softmax(1) * hidden).sum(1)
+
+
+@mistake(pooling, "attention_pool", "NaN hidden in the learned average", "nan_to_num hides a NaN from the average")
+def _(hidden: Tensor, mask: Maybe, weight: Tensor, bias: Tensor) -> Tensor:
+    return _attend(hidden.nan_to_num(), mask, weight, bias)
 
 
 @mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")

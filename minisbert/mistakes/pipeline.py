@@ -1,23 +1,18 @@
-"""Mistakes around the model: text to ids, parameter names, batches, training, search."""
+"""Mistakes around the model: text to ids, parameter names, batches, search."""
 
 import unicodedata
 from collections.abc import Container, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minisbert.core import data, loop, tokenizer, weights
+from minisbert.core import data, tokenizer, weights
 from minisbert.fast import search
 from minisbert.mistakes.planting import mistake
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_names, _pad_batch, _grouped, _step = (
-    weights.Family.names,
-    tokenizer.pad_batch,
-    data.length_grouped_batches,
-    loop.adamw_step,
-)
+_names, _pad_batch, _grouped = weights.Family.names, tokenizer.pad_batch, data.length_grouped_batches
 
 # --------------------------------------------------------------------------------------- text to ids
 
@@ -54,6 +49,21 @@ def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str
 @mistake(tokenizer, "word_pieces", "shortest piece first", "the shortest piece that fits is taken, not the longest")
 def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     return _pieces(word, vocabulary, unknown, longest=False)
+
+
+@mistake(
+    tokenizer, "word_pieces", "WordPiece that backtracks", "a shorter piece is tried if the rest of the word has none"
+)
+def _(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
+    def rest(start: int) -> list[str] | None:
+        for end in range(len(word), start, -1):
+            piece = ("##" if start else "") + word[start:end]
+            if piece in vocabulary and (after := rest(end)) is not None:
+                return [piece, *after]
+        return [] if start == len(word) else None
+
+    found = rest(0) if len(word) <= tokenizer.LONGEST_WORD else None
+    return [unknown] if found is None else found
 
 
 @mistake(tokenizer, "word_pieces", "pieces before [UNK]", "the pieces found before the unknown rest are kept")
@@ -126,75 +136,25 @@ def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, windo
     return sorted(batches, key=lambda batch: (lengths[batch[0]], lengths[batch[-1]]))
 
 
+@mistake(
+    data,
+    "length_grouped_batches",
+    "shuffled inside windows only",
+    "the batches of one window stay next to each other",
+)
+def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
+    order = torch.randperm(len(lengths), generator=generator).tolist()
+    found = []
+    for start in range(0, len(order), batch_size * window):
+        rows = order[start : start + batch_size * window]
+        inside = _grouped([lengths[row] for row in rows], batch_size, generator, window)
+        found += [[rows[i] for i in batch] for batch in inside]
+    return found
+
+
 @mistake(data, "length_grouped_batches", "last batch dropped", "the rows of the last, smaller batch are never seen")
 def _(lengths: Sequence[int], batch_size: int, generator: torch.Generator, window: int = 50) -> list[list[int]]:
     return [batch for batch in _grouped(lengths, batch_size, generator, window) if len(batch) == batch_size]
-
-
-# ------------------------------------------------------------------------------------------ training
-
-
-@mistake(loop, "linear_schedule", "warm-up off by one", "the first step already has part of the learning rate")
-def _(step: int, warmup: int, total: int) -> float:
-    return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
-
-
-@mistake(loop, "linear_schedule", "decay without warm-up's share", "the decay counts from step 0, not from the peak")
-def _(step: int, warmup: int, total: int) -> float:
-    return step / warmup if step < warmup else max(0.0, (total - step) / total)
-
-
-@mistake(loop, "adamw", "weight decay coupled", "the decay is added to the gradient (Adam with L2), not to the step")
-def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
-
-
-@mistake(loop, "adamw", "no bias correction", "Adam's averages, which start at 0, are not corrected")
-def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    return _UncorrectedAdamW(parameters, lr, weight_decay)
-
-
-class _UncorrectedAdamW(torch.optim.Optimizer):
-    """AdamW with averages that are not divided by 1 - beta^t."""
-
-    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
-        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                mean = state.setdefault("mean", torch.zeros_like(parameter))
-                square = state.setdefault("square", torch.zeros_like(parameter))
-                mean.lerp_(parameter.grad, 0.1)
-                square.lerp_(parameter.grad.square(), 0.001)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
-
-
-@mistake(loop, "adamw_step", "decay in the gradient", "the decay is added to the gradient: Adam with L2, not AdamW")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient + weight_decay * parameter, mean, square, step, lr, 0.0, betas, eps)
-
-
-@mistake(loop, "adamw_step", "decay without lr", "the parameter shrinks by the decay, not by lr times the decay")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter * (1 - weight_decay), gradient, mean, square, step, lr, 0.0, betas, eps)
-
-
-@mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not started at 0")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    mean = betas[0] * mean + (1 - betas[0]) * gradient
-    square = betas[1] * square + (1 - betas[1]) * gradient.pow(2)
-    return parameter * (1 - lr * weight_decay) - lr * mean / (square.sqrt() + eps), mean, square
-
-
-@mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, max(step - 1, 1), lr, weight_decay, betas, eps)
 
 
 # -------------------------------------------------------------------------------------------- search
@@ -208,14 +168,19 @@ def _ranked(scores: Tensor, k: int, last_first: bool = False) -> tuple[np.ndarra
     return values[:, :k].numpy(), columns[:, :k].numpy()
 
 
-def _unit(x: np.ndarray | Tensor) -> Tensor:
-    x = torch.as_tensor(x).double()
+def _unit(x: np.ndarray | Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    x = torch.as_tensor(x).to(dtype)
     return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
 
 @mistake(search, "top_k", "search by dot product", "long vectors of the corpus win, whatever they mean")
 def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries) @ torch.as_tensor(corpus).double().T, k)
+
+
+@mistake(search, "top_k", "search in float32", "rounding, not the cosine, decides the order of close vectors")
+def _(queries, corpus, k, progress=False):
+    return _ranked(_unit(queries, torch.float32) @ _unit(corpus, torch.float32).T, k)
 
 
 @mistake(search, "top_k", "of ties the last first", "equal scores come in the reverse order of the corpus")

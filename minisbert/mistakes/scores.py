@@ -1,5 +1,6 @@
 """Mistakes in poolings and metrics."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from minisbert.mistakes.planting import mistake
 from minisbert.objectives import more_metrics
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
+_mean, _max = pooling.mean_pool, pooling.max_pool
 _accuracy, _precision_recall_f1 = more_metrics.accuracy, more_metrics.precision_recall_f1
 _best_threshold = more_metrics.best_threshold
 
@@ -52,6 +54,45 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden if mask is None else hidden * mask.unsqueeze(-1)).amax(1)
 
 
+def _first_n(hidden: Tensor, mask: Tensor | None, pool: Callable[[Tensor], Tensor]) -> Tensor:
+    """Pool as many tokens from the left as the mask has real ones."""
+    return torch.stack([pool(row[:n]) for row, n in zip(hidden, _lengths(hidden, mask), strict=True)])
+
+
+def _lengths(hidden: Tensor, mask: Tensor | None) -> list[int]:
+    return [hidden.shape[1]] * len(hidden) if mask is None else mask.bool().sum(1).tolist()
+
+
+@mistake(pooling, "mean_pool", "mean of the first n", "n tokens from the left are averaged, wherever the pads are")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _first_n(hidden, mask, lambda row: row.mean(0))
+
+
+@mistake(pooling, "max_pool", "max of the first n", "n tokens from the left take part, wherever the pads are")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _first_n(hidden, mask, lambda row: row.amax(0))
+
+
+@mistake(pooling, "mean_pool", "pads averaged, not tokens", "the mask of the mean is inverted")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _mean(hidden, None if mask is None else ~mask.bool())
+
+
+@mistake(pooling, "max_pool", "max of the pads", "the mask of the maximum is inverted")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _max(hidden, None if mask is None else ~mask.bool())
+
+
+@mistake(pooling, "max_pool", "finite fill in max", "pads are filled with a number that is not below every number")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
+
+
+@mistake(pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _mean(hidden.nan_to_num(), mask) if mask is not None else hidden.mean(1)
+
+
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
@@ -69,6 +110,13 @@ def _(x: Any) -> np.ndarray:
 def _(x: Any, y: Any) -> float:
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     return float(x @ y / np.sqrt((x @ x) * (y @ y)))
+
+
+@mistake(metrics, "pearson", "Pearson not scaled", "squares of 1e-200 and 1e200 are 0 and infinity")
+def _(x: Any, y: Any) -> float:
+    x, y = (side - side.mean() for side in (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)))
+    with np.errstate(all="ignore"):
+        return float(x @ y / np.sqrt((x @ x) * (y @ y)))
 
 
 @mistake(more_metrics, "accuracy", "accuracy without the zeros", "rows of label 0 are left out: that is a recall")

@@ -83,7 +83,8 @@ def reference_script() -> Path | None:
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
     """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0) as (B, T)."""
     if not path.is_file():
-        raise InputError(f"{path} does not exist; python -m minisbert.trace --write FILE shows what it should hold")
+        problem = "is not a file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {problem}; python -m minisbert.trace --write FILE shows what it should hold")
     found = read_safetensors(path)
     missing = [name for name in ("ids", "mask") if name not in found]
     if missing:

@@ -1,0 +1,527 @@
+"""Answers as learners write them, in their file: wrong ones fail with their mistake's name, right ones pass.
+
+An answer is the body of a piece; it is put into the lesson's stubs and graded as the grader's process does it.
+"""
+
+import textwrap
+
+import pytest
+import torch
+
+from lessons import sandbox
+from lessons.cases import describe
+from lessons.pieces import PIECES, mine
+from lessons.result import RUNGS, Result
+from lessons.stubs import lesson_stubs
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
+    return tmp_path
+
+
+def graded(master: str, body: str, top: str = "", before: str = "", beside: str = "") -> Result:
+    """A piece with this body: ``top`` begins the file, ``before`` stands above its def, ``beside`` after its body."""
+    piece = PIECES[master]
+    indent = "    " * len(piece.path)
+    name = piece.path[-1]
+    text = lesson_stubs(piece.lesson)
+    if before:
+        head, _, tail = text.partition(f"{indent[4:]}def {name}(")
+        text = f"{head}{indent[4:]}{before}\n{indent[4:]}def {name}({tail}"
+    written = textwrap.indent(textwrap.dedent(body).strip(), indent).lstrip()
+    written += "".join(f"\n\n{textwrap.indent(textwrap.dedent(beside).strip(), indent[4:])}" if beside else "")
+    text = top + text.replace(f'raise NotImplementedError("{master}")', written)
+    mine(piece.lesson).write_text(text, encoding="utf-8")
+    told: list[dict] = []
+    sandbox.grade_here(piece.lesson, [master], lambda **message: told.append(message))
+    return Result(**told[-1]["result"])
+
+
+# ---------------------------------------------------------------------------------- wrong answers
+
+ATTENTION = """
+scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1]){0}
+if mask is not None:
+    scores = scores.masked_fill({mask}, {fill})
+shares = scores.softmax(-1)
+{end}
+"""
+DROPPED = "torch.nn.functional.dropout({}, dropout)"
+
+
+def attention(end: str, scores: str = "", mask: str = "~mask", fill: str = "float('-inf')") -> str:
+    return ATTENTION.format(scores, mask=mask, fill=fill, end=end)
+
+
+HEADS = "query, key, value = (self.split(part(x)) for part in (self.query, self.key, self.value))\n"
+LAYER = """
+attended, shares = self.attention(x, {mask})
+x = self.attention_norm({first})
+return self.feed_forward_norm({second}), shares
+"""
+FIRST, SECOND = "x + self.attention_dropout(attended)", "x + self.dropout(self.feed_forward(x))"
+EMBEDDED = """
+x = self.word(ids) + self.position(torch.arange(self.offset, self.offset + ids.shape[1]))
+if self.token_type is not None:
+    x = x + self.token_type(torch.zeros_like(ids) if token_types is None else token_types)
+return {}
+"""
+BERT = """
+mask = {}
+x = self.embeddings(ids, token_types)
+if trace is not None:
+    trace["embeddings"] = x
+for i, layer in enumerate(self.layers):
+    x, shares = layer(x, mask)
+    if trace is not None:
+        trace[f"layers.{{i}}.attention"] = shares
+        trace[f"layers.{{i}}"] = x
+return x
+"""
+FIRST_N = """
+if mask is None:
+    mask = torch.ones(hidden.shape[:2], dtype=torch.bool)
+return torch.stack([{} for row, real in zip(hidden, mask)])
+"""
+MAX = """
+if mask is not None:
+    hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), {})
+return hidden.amax(1)
+"""
+LEARNED = """
+scores = (hidden @ weight.T + bias).squeeze(-1)
+if mask is not None:
+    scores = scores.masked_fill({}, {})
+    hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)
+return (scores.softmax(1).unsqueeze(-1) * hidden).sum(1)
+"""
+BACKTRACKING = """
+def rest(start):
+    if start == len(word):
+        return []
+    for end in range(len(word), start, -1):
+        piece = ("##" if start else "") + word[start:end]
+        if piece in vocabulary and (after := rest(end)) is not None:
+            return [piece] + after
+if len(word) > 100:
+    return [unknown]
+found = rest(0)
+return [unknown] if found is None else found
+"""
+ADAMW = """
+mean = {0} * mean + (1 - {0}) * gradient
+square = {1} * square + (1 - {1}) * gradient**2
+root = (square / (1 - {1}**step)).sqrt() + {2}
+return parameter * (1 - lr * weight_decay) - lr * mean / (1 - {0}**step) / root, mean, square
+"""
+TOP_K = """
+q, c = (torch.as_tensor(x).{} for x in (queries, corpus))
+q, c = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (q, c))
+values, columns = (q @ c.T).float().sort(dim=1, descending=True, stable=True)
+return values[:, :k].numpy(), columns[:, :k].numpy()
+"""
+BATCHES = """
+order = torch.randperm(len(lengths), generator=generator).tolist()
+size = batch_size * window
+batches = []
+for start in {starts}:
+    rows = sorted(order[start : start + size], key=lambda row: lengths[row]{reverse})
+    cut = [rows[i : i + batch_size] for i in range(0, len(rows), batch_size)]
+    batches += {cut}
+return {batches}
+"""
+IN_ORDER, SHUFFLED = "range(0, len(order), size)", "[{0}[i] for i in torch.randperm(len({0}), generator=generator)]"
+PEARSON = """
+x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+x, y = x - x.mean(), y - y.mean()
+"""
+A_F, F_F, E_F, B_F = "bert.Attention.forward", "bert.Layer.forward", "bert.Embeddings.forward", "bert.Bert.forward"
+
+WRONG = {
+    # dropout, which only training shows
+    "attention, none": ("bert.attention", attention("return shares @ value, shares"), "no attention dropout"),
+    "attention, of the scores": (
+        "bert.attention",
+        attention("return shares @ value, shares", f"\nscores = {DROPPED.format('scores')}"),
+        "dropout on the scores",
+    ),
+    "attention, returned": (
+        "bert.attention",
+        attention(f"shares = {DROPPED.format('shares')}\nreturn shares @ value, shares"),
+        "probabilities after dropout",
+    ),
+    "attention, of the context": (
+        "bert.attention",
+        attention(f"return {DROPPED.format('shares @ value')}, shares"),
+        "dropout on the context",
+    ),
+    "Attention, none": (
+        A_F,
+        HEADS + "context, shares = attention(query, key, value, mask)\nreturn self.output(self.merge(context)), shares",
+        "dropout not handed on",
+    ),
+    "Attention, of the output": (
+        A_F,
+        HEADS + "context, shares = attention(query, key, value, mask)\n"
+        "return torch.nn.functional.dropout(self.output(self.merge(context)), self.dropout, self.training), shares",
+        "dropout on attention's output",
+    ),
+    "Layer, none": (
+        F_F,
+        LAYER.format(mask="mask", first="x + attended", second="x + self.feed_forward(x)"),
+        "layer without dropout",
+    ),
+    "Layer, first none": (
+        F_F,
+        LAYER.format(mask="mask", first="x + attended", second=SECOND),
+        "attention's output without dropout",
+    ),
+    "Layer, second none": (
+        F_F,
+        LAYER.format(mask="mask", first=FIRST, second="x + self.feed_forward(x)"),
+        "feed-forward's output without dropout",
+    ),
+    "Layer, of the sum": (
+        F_F,
+        LAYER.format(
+            mask="mask", first="self.attention_dropout(x + attended)", second="self.dropout(x + self.feed_forward(x))"
+        ),
+        "dropout on the residual sum",
+    ),
+    "Embeddings, none": (E_F, EMBEDDED.format("self.norm(x)"), "embeddings without dropout"),
+    "Embeddings, before the norm": (E_F, EMBEDDED.format("self.norm(self.dropout(x))"), "dropout before the LayerNorm"),
+    # masks
+    "mask of the ids": (B_F, BERT.format("(ids != 0)[:, None, None, :]"), "encoder's mask by the pad's id"),
+    "mask inverted": (
+        B_F,
+        BERT.format("None if mask is None else ~mask.bool()[:, None, None, :]"),
+        "encoder's mask inverted",
+    ),
+    "attention, inverted": (
+        "bert.attention",
+        attention("return shares @ value, shares", mask="mask"),
+        "attention mask inverted",
+    ),
+    "attention, inverted, -1e9": (
+        "bert.attention",
+        attention("return shares @ value, shares", mask="mask", fill="-1e9"),
+        "attention mask inverted",
+    ),
+    "layer drops the mask": (F_F, LAYER.format(mask="None", first=FIRST, second=SECOND), "layer drops the mask"),
+    "mean of the first n": ("pooling.mean_pool", FIRST_N.format("row[: real.sum()].mean(0)"), "mean of the first n"),
+    "max of the first n": ("pooling.max_pool", FIRST_N.format("row[: real.sum()].amax(0)"), "max of the first n"),
+    "attention_pool of the first n": (
+        "pooling.attention_pool",
+        FIRST_N.format("((row[: real.sum()] @ weight.T + bias).softmax(0) * row[: real.sum()]).sum(0)"),
+        "attention pooling of the first n",
+    ),
+    "mean inverted": (
+        "pooling.mean_pool",
+        "if mask is None:\n    return hidden.mean(1)\nmask = ~mask.bool()\n"
+        "return hidden.masked_fill(~mask[..., None], 0).sum(1) / mask.sum(1, keepdim=True)",
+        "pads averaged, not tokens",
+    ),
+    "max inverted": (
+        "pooling.max_pool",
+        "return (hidden if mask is None else hidden.masked_fill(mask.bool()[..., None], -torch.inf)).amax(1)",
+        "max of the pads",
+    ),
+    "attention_pool inverted": (
+        "pooling.attention_pool",
+        LEARNED.format("mask.bool()", "-torch.inf"),
+        "attention pooling hides the tokens",
+    ),
+    "attention_pool inverted twice": (
+        "pooling.attention_pool",
+        LEARNED.format("mask.bool()", "-torch.inf").replace("~mask", "mask"),
+        "attention pooling of the pads",
+    ),
+    # fills that are not low enough
+    **{
+        f"attention, {fill}": (
+            "bert.attention",
+            attention(f"return {DROPPED.format('shares')} @ value, shares", fill=fill),
+            "finite mask",
+        )
+        for fill in ("-100.0", "-1e4", "-1e9")
+    },
+    **{
+        f"max_pool, {fill}": ("pooling.max_pool", MAX.format(fill), "finite fill in max")
+        for fill in ("-100.0", "-1e4", "-1e9")
+    },
+    **{
+        f"attention_pool, {fill}": (
+            "pooling.attention_pool",
+            LEARNED.format("~mask.bool()", fill),
+            "finite fill in attention pooling",
+        )
+        for fill in ("-100.0", "-1e4", "-1e9")
+    },
+    # the rest
+    "backtracking": ("tokenizer.word_pieces", BACKTRACKING, "WordPiece that backtracks"),
+    "betas": ("loop.adamw_step", ADAMW.format("0.9", "0.999", "eps"), "betas hard-coded"),
+    "eps": ("loop.adamw_step", ADAMW.format("betas[0]", "betas[1]", "1e-8"), "eps hard-coded"),
+    "betas and eps": ("loop.adamw_step", ADAMW.format("0.9", "0.999", "1e-8"), "betas and eps hard-coded"),
+    "float32": ("search.top_k", TOP_K.format("float()"), "search in float32"),
+    "shuffled in windows": (
+        "data.length_grouped_batches",
+        BATCHES.format(starts=IN_ORDER, reverse="", cut=SHUFFLED.format("cut"), batches="batches"),
+        "shuffled inside windows only",
+    ),
+    "unscaled": ("metrics.pearson", PEARSON + "return float(x @ y / np.sqrt((x @ x) * (y @ y)))", "Pearson not scaled"),
+    "NaN of the lengths hidden": (
+        "encoder.cosine_matrix",
+        "return (u @ v.T / (u.norm(dim=1)[:, None] * v.norm(dim=1))).nan_to_num()",
+        "NaN hidden in the cosines",
+    ),
+    "NaN of the rows hidden": (
+        "encoder.cosine_matrix",
+        "u, v = ((x / x.norm(dim=1, keepdim=True)).nan_to_num() for x in (u, v))\nreturn u @ v.T",
+        "NaN hidden in the cosines",
+    ),
+    "NaN of the pads hidden": (
+        "pooling.attention_pool",
+        "scores = (hidden.nan_to_num() @ weight.T + bias).squeeze(-1)\n"
+        "scores = scores if mask is None else scores.masked_fill(~mask.bool(), -torch.inf)\n"
+        "return (scores.softmax(1).unsqueeze(-1) * hidden).nan_to_num().sum(1)",
+        "NaN hidden in the learned average",
+    ),
+    "NaN of the mean hidden": (
+        "pooling.mean_pool",
+        "if mask is None:\n    return hidden.mean(1)\n"
+        "return (hidden * mask[..., None]).nan_to_num().sum(1) / mask.sum(1, keepdim=True)",
+        "NaN hidden in the mean",
+    ),
+    "argsort of argsort": ("metrics.ranks", "return np.argsort(np.argsort(x)) + 1", "Spearman without tie handling"),
+    "argsort of argsort, float": (
+        "metrics.ranks",
+        "return np.asarray(x).argsort().argsort().astype(np.float64) + 1",
+        "Spearman without tie handling",
+    ),
+}
+
+
+@pytest.mark.parametrize(("master", "body", "mistake"), WRONG.values(), ids=WRONG)
+def test_a_wrong_answer_fails_with_its_mistakes_name(master, body, mistake):
+    result = graded(master, body)
+    assert (result.status, result.mistakes) == ("failed", [mistake]), result.rungs[-1]
+
+
+# ---------------------------------------------------------------------------------- right answers
+
+LENGTHS = "return (u @ v.T) / ({} * {}.T).clamp_min(1e-12)"
+BCE = """
+weight = torch.tensor(pos_weight)
+return -(weight * target * torch.nn.functional.logsigmoid(logits) + (1 - target) * {}).mean()
+"""
+SIMCSE = """
+logits = cosine_matrix(u, v) / {temperature}
+if hard_negatives is not None:
+    own = hard_negative_weight * torch.eye(len(u))
+    logits = torch.cat([logits, cosine_matrix(u, hard_negatives) / {temperature} + own], 1)
+return (logits.logsumexp(1) - logits.diagonal()).mean()
+"""
+RIGHT = {
+    "product over lengths": (
+        "encoder.cosine_matrix",
+        LENGTHS.format(*[f"{x}.norm(dim=1, keepdim=True)" for x in "uv"]),
+    ),
+    "lengths by sqrt": (
+        "encoder.cosine_matrix",
+        LENGTHS.format(*[f"({x} * {x}).sum(1, keepdim=True).sqrt()" for x in "uv"]),
+    ),
+    "row by row": (
+        "encoder.cosine_matrix",
+        "length = lambda x: x.pow(2).sum(-1).sqrt().clamp_min(1e-12)\n"
+        "return torch.stack([(row * v).sum(1) / (length(row) * length(v)) for row in u])",
+    ),
+    "chunk": ("bert.Attention.split", "return torch.stack(x.chunk(self.heads, dim=-1), dim=1)"),
+    "a variable input": ("bert.gelu", "input = x / math.sqrt(2)\nreturn x * (1 + torch.erf(input)) / 2"),
+    "where": (
+        "more_losses.weighted_mse_loss",
+        "return (torch.where(target < threshold, weight, 1.0) * (scores - target) ** 2).mean()",
+    ),
+    "arithmetic": (
+        "more_losses.weighted_mse_loss",
+        "w = 1.0 + (weight - 1.0) * (target < threshold).float()\nreturn (w * (scores - target) ** 2).mean()",
+    ),
+    "BCE": ("more_losses.binary_cross_entropy_loss", BCE.format("torch.nn.functional.logsigmoid(-logits)")),
+    "BCE, softplus": (
+        "more_losses.binary_cross_entropy_loss",
+        BCE.format("-(logits.clamp_min(0) + torch.log1p(torch.exp(-logits.abs())))"),
+    ),
+    "SimCSE": ("losses.simcse_loss", SIMCSE.format(temperature="temperature")),
+    "SimCSE, temperature": ("losses.simcse_loss", SIMCSE.format(temperature="torch.tensor(temperature)")),
+    "negative strides": (
+        "metrics.ranks",
+        "x = np.asarray(x)[::-1]\nreturn np.array([(x < y).sum() + ((x == y).sum() + 1) / 2 for y in x])[::-1]",
+    ),
+    "negative strides, two": (
+        "search.top_k",
+        TOP_K.format("double()").replace(
+            "values[:, :k].numpy(), columns[:, :k].numpy()",
+            "tuple(x[:, :k].numpy()[:, ::-1].copy()[:, ::-1] for x in (values, columns))",
+        ),
+    ),
+    "longest first in a window": (
+        "data.length_grouped_batches",
+        BATCHES.format(starts=IN_ORDER, reverse=", reverse=True", cut="cut", batches=SHUFFLED.format("batches")),
+    ),
+    "the least float": ("pooling.max_pool", MAX.format("torch.finfo(hidden.dtype).min")),
+    "attention, the least float": (
+        "bert.attention",
+        attention(f"return {DROPPED.format('shares')} @ value, shares", fill="torch.finfo(scores.dtype).min"),
+    ),
+    "attention, a root in float32": (
+        "bert.attention",
+        attention(f"return {DROPPED.format('shares')} @ value, shares").replace(
+            "math.sqrt(query.shape[-1])", "torch.sqrt(torch.tensor(query.shape[-1]))"
+        ),
+    ),
+    "attention, own dropout": (
+        "bert.attention",
+        attention("keep = torch.rand_like(shares) >= dropout\nreturn (shares * keep / (1 - dropout)) @ value, shares"),
+    ),
+    "attention, a module": ("bert.attention", attention("return torch.nn.Dropout(dropout)(shares) @ value, shares")),
+    "layer in steps": (
+        F_F,
+        "a, shares = self.attention(x, mask)\na = self.attention_dropout(a)\na = a + x\na = self.attention_norm(a)\n"
+        "b = self.dropout(self.feed_forward(a))\nreturn self.feed_forward_norm(b + a), shares",
+    ),
+    "scaled otherwise": (
+        "metrics.pearson",
+        PEARSON + "x, y = x / np.abs(x).max(), y / np.abs(y).max()\n"
+        "return float((x / np.linalg.norm(x)) @ (y / np.linalg.norm(y)))",
+    ),
+    "betas in float arithmetic": ("loop.adamw_step", ADAMW.format("betas[0]", "betas[1]", "eps")),
+    "where in the mean": (
+        "pooling.mean_pool",
+        "if mask is None:\n    mask = torch.ones(hidden.shape[:2])\nm = mask.bool()[..., None]\n"
+        "return torch.where(m, hidden, 0.0).sum(1) / m.sum(1)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("master", "body"), RIGHT.values(), ids=RIGHT)
+def test_a_right_answer_passes(master, body):
+    result = graded(master, body)
+    assert result.status == "passed", result.rungs[-1]
+
+
+GELU = "return x * (1 + torch.erf(x / math.sqrt(2))) / 2"
+MEAN = PEARSON + "x, y = x / abs(x).max(), y / abs(y).max()\nreturn float(x @ y / np.sqrt((x @ x) * (y @ y)))"
+
+
+@pytest.mark.parametrize(
+    ("master", "body", "around"),
+    [
+        ("metrics.pearson", MEAN, {"top": "import torch\n", "before": "@torch.no_grad()"}),
+        ("metrics.pearson", MEAN, {"top": "import torch\n", "before": "@torch.inference_mode()"}),
+        (
+            "loop.linear_schedule",
+            "return step / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))",
+            {"top": "import functools\n", "before": "@functools.cache"},
+        ),
+        ("bert.gelu", GELU, {"top": "from __future__ import annotations\n"}),
+        ("bert.gelu", GELU, {"top": "\ufeff"}),
+        (
+            "bert.FeedForward.forward",
+            "return self.narrowed(self.up(x))",
+            {"beside": "def narrowed(self, x):\n    return self.down(gelu(x))"},
+        ),
+    ],
+)
+def test_what_stands_around_a_right_answer(master, body, around):
+    result = graded(master, body, **around)
+    assert result.status == "passed", result.rungs[-1]
+
+
+# ------------------------------------------------------------------------ what is said about others
+
+UNNAMED = {
+    "crash in float64": ("bert.gelu", "if x.dtype == torch.float64:\n    raise ValueError\n" + GELU),
+    "crash without a mask": (
+        "pooling.mean_pool",
+        "return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
+    ),
+    "NaN everywhere": ("bert.attention", "nan = value.sum() * torch.nan\nreturn query * nan, (query @ key.mT) * nan"),
+    "always unknown": ("tokenizer.word_pieces", "return [unknown]"),
+    "a mask for every batch": (
+        "tokenizer.pad_batch",
+        "n = max(map(len, rows))\nids = torch.tensor([[*row, *[pad_id] * (n - len(row))] for row in rows])\n"
+        "return ids, torch.tensor([[i < len(row) for i in range(n)] for row in rows])",
+    ),
+    "not shuffled": (
+        "data.length_grouped_batches",
+        "return [list(range(len(lengths)))[i : i + batch_size] for i in range(0, len(lengths), batch_size)]",
+    ),
+    "half": ("metrics.pearson", "return 0.5"),
+    "one": ("loop.linear_schedule", "return 1.0"),
+}
+
+
+@pytest.mark.parametrize(("master", "body"), UNNAMED.values(), ids=UNNAMED)
+def test_no_mistake_is_named_that_was_not_made(master, body):
+    result = graded(master, body)
+    assert (result.status, result.mistakes) == ("failed", []), result.rungs[-1]
+
+
+@pytest.mark.parametrize(
+    ("master", "body", "rung", "says"),
+    [
+        (
+            "tokenizer.split_words",
+            "return text.split()",
+            "example",
+            "at 0: yours 'Café,', expected 'cafe'; ['Café,', \"it's\"",
+        ),
+        ("tokenizer.split_words", "return ['cafe']", "example", "at 1: yours nothing, expected ','"),
+        ("weights.Family.names", "return {}", "example", "'word.weight' is missing; 0 entries, expected 5"),
+        ("bert.gelu", "x *= 0.5\nreturn x", "inputs", "an argument is not what it was"),
+        (
+            "bert.gelu",
+            "if x.requires_grad:\n    x *= 0.5\n" + GELU,
+            "inputs",
+            "an argument is changed in place (RuntimeError, line ",
+        ),
+        ("bert.Layer.forward", "return self(x, mask)", "runs", "RecursionError, line "),
+        (
+            "bert.gelu",
+            "return x * (1 + torch.erf(x / torch.tensor(2.0).sqrt())) / 2",
+            "golden",
+            "(is something computed in float32?)",
+        ),
+        (
+            "bert.attention",
+            attention("return shares @ value, shares"),
+            "golden",
+            "something is dropped: this is not so",
+        ),
+        ("bert.Layer.forward", "return self.block(x)", "runs", "has no attribute 'block'"),
+    ],
+)
+def test_the_message(master, body, rung, says):
+    result = graded(master, body)
+    title, holds, seen = result.rungs[-1]
+    assert (title, holds) == (RUNGS[rung], False)
+    assert says in seen
+    assert seen.count("line ") <= 1
+
+
+def test_a_static_method_is_explained():
+    seen = graded("bert.FeedForward.forward", "return x", before="@staticmethod").rungs[-1][2]
+    assert "FeedForward.forward is a staticmethod: write it as a plain method" in seen
+
+
+def test_two_numbers_that_differ_late_are_shown_with_all_their_digits():
+    assert describe(0.1234567891, 0.1234567892, 0.0) == "yours 0.1234567891, expected 0.1234567892"
+    ours, expected = (torch.tensor([x], dtype=torch.float64) for x in (0.1234567891, 0.1234567892))
+    assert "yours 0.1234567891, reference 0.1234567892" in describe(ours, expected, 0.0)
+
+
+def test_two_dicts_are_told_apart_by_their_first_difference():
+    right = {"a": "b", "c": "d"}
+    assert describe({"a": "b", "c": "x"}, right, 0.0) == "'c': yours 'x', expected 'd'"
+    assert describe({"a": "b", "c": "d", "e": 1}, right, 0.0) == "'e' should not be there; 3 entries, expected 2"
