@@ -81,7 +81,7 @@ def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike
 
 
 def alignment(u: ArrayLike, v: ArrayLike) -> float:
-    """How close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4).
+    """How close positive pairs are: mean of ||u - v||^2 on the unit sphere (Wang & Isola 2020, section 4.1).
 
     u and v (N, D), each row scaled to length 1 first. 0 is best, 4 is worst; it is 2 - 2 * the mean cosine.
     ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
@@ -94,7 +94,7 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
 def uniformity(x: ArrayLike) -> float:
     """How evenly vectors are spread: log of the mean of exp(-2 ||x - y||^2) over all pairs of different rows.
 
-    Wang & Isola 2020, section 4, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
+    Wang & Isola 2020, section 4.1, with t = 2. x (N, D), N >= 2, each row scaled to length 1 first. Lower is better:
     0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
     ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
     """
