@@ -1,0 +1,79 @@
+"""Sphinx configuration of the site: the lessons, executed, and the pages of docs/.
+
+The source directory is the repository, so that a link holds on the site as it does in the repository:
+
+    python -m sphinx -W -c docs . build/site
+"""
+
+import hashlib
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+sys.path.insert(0, str(ROOT / "docs"))
+
+from lesson_pages import LESSONS, minutes, repository  # noqa: E402
+
+# What the kernels that run the lessons inherit: figures and answers apart from those of whoever builds the site.
+os.environ["MINISBERT_FIGURES"] = str(BUILD / "figures")
+os.environ["MINISBERT_MINE"] = str(BUILD / "answers")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the build and a kernel share the cores
+(BUILD / "answers").mkdir(parents=True, exist_ok=True)
+
+project = "minisbert"
+root_doc = "docs/index"
+include_patterns = ["README.md", "docs/*.md", "lessons/*.md", "lessons/[0-9][0-9]_*.py", "weights/README.md"]
+exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
+extensions = ["myst_nb", "sphinx_design", "lesson_pages"]
+highlight_language = "none"  # an indented block is a formula
+nitpicky = True
+
+myst_heading_anchors = 3  # as on GitHub
+myst_enable_extensions = ["colon_fence", "dollarmath", "html_image", "substitution"]
+
+nb_custom_formats = {".py": ["lesson_pages.read", {"repository": repository(ROOT)}]}
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_show_tb = True
+nb_execution_timeout = 600  # seconds a cell
+nb_merge_streams = True
+
+
+def fingerprint() -> str:
+    """Of everything that a lesson runs: outputs are kept per notebook, and the package must not change under them."""
+    files = [path for folder in ("minisbert", "lessons", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+    code = [path.read_bytes() for path in files if path not in LESSONS and not path.name.startswith("test_")]
+    return hashlib.sha256(b"\0".join(code)).hexdigest()[:16]
+
+
+nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
+
+pieces = tomllib.loads((ROOT / "lessons" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
+myst_substitutions = {
+    "lessons": len(LESSONS),
+    "lesson_hours": round(sum(map(minutes, LESSONS)) / 60),
+    "pieces": len(pieces),
+    "piece_hours": round(sum(piece["minutes"] for piece in pieces) / 60),
+}
+
+html_theme = "sphinx_book_theme"
+html_title = "minisbert"
+html_favicon = "static/favicon.svg"
+html_static_path = ["static"]
+templates_path = ["templates"]
+html_sidebars = {"**": ["home.html", "search-button-field.html", "sbt-sidebar-nav.html"]}
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system is
+html_css_files = ["site.css"]
+html_show_copyright = html_show_sphinx = False
+html_copy_source = html_use_index = False
+html_theme_options = {
+    "footer_content_items": [],  # author and copyright
+    "home_page_in_toc": True,
+    "navbar_persistent": [],  # the sidebar has the search field
+    "secondary_sidebar_items": {"**": ["page-toc.html"], "lessons/README": [], "docs/parity": []},  # wide tables
+    "show_toc_level": 2,
+    "use_download_button": False,  # each lesson names its files
+}

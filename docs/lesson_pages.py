@@ -1,0 +1,220 @@
+"""What the site adds to the lessons: notebooks to download, hints, links to the lines of the package, source pages.
+
+A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext does the conversion.
+"""
+
+import ast
+import re
+import subprocess
+import tomllib
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jupytext
+from docutils import nodes
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+ROOT = Path(__file__).resolve().parents[1]
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+SOURCES = [*sorted((ROOT / "minisbert").rglob("*.py")), *sorted((ROOT / "lessons").glob("[a-z]*.py"))]
+CARDS = ROOT / "lessons" / "cards.toml"
+PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
+
+INSTALL = """\
+# Outside a checkout of the course, this fetches one and installs it. Without a GPU, install PyTorch's CPU build first.
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+places = [Path.cwd(), *Path.cwd().parents, Path("minisbert-course").resolve()]
+course = next((place for place in places if (place / "lessons" / "course.py").is_file()), places[-1])
+if not course.is_dir():
+    subprocess.run(["git", "clone", "--depth", "1", "REPOSITORY", str(course)], check=True)
+if find_spec("minisbert") is None:
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--editable", f"{course}[plots]"], check=True)
+sys.path[:0] = [str(course / "lessons"), str(course)]"""
+
+
+def repository(root: Path) -> str:
+    """Where the notebooks clone the course from: the origin of the checkout, without credentials, else the checkout."""
+    command = ["git", "-C", str(root), "config", "--get", "remote.origin.url"]
+    url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    url = re.sub(r"^git@([^:/]+):", r"https://\1/", url)
+    return re.sub(r"^(https?://)[^/@]*@", r"\1", url) or root.as_uri()
+
+
+def minutes(lesson: Path) -> int:
+    """How long a lesson takes, as its first paragraph says."""
+    return int(re.search(r"About (\d+)\s+(?:# )?minutes", lesson.read_text(encoding="utf-8"))[1])
+
+
+# ------------------------------------------------------------------------------------------ notebooks
+
+
+def notebook(text: str, repository: str) -> NotebookNode:
+    """A lesson as a notebook that runs anywhere.
+
+    The picture in git is left out, since the cell that draws it shows it; its description goes to that cell.
+    """
+    book = jupytext.reads(text, fmt="py:percent")
+    book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    description = ""
+    for cell in book.cells:
+        if cell.cell_type == "markdown" and (found := PICTURE.search(cell.source)):
+            description = found[1]
+            cell.source = PICTURE.sub("", cell.source)
+        elif re.search(r"^figure\(", cell.source, re.MULTILINE):
+            cell.metadata["mystnb"] = {"image": {"alt": description}}
+    install = new_code_cell(INSTALL.replace("REPOSITORY", repository), metadata={"tags": ["remove-cell"]})
+    book.cells.insert(0, install)
+    for number, cell in enumerate(book.cells):  # nbformat draws them at random
+        cell["id"] = f"cell-{number}"
+    return book
+
+
+def read(text: str, repository: str) -> NotebookNode:
+    """The notebook of a lesson as its page shows it: with links to its files after the first paragraph, and hints."""
+    book = notebook(text, repository)
+    lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
+    stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
+    title = book.cells[1]
+    title.source += (
+        f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
+        f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
+    )
+    return NotebookNode(book | {"cells": [*book.cells, *hints(lesson)]})
+
+
+def hints(lesson: int) -> list[NotebookNode]:
+    """The lesson's pieces, each hint in a dropdown of its own; no cell if the lesson has none."""
+    cards = tomllib.loads(CARDS.read_text(encoding="utf-8"))["pieces"]
+    lines = []
+    for card in (card for card in cards if card["lesson"] == lesson):
+        lines += [f"### `{card['master']}`", "", plain(card["what_for"])]
+        lines += [f"Level {card['level']} of 3, about {card['minutes']} minutes.", ""]
+        for number, hint in enumerate(card["hints"], start=1):
+            lines += [f":::{{dropdown}} Hint {number} of {len(card['hints'])}", plain(hint), ":::", ""]
+    if not lines:
+        return []
+    start = f"`python -m lessons.check start {lesson:02}` creates the empty functions, `run {lesson:02}` grades yours."
+    return [new_markdown_cell("\n".join(["## Pieces and hints", "", start, "", *lines]))]
+
+
+def plain(text: str) -> str:
+    """Markdown that shows ``text`` as it is written."""
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def write_notebooks(app: Sphinx, error: Exception | None) -> None:
+    """Each lesson as ``.ipynb`` and as it is, beside its page."""
+    if error is None:
+        folder = Path(app.outdir) / "lessons"
+        for path in LESSONS:
+            text = path.read_text(encoding="utf-8")
+            jupytext.write(notebook(text, repository(ROOT)), folder / f"{path.stem}.ipynb")
+            (folder / path.name).write_text(text, encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------- links to source
+
+
+def page_of(path: Path) -> str:
+    """The name of a source file's page: ``minisbert/core/bert``."""
+    return path.relative_to(ROOT).with_suffix("").as_posix()
+
+
+def definitions(path: Path) -> dict[str, int]:
+    """The line of each function, class (``Layer``) and method (``Layer.forward``) of a file."""
+    found = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found[node.name] = node.lineno
+        if isinstance(node, ast.ClassDef):
+            methods = [child for child in node.body if isinstance(child, ast.FunctionDef)]
+            found |= {f"{node.name}.{method.name}": method.lineno for method in methods}
+    return found
+
+
+@cache
+def formulas() -> dict[str, str]:
+    """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
+    rooms = [ROOT / "minisbert" / room for room in ("fast", "objectives", "core")]  # the book's, if two share a name
+    return {
+        f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
+        for room in rooms
+        for path in sorted(room.glob("*.py"))
+        for name, line in definitions(path).items()
+    }
+
+
+def link_sources(app: Sphinx, doctree: nodes.document) -> None:
+    """Names of files become links to their pages; in a lesson, names of functions become links to their lines."""
+    names = {path.relative_to(ROOT).as_posix(): page_of(path) for path in SOURCES}
+    targets = names | {name.removeprefix("minisbert/"): page for name, page in names.items()} | formulas()
+    if re.match(r"lessons/\d\d_", app.env.docname):
+        first = next(iter(doctree.findall(nodes.paragraph)))  # "Steps through ..."
+        for name in (literal.astext() for literal in first.findall(nodes.literal)):
+            if name in names:
+                targets = {key: f"{names[name]}#L-{line}" for key, line in definitions(ROOT / name).items()} | targets
+
+    def link(target: str, content: nodes.Node) -> nodes.reference:
+        page, _, line = target.partition("#")
+        uri = app.builder.get_relative_uri(app.env.docname, page) + (f"#{line}" if line else "")
+        return nodes.reference("", "", content.deepcopy(), internal=True, refuri=uri)
+
+    for node in list(doctree.findall(nodes.literal)):
+        if node.astext() in targets and isinstance(node.parent, nodes.paragraph | nodes.title):
+            node.replace_self(link(targets[node.astext()], node))
+    for node in list(doctree.findall(addnodes.pending_xref)):  # [encoder.py](../minisbert/core/encoder.py)
+        if node["refdomain"] == "doc" and node["reftarget"] in names.values():
+            node.replace_self(link(node["reftarget"], node[0]))
+
+
+def source_pages(app: Sphinx) -> Any:
+    """A page for each source file, its lines numbered and each with an anchor, and ``/`` for the front page."""
+    for path in SOURCES:
+        code = path.read_text(encoding="utf-8")
+        name = path.relative_to(ROOT).as_posix()
+        shown = app.builder.highlighter.highlight_block(code, "python", linenos="inline", linespans="L")
+        yield page_of(path), {"title": name, "body": f"<h1>{name}</h1>{shown}"}, "page.html"
+    front = f"{app.config.root_doc}.html"
+    lead = f'<meta http-equiv="refresh" content="0; url={front}">'
+    yield "index", {"title": "minisbert", "metatags": lead, "body": f'<a href="{front}">Front page</a>'}, "page.html"
+
+
+def leave_out_paths(app: Sphinx, doctree: nodes.document) -> None:
+    """The line that says where a figure was saved: the page shows it."""
+    for block in list(doctree.findall(nodes.literal_block)):
+        kept, count = re.subn(r"^figure: .*\.png\n?", "", block.astext(), flags=re.MULTILINE)
+        if count and kept.strip():
+            block.rawsource, block[:] = kept, [nodes.Text(kept)]
+        elif count:
+            block.parent.remove(block)
+
+
+def describe(app: Sphinx, doctree: nodes.document) -> None:
+    """What screen readers need: a description of each lesson's picture, and a name for a column without one."""
+    for image in doctree.findall(nodes.image):
+        lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
+        if not image.get("alt") and lesson in LESSONS:
+            image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
+    for head in doctree.findall(nodes.thead):
+        for entry in head.findall(nodes.entry):
+            if not entry.astext():
+                entry += nodes.inline("", "row", classes=["visually-hidden"])
+
+
+def setup(app: Sphinx) -> dict[str, int | bool]:
+    app.connect("doctree-read", link_sources)
+    app.connect("doctree-read", leave_out_paths)
+    app.connect("doctree-read", describe)
+    app.connect("html-collect-pages", source_pages)
+    app.connect("build-finished", write_notebooks)
+    version = zlib.crc32(Path(__file__).read_bytes() + CARDS.read_bytes())  # all pages anew if either has changed
+    return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

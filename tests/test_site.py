@@ -1,0 +1,387 @@
+"""The site: notebooks made from the lessons, and every page of ``build/site`` in a real browser.
+
+The pages are tested as they are built (``pytest -m site`` after the README's command); without the site, its extra or a
+browser these tests are skipped by name, and fail under CI=true.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from html.parser import HTMLParser
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+from typing import Any
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+
+from tests.conftest import ROOT
+
+SITE = ROOT / "build" / "site"
+LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+SOURCES = {*(ROOT / "minisbert").rglob("*.py"), *(ROOT / "lessons").glob("[a-z]*.py")}
+each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+
+
+def readme_command(end: str) -> str:
+    """The README's command that ends in ``end``."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if line.startswith("python3 -m venv ") and line.endswith(end))
+
+
+def require(there: Any, what: str) -> None:
+    """Skip, and under CI=true fail, unless ``there``."""
+    if not there:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
+
+
+# ------------------------------------------------------------------------------------------ notebooks
+
+
+@pytest.fixture(scope="module")
+def lesson_pages() -> Iterator[ModuleType]:
+    """``docs/lesson_pages.py``, as Sphinx imports it."""
+    for name in ("jupytext", "sphinx"):
+        pytest.importorskip(name, reason="needs the site extra: pip install '.[site]'")
+    sys.path.insert(0, str(ROOT / "docs"))
+    import lesson_pages
+
+    yield lesson_pages
+    sys.path.remove(str(ROOT / "docs"))
+
+
+@each_lesson
+def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_pages):
+    import nbformat
+
+    text = path.read_text(encoding="utf-8")
+    book = lesson_pages.notebook(text, "https://example.org/course")
+    nbformat.validate(book)
+    assert "https://example.org/course" in book.cells[0].source
+    assert book.cells[1].source.startswith(f"# Lesson {path.stem[:2]}: ")
+    written = "".join(cell.source for cell in book.cells[1:] if cell.cell_type == "code")
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if line not in written] == []
+    assert "](figures/" not in "".join(cell.source for cell in book.cells)
+    drawn = [cell for cell in book.cells if "mystnb" in cell.metadata]
+    assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
+
+
+@pytest.mark.parametrize(
+    ("origin", "shown"),
+    [
+        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
+        ("https://name:secret@example.org/a/b.git", "https://example.org/a/b.git"),
+        ("git@example.org:a/b.git", "https://example.org/a/b.git"),
+    ],
+)
+def test_a_notebook_names_the_origin_without_credentials(origin, shown, lesson_pages, tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", origin], check=True)
+    assert lesson_pages.repository(tmp_path) == shown
+
+
+def test_without_an_origin_a_notebook_names_the_checkout(lesson_pages, tmp_path):
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    assert lesson_pages.repository(tmp_path) == tmp_path.as_uri()
+
+
+@pytest.mark.parametrize(
+    ("folder", "installed", "commands"),
+    [
+        ("checkout/lessons", True, []),
+        ("checkout", False, ["pip"]),
+        ("elsewhere", True, ["git"]),
+        ("elsewhere", False, ["git", "pip"]),
+        ("beside", True, []),
+    ],
+)
+def test_the_first_cell_fetches_and_installs_only_what_is_missing(
+    folder, installed, commands, lesson_pages, tmp_path, monkeypatch
+):
+    for course in ("checkout", "beside/minisbert-course"):
+        (tmp_path / course / "lessons").mkdir(parents=True)
+        (tmp_path / course / "lessons" / "course.py").touch()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: installed or None)
+    monkeypatch.setattr("sys.path", ["kept"])
+    ran = []
+    monkeypatch.setattr("subprocess.run", lambda command, check: ran.append((command, check)))
+    exec(lesson_pages.INSTALL, {})
+    home = tmp_path / {"beside": "beside/minisbert-course", "elsewhere": "elsewhere/minisbert-course"}.get(
+        folder, "checkout"
+    )
+    assert sys.path == [str(home / "lessons"), str(home), "kept"]
+    assert [next(word for word in ("git", "pip") if word in command) for command, _ in ran] == commands
+    assert all(str(home) in command[-1] and check for command, check in ran)
+
+
+# --------------------------------------------------------------------------------------------- build
+
+
+def test_the_workflow_builds_the_site_as_the_readme_does():
+    workflow = (ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8")
+    assert readme_command("build/site") in workflow
+    assert readme_command("'torch<2.14'") in workflow
+
+
+@pytest.mark.site
+def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
+    require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"))
+    (tmp_path / "docs" / "index.md").write_text("# Front\n\n```{toctree}\n../lessons/01_first\n```\n")
+    (tmp_path / "minisbert").mkdir()
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "course.py").touch()
+    (tmp_path / "lessons" / "cards.toml").write_text("pieces = []\n")
+    lesson = "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\nassert {}, 'a claim'\n"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", "built"]
+    for claim, code in (("6 * 7 == 42", 0), ("6 * 7 == 43", 2)):
+        (tmp_path / "lessons" / "01_first.py").write_text(lesson.format(claim))
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == code, done.stderr
+        assert ("CellExecutionError" in done.stderr) == ("a claim" in done.stderr) == bool(code)
+
+
+@pytest.mark.site
+@pytest.mark.weights
+def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monkeypatch):
+    """In a fresh kernel, from a clone that its first cell makes; the build runs the same cells of every lesson."""
+    import nbclient
+
+    require((ROOT / ".git").exists(), "needs a git repository to clone")
+    monkeypatch.setenv("MINISBERT_HOME", str(ROOT if minilm.is_relative_to(ROOT) else minilm.parents[1]))
+    text = (ROOT / "lessons" / "04_embeddings.py").read_text(encoding="utf-8")
+    book = lesson_pages.notebook(text, ROOT.as_uri())
+    nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png").is_file()
+    assert any("image/png" in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", []))
+
+
+# --------------------------------------------------------------------------------------------- files
+
+
+class Links(HTMLParser):
+    """The ids of a page and the addresses it points to."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.addresses: list[str] = []
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids |= {found[key] for key in ("id", "name") if found.get(key)}
+        if tag in ("a", "img", "link", "script"):
+            self.addresses += [found[key] for key in ("href", "src") if found.get(key)]
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, Links]:
+    """Every page of the built site, by its path."""
+    require((SITE / "index.html").is_file(), f"the site is not built: {readme_command('build/site')}")
+    found = sorted(path for path in SITE.rglob("*.html") if "_static" not in path.parts)
+    return {path.relative_to(SITE).as_posix(): Links(path) for path in found}
+
+
+@pytest.mark.site
+def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
+    broken = []
+    for page, links in pages.items():
+        for address in links.addresses:
+            url = urlsplit(urljoin(f"/{page}", address))
+            if url.scheme:
+                continue
+            target = unquote(url.path).lstrip("/")
+            if not (SITE / target).is_file():
+                broken.append(f"{page}: {address}")
+            elif url.fragment and target in pages and unquote(url.fragment) not in pages[target].ids:
+                broken.append(f"{page}: {address}: no such anchor")
+    assert broken == []
+
+
+@pytest.mark.site
+@each_lesson
+def test_a_lesson_has_its_notebook_its_lines_of_source_and_all_of_its_cells(path, pages):
+    book = json.loads((SITE / "lessons" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
+    page = f"lessons/{path.stem}.html"
+    assert f"{path.stem}.ipynb" in pages[page].addresses
+    assert [address for address in pages[page].addresses if re.match(r"\.\./minisbert/.*\.html#L-\d+", address)]
+    cards = tomllib.loads((ROOT / "lessons" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
+    for card in (card for card in cards if card["lesson"] == int(path.stem[:2])):
+        piece = rf'<h3><a [^>]*href="../minisbert/[^"]*#L-\d+"><code[^>]*><span class="pre">{card["master"]}<'
+        assert re.search(piece, (SITE / page).read_text(encoding="utf-8")), card["master"]
+    cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
+    assert (SITE / page).read_text(encoding="utf-8").count('class="cell_input') == len(cells) - 1
+    assert not any(cell["outputs"] for cell in cells)
+
+
+@pytest.mark.site
+def test_the_lessons_follow_each_other(pages):
+    for before, path, after in zip(LESSONS, LESSONS[1:], LESSONS[2:], strict=False):
+        text = (SITE / "lessons" / f"{path.stem}.html").read_text(encoding="utf-8")
+        steps = dict(re.findall(r'<a class="(left-prev|right-next)"\s+href="([^"]+)"', text))
+        assert steps == {"left-prev": f"{before.stem}.html", "right-next": f"{after.stem}.html"}
+
+
+# ------------------------------------------------------------------------------------------- browser
+
+
+@dataclass
+class Findings:
+    """What is wrong with the pages, as the browser sees them."""
+
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)  # that failed, or went to another host
+    tracebacks: list[str] = field(default_factory=list)
+    pictures: list[str] = field(default_factory=list)  # without natural width or description
+    wide: list[str] = field(default_factory=list)
+    accessibility: list[str] = field(default_factory=list)
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def server(pages) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(SITE))) as listening:
+        Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    require(BROWSER, "needs a browser: apt-get install chromium")
+    require(find_spec("axe_playwright_python"), "needs the site extra: pip install '.[site]'")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "color_scheme": "light"}
+DESKTOP = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "dark"}
+PICTURES = """() => [...document.images].filter(x => !x.naturalWidth || !x.alt || /\\.(png|svg)$/.test(x.alt))
+                                       .map(x => `${x.currentSrc} "${x.alt}"`)"""
+AXE = {"resultTypes": ["violations"], "preload": False}  # it would look for imported style sheets in the wrong place
+WIDER = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+
+
+def listen(tab: Any, server: str, found: Findings) -> None:
+    """Note what the tab logs and requests from now on."""
+
+    def logged(told: Any) -> None:
+        if told.type in ("error", "warning"):
+            found.console.append(f"{tab.url}: {told.text}")
+
+    def requested(request: Any) -> None:
+        if not request.url.startswith((server, "data:")):
+            found.requests.append(f"{tab.url}: {request.url}")
+
+    def answered(response: Any) -> None:
+        if response.status >= 400:
+            found.requests.append(f"{tab.url}: {response.url} {response.status}")
+
+    tab.on("console", logged)
+    tab.on("pageerror", lambda error: found.console.append(f"{tab.url}: {error}"))
+    tab.on("request", requested)
+    tab.on("response", answered)
+    tab.on("requestfailed", lambda request: found.requests.append(f"{tab.url}: {request.url} {request.failure}"))
+
+
+def inspect(tab: Any, where: str, found: Findings) -> None:
+    """Note what is wrong with the page that the tab shows."""
+    if "Traceback (most recent call last)" in tab.inner_text("body"):
+        found.tracebacks.append(where)
+    found.pictures += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
+    if (pixels := tab.evaluate(WIDER)) > 0:
+        found.wide.append(f"{where}: by {pixels} pixels")
+
+
+@pytest.fixture(scope="module")
+def findings(server, chromium, pages) -> Findings:
+    """Every page on a phone in light colours, each but the listings of source also on a desktop in dark ones."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Findings()
+    listings = {page for page in pages if (ROOT / page).with_suffix(".py") in SOURCES}
+    full = pages.keys() - listings - {"index.html"} | {"minisbert/core/bert.html"}
+    for device, shown in ((PHONE, full | listings), (DESKTOP, full)):
+        tab = chromium.new_context(**device).new_page()
+        listen(tab, server, found)
+        for page in sorted(shown):
+            tab.goto(f"{server}/{page}", wait_until="load")
+            where = f"{page}, {device['viewport']['width']} pixels"
+            inspect(tab, where, found)
+            if page in full:
+                for rule in Axe().run(tab, options=AXE).response["violations"]:
+                    found.accessibility += [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]
+    return found
+
+
+@pytest.mark.site
+@pytest.mark.parametrize("kind", list(Findings.__dataclass_fields__))
+def test_the_browser_finds_nothing_wrong(kind, findings):
+    found = getattr(findings, kind)
+    assert not found, f"{len(found)}: " + "\n".join(found[:20])
+
+
+@pytest.mark.site
+def test_the_root_leads_to_the_front_page(server, chromium):
+    tab = chromium.new_page()
+    tab.goto(server)
+    tab.wait_for_url("**/docs/index.html")
+    assert tab.locator("article h2", has_text="Who it is for").is_visible()
+
+
+@pytest.mark.site
+def test_the_search_finds_attention(server, chromium):
+    tab = chromium.new_page()
+    tab.goto(f"{server}/search.html?q=attention")
+    tab.wait_for_selector("#search-results li a")
+    tab.wait_for_function("() => /lessons\\/05_attention/.test(document.querySelector('#search-results').innerHTML)")
+
+
+@pytest.mark.site
+def test_hints_start_closed_and_open_by_keyboard(server, chromium):
+    tab = chromium.new_page()
+    tab.goto(f"{server}/lessons/05_attention.html")
+    hints = tab.locator("details.sd-dropdown")
+    assert hints.count() >= 4
+    assert [hint.get_attribute("open") for hint in hints.all()] == [None] * hints.count()
+    text = hints.first.locator(".sd-card-text").first
+    assert not text.is_visible()
+    hints.first.locator("summary").focus()
+    tab.keyboard.press("Enter")
+    assert text.is_visible()
+    tab.keyboard.press("Enter")
+    assert not text.is_visible()
+
+
+@pytest.mark.site
+def test_light_and_dark_can_be_chosen(server, chromium):
+    tab = chromium.new_context(**DESKTOP).new_page()
+    tab.goto(f"{server}/lessons/05_attention.html")
+    shade = "() => getComputedStyle(document.body).backgroundColor"
+    assert tab.evaluate(shade) == "rgb(18, 18, 18)"
+    tab.get_by_role("button", name="Color mode").click()
+    tab.get_by_role("button", name="Light").click()
+    tab.wait_for_function(f"() => ({shade})() === 'rgb(255, 255, 255)'")
