@@ -17,6 +17,7 @@ from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, read_config
 from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
 from minisbert.models.families import DISTILBERT, ROBERTA
+from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
 
@@ -48,9 +49,15 @@ def test_save_and_load_are_inverse_bit_for_bit(folder, tmp_path):
     assert stored.keys() == saved.keys()
 
 
-def test_a_loaded_model_is_in_eval_mode_float32_and_trainable(folder):
-    edit_tensors(folder, lambda tensors: {name: value.half() for name, value in tensors.items()})
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_loaded_model_is_in_eval_mode_float32_and_trainable(folder, dtype, tmp_path):
+    edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
     bert = load_bert(folder)
+    (tmp_path / "again").mkdir()
+    save_bert(bert, tmp_path / "again")
+    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    assert all(torch.equal(saved[name], stored[name].float()) for name in stored)
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
     assert not bert.training
     assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in bert.parameters())
 
@@ -136,11 +143,75 @@ def test_missing_weights_say_what_stands_there_instead(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model.safetensors is missing$"):
         load_bert(folder)
-    (folder / "model.safetensors.index.json").write_text("{}")
-    with pytest.raises(InputError, match="several shards"):
-        load_bert(folder)
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(InputError, match="convert the old checkpoint"):
+        load_bert(folder)
+
+
+# ------------------------------------------------------------------------------------------ shards
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+
+
+def split(folder):
+    """The checkpoint in two files and an index; the index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    where = {name: (FIRST, SECOND)[i % 3 == 0] for i, name in enumerate(tensors)}
+    for shard in (FIRST, SECOND):
+        save_file({name: tensors[name] for name, file in where.items() if file == shard}, folder / shard)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": where}))
+    return index
+
+
+def test_shards_are_read_as_one_checkpoint(tiny, folder):
+    split(folder)
+    expected = load_bert(tiny).state_dict()
+    found = load_bert(folder).state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
+def test_saving_over_shards_leaves_one_file(tiny, folder):
+    split(folder)
+    SentenceEncoder.load(folder).save(folder)
+    assert [path.name for path in folder.glob("model*")] == ["model.safetensors"]
+    assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"a": "model-00003-of-00003.safetensors"}, "names 'model-00003-of-00003.safetensors', which is missing"),
+        ({"a": "a" * 999 + ".safetensors"}, "names 'aaa.*, which is missing"),
+        ({"a": "\0.safetensors"}, "which is missing"),
+        ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": "/etc/hosts"}, "is not the name of a safetensors file beside it"),
+        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file"),
+        ({"a": ""}, "'' is not the name"),
+        ({"a": None}, "'' is not the name"),
+        ({"a": 5}, "a must be a string, not 5"),
+        ([FIRST], "weight_map must be an object"),
+        ({}, "names no file"),
+        (None, "names no file"),
+        ({"a": FIRST}, r"index\.json does not fit the config beside it:\n  missing embeddings"),
+    ],
+)
+def test_an_index_that_cannot_be_used(folder, where, message):
+    index = split(folder)
+    index.write_text(json.dumps({"weight_map": where}))
+    with pytest.raises(InputError, match=message) as error:
+        load_bert(folder)
+    assert str(folder) in str(error.value)
+
+
+def test_a_tensor_in_two_shards_is_a_fault(folder):
+    split(folder)
+    name, tensor = next(iter(load_file(folder / FIRST).items()))
+    save_file(load_file(folder / SECOND) | {name: tensor}, folder / SECOND)
+    with pytest.raises(InputError, match=f"{SECOND} and another shard hold '{name}'"):
         load_bert(folder)
 
 

@@ -1,8 +1,9 @@
 """Settings in a folder that change vectors: honoured as sentence-transformers does, or refused by name."""
 
 import json
+import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -36,10 +37,13 @@ TEXTS = [
 ]
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 OPTIONS, TEXT, SENTENCE = "tokenizer_config.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+POOLING = "1_Pooling/config.json"
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 LEFT = {"truncation_side": "left"}
 STORED = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
 CASED = {OPTIONS: {"do_lower_case": False}}
+PROMPT = {"prompts": {"q": "a dog: ", "other": "the sun: "}, "default_prompt_name": "q"}
+UNPOOLED = {"include_prompt": False}
 
 # name: the source, what changes in its files (... removes a key, None a file), and the ids of TEXTS[0] then, or ...
 HONOURED = {
@@ -106,6 +110,17 @@ HONOURED = {
     "RoBERTa's defaults": ("roberta", {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}}, ...),
     "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}, ...),
     "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}, ...),
+    "a default prompt": ("tiny", {SENTENCE: PROMPT}, ...),
+    "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}, ...),
+    "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}, ...),
+    "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}, ...),
+    "a prompt that is not pooled, max": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "max"}}, ...),
+    "a prompt that is not pooled, cut at the start": (
+        "tiny",
+        {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT},
+        ...,
+    ),
+    "a prompt for RoBERTa": ("roberta", {SENTENCE: PROMPT, POOLING: UNPOOLED}, ...),
     "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}, ...),
     "harmless arguments": (
         "tiny",
@@ -210,6 +225,44 @@ def test_a_bert_with_the_tokenizer_of_xlm_roberta(make, space):
     assert_parity("XLM-R's tokenizer", vectors(folder), expected, PIECE)
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("stated", [True, False], ids=["class stated", "no class stated"])
+def test_a_multilingual_model_of_sentence_transformers(tmp_path, stated):
+    """XLM-RoBERTa and its tokenizer, as multilingual E5 has them: their folder here, and ours there."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    words = ["▁the", "▁cat", "▁dog", "▁a", "▁中", *"▁abcdefghijklmnopqrstuvwxyzé"]
+    pieces = [*dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>"), 0.0).items()]
+    pieces += [*{word: -float(len(word)) for word in words}.items(), ("<mask>", 0.0)]
+    tokenizer = transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=13)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = transformers.XLMRobertaConfig(**sizes, intermediate_size=17, max_position_embeddings=20, type_vocab_size=1)
+    torch.manual_seed(0)
+    model = transformers.XLMRobertaModel(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    for part in (tokenizer, model):
+        part.save_pretrained(tmp_path / "plain")
+    modules = sentence_transformers.models
+    encoder = modules.Transformer(str(tmp_path / "plain"))
+    whole = [encoder, modules.Pooling(12, "mean"), modules.Normalize()]
+    folder = tmp_path / "theirs"
+    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder), create_model_card=False)
+    if not stated:
+        edit(folder / OPTIONS, {"tokenizer_class": ...})
+    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
+    assert_parity("XLM-RoBERTa", vectors(folder), expected, PIECE)
+    SentenceEncoder.load(folder).save(tmp_path / "ours")
+    assert_parity("XLM-RoBERTa, saved", vectors(tmp_path / "ours"), expected, PIECE)
+    again = reference(tmp_path / "ours").encode(TEXTS, convert_to_tensor=True)
+    assert_parity("XLM-RoBERTa, saved, theirs", again, expected, PIECE)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(InputError, match=r"sentencepiece\.bpe\.model is not read, .*: write one with transformers"):
+        SentenceEncoder.load(folder)
+
+
 @pytest.mark.parametrize("limit", [5, 6, 9])
 def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
     tokenizer = Tokenizer.load(make("tiny", {OPTIONS: LEFT}), limit)
@@ -244,6 +297,54 @@ def test_similarity_equals_sentence_transformers(make, tmp_path, name):
     assert_parity(name, ours, reference(folder).similarity(u, v), PIECE)
     encoder.save(tmp_path / "saved")
     assert reference(tmp_path / "saved").similarity_fn_name == name
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("include", [True, False])
+def test_prompts_equal_sentence_transformers(make, include):
+    folder = make("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": include}})
+    encoder, theirs = SentenceEncoder.load(folder).double(), reference(folder)
+    for given in ({}, {"prompt_name": "other"}, {"prompt": "the moon "}, {"prompt": ""}):
+        expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
+        assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert="tensor", **given), expected, PIECE)
+        stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert="tensor", **given)])
+        assert_parity(f"prompt {given}, streamed", stream, expected, PIECE)
+        states = theirs.encode(TEXTS, output_value="token_embeddings", **given)
+        for ours, other in zip(encoder.encode(TEXTS, output="token", **given), states, strict=True):
+            assert_parity(f"prompt {given}, tokens", torch.from_numpy(ours), other, PIECE)
+
+
+def test_a_prompt_is_put_before_each_text(make):
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
+    prompted = encoder.encode(["a dog: moon", "a dog: the cat"], prompt="")
+    np.testing.assert_array_equal(encoder.encode(["moon", "the cat"]), prompted)
+    np.testing.assert_array_equal(encoder.encode(["moon", "the cat"], prompt_name="q"), prompted)
+    head = siamese(encoder.width)  # learned from texts without a prompt
+    plain = PairModel(SentenceEncoder.load(SOURCES["tiny"]), head).scores(["a cat"], ["moon"])
+    np.testing.assert_array_equal(PairModel(encoder, head).scores(["a cat"], ["moon"]), plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other'"),
+        ({"prompt_name": "q", "prompt": ""}, "prompt '' and prompt_name 'q': give one of them"),
+        ({"prompt": 5}, "prompt must be a string, not 5"),
+        ({"prompt_name": ["q"]}, "prompt_name must be a string, not"),
+    ],
+)
+def test_prompts_that_cannot_be_used(make, given, message):
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
+    with pytest.raises(InputError, match=message):
+        encoder.encode(TEXTS, **given)
+
+
+def test_a_text_of_nothing_but_a_prompt_that_is_not_pooled(make):
+    bare = {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}, SENTENCE: PROMPT, POOLING: UNPOOLED}
+    encoder = SentenceEncoder.load(make("tiny", bare))
+    assert encoder.encode(["moon"], prompt="the sun ").shape == (1, 24)
+    with pytest.raises(InputError, match="no token of its own after its prompt"):
+        encoder.encode(["moon", ""], prompt="the sun ")
 
 
 def test_similarities_by_hand(make):
@@ -287,7 +388,7 @@ def test_heads_read_whole_vectors(make):
 
 # -------------------------------------------------------------------------------------------- refused
 
-DENSE, POOLING, NORMALIZE = "2_Dense/config.json", "1_Pooling/config.json", "2_Normalize/config.json"
+DENSE, NORMALIZE = "2_Dense/config.json", "2_Normalize/config.json"
 CASES = [
     ("tiny", OPTIONS, {"padding_side": "left"}, "padding_side 'left' is not supported"),
     ("tiny", OPTIONS, {"truncation_side": "middle"}, "truncation_side must be left or right, not 'middle'"),
@@ -303,7 +404,6 @@ CASES = [
     ("tiny", TEXT, {"model_args": {"quantization_config": 1}}, "quantization_config in model_kwargs 1 is not"),
     ("tiny", TEXT, {"processing_kwargs": {"text": {"add_special_tokens": False}}}, "add_special_tokens in processing"),
     ("tiny", TEXT, {"processing_kwargs": {"text": {"truncation": False}}}, "truncation in processing_kwargs False"),
-    ("tiny", SENTENCE, {"default_prompt_name": "q", "prompts": {"q": "query: "}}, "default_prompt_name 'q' is not"),
     ("tiny", SENTENCE, {"default_prompt_name": "q"}, "default_prompt_name 'q' is not one of the prompts"),
     ("tiny", SENTENCE, {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not supported"),
     ("tiny", SENTENCE, {"truncate_dim": 0}, "truncate_dim must be at least 1, not 0"),
@@ -407,3 +507,55 @@ def test_a_checkpoint_with_a_task_head_is_called_one(make, source, names):
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(InputError, match=rf"has a task head, {', '.join(sorted(names))} \(.*ModelForATask"):
         SentenceEncoder.load(folder)
+
+
+# ---------------------------------------------------------------------------------- any value in any place
+
+VALUES = [None, True, 0, -1, 7, 0.5, 1e300, float("nan"), float("inf"), 10**30, 2**31, "", "x", "\0", "../..", [], [5]]
+VALUES += [[None], {}, {"a": {"b": []}}, "a" * 500, 100_000]
+
+
+def places(content: object, *before: object) -> Iterator[tuple]:
+    """The keys that lead to each value in a JSON file."""
+    yield before
+    items = content.items() if isinstance(content, dict) else enumerate(content if isinstance(content, list) else [])
+    for key, value in items:
+        yield from places(value, *before, key)
+
+
+def replaced(content: object, keys: tuple, value: object) -> object:
+    if not keys:
+        return value
+    content[keys[0]] = replaced(content[keys[0]], keys[1:], value)
+    return content
+
+
+@pytest.mark.parametrize("source", ["tiny", "roberta", "distiluse"])
+def test_any_value_in_any_place_is_an_input_error_or_gives_vectors(make, source):
+    """A seeded sample. The error has one line and names the file, or for the vocabulary the folder."""
+    torch.manual_seed(0)
+    encoder, chance = SentenceEncoder.load(SOURCES[source]), random.Random(0)
+    folder = make("tiny", {})
+    PairModel(encoder, siamese(encoder.width)).save(folder)
+    (folder / "special_tokens_map.json").write_text('{"unk_token": "[UNK]", "additional_special_tokens": ["a"]}')
+    files = [*folder.rglob("*.json")]
+    for _ in range(25):
+        path = chance.choice(files)
+        before = path.read_text()
+        content = json.loads(before)
+        keys, value = chance.choice([*places(content)]), chance.choice(VALUES)
+        path.write_text(json.dumps(replaced(content, keys, value)))
+        message = load_error(folder)
+        shown = f"{path.name} {keys}: {value!r:.80} gave {message}"
+        assert message is None or str(path) in message or (str(folder) in message and path.name == TOKENIZER), shown
+        assert message is None or "\n" not in message or path.name == "head.json", shown
+        path.write_text(before)
+
+
+def load_error(folder: Path) -> str | None:
+    """What ``load`` and ``encode`` complain about."""
+    try:
+        assert PairModel.load(folder).encoder.encode(["a cat"]).shape[0] == 1
+    except InputError as error:
+        return str(error)
+    return None

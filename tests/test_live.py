@@ -50,8 +50,10 @@ CONFIGURATIONS = {
     "DistilBERT, one layer, one head": (("distilbert", 37, 11, 1, 1, 16, 10), (8, 3)),
     "RoBERTa": (("roberta", 43, 18, 2, 3, 25, 17), (14, 5, 2, 9)),
     "RoBERTa, another padding index": (("roberta", 61, 10, 2, 2, 19, 21), (6,)),
+    "XLM-RoBERTa": (("xlm-roberta", 59, 16, 2, 4, 23, 18), (12, 2, 7)),
 }
-TYPES = {"bert": 2, "roberta": 1, "distilbert": 0}
+TYPES = {"bert": 2, "roberta": 1, "xlm-roberta": 1, "distilbert": 0}
+MODELS = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
 
 
 def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
@@ -63,8 +65,7 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
         )
         config._attn_implementation = "eager"
         return randomise(transformers.DistilBertModel(config), seed)
-    kinds = {"bert": transformers.BertConfig, "roberta": transformers.RobertaConfig}
-    config = kinds[family](
+    config = getattr(transformers, f"{MODELS[family]}Config")(
         vocab_size=vocabulary,
         hidden_size=width,
         num_hidden_layers=layers,
@@ -77,8 +78,7 @@ def random_reference(seed: int, family: str, *sizes: int) -> torch.nn.Module:
         pad_token_id=0 if family == "bert" else 1 + seed % 3,
         attn_implementation="eager",
     )
-    model = transformers.BertModel(config) if family == "bert" else transformers.RobertaModel(config)
-    return randomise(model, seed)
+    return randomise(getattr(transformers, f"{MODELS[family]}Model")(config), seed)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -137,7 +137,7 @@ def test_what_we_save_transformers_opens(tiny, tmp_path):
 
 
 def test_the_pooler_of_a_plain_bert_folder(tiny, tmp_path):
-    """As supervised SimCSE's checkpoint is used: weights, config and tokenizer alone, and ``pooler_output`` unscaled."""
+    """As supervised SimCSE's is used: weights, config and tokenizer alone, and ``pooler_output`` unscaled."""
     for name in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((tiny / name).read_bytes())
     texts = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden"]
@@ -147,6 +147,33 @@ def test_the_pooler_of_a_plain_bert_folder(tiny, tmp_path):
     ours = SentenceEncoder.load(tmp_path, pooling="pooler").encode(texts, convert="tensor")
     assert_parity("plain BERT folder, pooler", ours, expected, MINILM_VECTOR)
     assert (ours.norm(dim=1) - 1).abs().min() > 0.01
+
+
+@pytest.mark.parametrize("name", ["DistilBERT", "RoBERTa", "XLM-RoBERTa"])
+def test_what_we_save_of_other_families_transformers_opens(name, tmp_path):
+    (family, *sizes), _ = CONFIGURATIONS[name]
+    reference = random_reference(1, family, *sizes)
+    ours = through_disk(reference, tmp_path / "theirs")
+    (tmp_path / "ours").mkdir()
+    save_bert(ours, tmp_path / "ours")
+    again = transformers.AutoModel.from_pretrained(tmp_path / "ours").double().eval()
+    assert type(again) is type(reference)
+    ids = torch.randint(5, sizes[0], (3, 7))
+    with torch.no_grad():
+        assert_parity(f"{name}, saved", again(ids).last_hidden_state, reference(ids).last_hidden_state, PIECE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_shards_of_any_precision_as_transformers_writes_them(dtype, tmp_path):
+    """Our numbers are the stored ones as float32, whatever they were stored in."""
+    (family, *sizes), _ = CONFIGURATIONS["XLM-RoBERTa"]
+    random_reference(2, family, *sizes).to(dtype).save_pretrained(tmp_path, max_shard_size="8KB")
+    assert len([*tmp_path.glob("model-*-of-*.safetensors")]) > 1
+    reference = transformers.AutoModel.from_pretrained(tmp_path, dtype=dtype).double().eval()
+    ids = torch.randint(5, sizes[0], (3, 7))
+    with torch.no_grad():
+        ours = load_bert(tmp_path).double()(ids)
+        assert_parity(f"shards of {dtype}", ours, reference(ids).last_hidden_state, PIECE)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.models.families import CLASSIFIERS, FAMILIES
+from minisbert.models.more_heads import ClassifierHead, make_cross_head, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.parity import PIECE, REFERENCE, assert_parity
+from minisbert.objectives.registry import load_encoder
+from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity
 from tests.reference.texts import SENTENCES
 
 FIRSTS = ["a cat sits", "dogs run fast in the snow", "sun", "", "a man plays the guitar and the piano", "red ball"]
@@ -125,6 +129,34 @@ def test_heads_read_vectors_before_they_are_scaled(tiny):
     ]
     assert (means[0].norm(dim=1) - 1).abs().min() > 0.1
     assert_parity("siamese", model(ids, mask), model.head(*means).squeeze(1), PIECE)
+
+
+def test_the_published_bug_is_the_librarys_attention_across_the_batch():
+    """``MultiheadAttention`` without ``batch_first`` on (B, T, D), as in the notebook."""
+    torch.manual_seed(1)
+    head = make_cross_head(24, "published-bug", 0.0).double()
+    library = torch.nn.MultiheadAttention(24, 8).double()
+    linears = [getattr(head.attention, name) for name in ("query", "key", "value")]
+    library.in_proj_weight.data = torch.cat([linear.weight for linear in linears])
+    library.in_proj_bias.data = torch.cat([linear.bias for linear in linears])
+    library.out_proj.load_state_dict(head.attention.output.state_dict())
+    a, b = torch.randn(2, 5, 7, 24, dtype=torch.float64)
+    found, _ = library(a, b, b)  # (5, 7, 24), the 5 taken for tokens
+    assert_parity("published-bug", head(a, b), head.mlp(torch.cat([a[:, 0], found[:, 0]], dim=1)), PIECE)
+
+
+def test_with_the_published_bug_a_score_depends_on_its_neighbours(tiny, tmp_path):
+    """Pairs are scored eight at a time, in order; a saved model does the same."""
+    torch.manual_seed(5)
+    model = PairModel(SentenceEncoder.load(tiny), make_cross_head(24, "published-bug", 0.0))
+    firsts, seconds = FIRSTS + FIRSTS, SECONDS + SECONDS[::-1]
+    scores = model.scores(firsts, seconds, batch_tokens=10)
+    eights = [model.scores(firsts[part], seconds[part]) for part in (slice(8), slice(8, None))]
+    np.testing.assert_array_equal(scores, np.concatenate(eights))
+    assert abs(model.scores(firsts[:1], seconds[:1])[0] - scores[0]) > 1e-4
+    model.save(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "head.json").read_text())["head"] == "cross-batch"
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(firsts, seconds), scores)
 
 
 @pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
@@ -252,22 +284,28 @@ def test_an_encoder_without_a_head(tiny):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="nowhere is not a folder with a model in it"):
         PairModel.load(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross"),
-        ({"head": ["cross"]}, "is not one of"),
+        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross, cross-batch"),
+        ({"head": ["cross"]}, "head must be a string, not"),
         ({"head": None}, "is not one of"),
         ({"head": "joint"}, "unexpected keyword argument"),
         ({"task": "ranking"}, "unknown task"),
         ({"task": None}, "unknown task"),
         ({"task": "classes"}, "each class needs one"),
-        ({"labels": 3}, "not iterable"),
-        ({"settings": None}, "must be a mapping"),
+        ({"labels": 3}, "labels must be a list of strings, not 3"),
+        ({"settings": None}, "settings: .*missing 1 required positional argument: 'width'"),
+        ({"settings": [5]}, "settings must be an object, not"),
+        ({"settings": {"width": 10**30}}, "width must be at most 16777216"),
+        ({"settings": {"width": 24, "variant": "compare", "heads": 10**12}}, "heads must be at most 16777216"),
+        ({"settings": {"width": 2**24, "variant": "compare"}}, "must state each of"),
+        ({"settings": {"width": 24, "variant": 7}}, "variant must be a string, not 7"),
+        ({"labels": ["a", 3]}, "labels must be a list of strings"),
         ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
         ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant 'best'"),
         ({"settings": {"width": 32, "variant": "compare", "heads": 8, "hidden": 7}}, "must state|width 32"),
@@ -313,3 +351,222 @@ def test_a_copied_folder_is_the_model(saved, tmp_path):
     scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
     shutil.move(saved, tmp_path / "elsewhere")
     np.testing.assert_array_equal(PairModel.load(tmp_path / "elsewhere").scores(FIRSTS, SECONDS), scores)
+
+
+def test_a_head_in_float16_comes_up_as_float32(saved):
+    path = saved / "head.safetensors"
+    scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
+    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    model = PairModel.load(saved)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scores, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["joint", "siamese"])
+def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, kind):
+    """Neither 0 nor 1, as in most models."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 4}))
+    model = pair_model(folder, kind)
+    ids, mask, types = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    assert set(ids[~mask].tolist()) == {4}
+    assert types is None or set(types[~mask].tolist()) == {0}
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), pair_model(tiny, kind).scores(FIRSTS, SECONDS), atol=2e-6)
+
+
+@pytest.mark.parametrize(("objective", "pooling"), [("joint", "cls"), ("cross", "cls")])
+def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path, objective, pooling):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, folder)
+    options = SimpleNamespace(model=folder, pooling=None, dropout=None, objective=objective, max_length=None)
+    encoder = load_encoder(options, torch.device("cpu"))
+    assert encoder.pooling.mode == pooling
+    head = {"joint": JointHead(24), "cross": CrossHead(24)}[objective]
+    PairModel(encoder, head).save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert (again.pooling.mode, again.normalize) == (pooling, False)
+    options.objective = "siamese"
+    with pytest.raises(InputError, match="has no pooling config"):
+        load_encoder(options, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", ["joint", "siamese"])
+def test_scores_that_are_not_finite_are_an_error(tiny, kind):
+    model = pair_model(tiny, kind)
+    model.head.mlp[-1].weight.data.fill_(torch.nan)
+    with pytest.raises(InputError, match="a score is NaN or infinite"):
+        model.scores(FIRSTS, SECONDS)
+
+
+# --------------------------------------------------------------------------------- CrossEncoder folders
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+LONG = ["a cat " * 9, "moon"], ["moon", "the dog runs " * 9]  # beyond the limit, on either side
+
+
+def classifier(folder, family: str, labels: int = 1):
+    """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``; its model, float64."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    source = REFERENCE / "tiny-roberta" if family == "roberta" else REFERENCE.parents[1] / "weights" / "tiny"
+    shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
+    name = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}[family]
+    sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}
+    sizes |= {"type_vocab_size": 1 if "roberta" in family else 2}
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=33, num_labels=labels
+    )
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    model.save_pretrained(folder)
+    if family == "xlm-roberta":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghijklmnopqrstuvwxyz", "▁the", "at", "og", "ing"]
+        vocabulary = [(piece, -float(len(piece))) for piece in pieces]
+        transformers.XLMRobertaTokenizer(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
+    return model.double().eval()
+
+
+def change(path, **changes):
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | changes))
+
+
+def cross_encoder(folder):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    return sentence_transformers.CrossEncoder(str(folder), device="cpu")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
+    reference = classifier(tmp_path / "theirs", family)
+    model = PairModel.load(tmp_path / "theirs").double()
+    ids, mask, types = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    pull = torch.randn(6, dtype=torch.float64)
+    expected = reference(ids, mask.long(), types).logits.squeeze(-1)
+    found = model(ids, mask, types)
+    assert_parity(f"{family}, logits", found, expected, PIECE)
+    for outputs in (found, expected):
+        (outputs * pull).sum().backward()
+    theirs = dict(reference.named_parameters())
+    names = FAMILIES[family].names(2, pooler=False)
+    ours = {f"{FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
+    _, dense, out = CLASSIFIERS[family]
+    for place, name in (("mlp.0", dense), ("mlp.3", out)):
+        ours |= {f"{name}.{part}": model.head.get_parameter(f"{place}.{part}") for part in ("weight", "bias")}
+    assert ours.keys() == theirs.keys()
+    for name, parameter in ours.items():
+        assert_parity(f"{family}, gradient of {name}", parameter.grad, theirs[name].grad, GRADIENT)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+@pytest.mark.parametrize("activation", [None, SIGMOID, IDENTITY])
+def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activation, tmp_path):
+    """As transformers has the folder, as sentence-transformers saves it, and as we do."""
+    classifier(tmp_path / "plain", family)
+    if activation:
+        change(tmp_path / "plain" / "config.json", sentence_transformers={"activation_fn": activation})
+    theirs = cross_encoder(tmp_path / "plain")
+    theirs.save(str(tmp_path / "theirs"), create_model_card=False)
+    firsts, seconds = FIRSTS + LONG[0], SECONDS + LONG[1]
+    expected = theirs.predict([*zip(firsts, seconds, strict=True)])
+    assert len({round(float(score), 4) for score in expected}) > 3, "the pairs differ"
+    for name in ("plain", "theirs"):
+        model = PairModel.load(tmp_path / name)
+        assert model.task == ("logit" if activation == IDENTITY else "binary")
+        np.testing.assert_allclose(model.scores(firsts, seconds), expected, rtol=0, atol=2e-6)
+        assert model.truncated >= 2
+    model.save(tmp_path / "ours")
+    again = PairModel.load(tmp_path / "ours")
+    np.testing.assert_array_equal(again.scores(firsts, seconds), model.scores(firsts, seconds))
+    assert again.encoder.tokenizer.limit == theirs.max_seq_length
+    found = cross_encoder(tmp_path / "ours").predict([*zip(firsts, seconds, strict=True)])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("task", ["binary", "logit", "regression"])
+def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, task):
+    """Also with another limit of tokens, and with a pooler in the encoder, which the head does not use."""
+    torch.manual_seed(5)
+    model = PairModel(SentenceEncoder.load(tiny, limit=9), ClassifierHead(24, dropout=0.2), task).eval()
+    torch.nn.init.normal_(model.head.mlp[3].weight)
+    model.save(tmp_path / "saved")
+    theirs = cross_encoder(tmp_path / "saved")
+    assert (theirs.max_seq_length, theirs.config.classifier_dropout) == (9, 0.2)
+    expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)])
+    scale = 5 if task == "regression" else 1
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scale * expected, rtol=0, atol=scale * 2e-6)
+    again = PairModel.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert (again.task, again.head.settings) == (task, model.head.settings)
+
+
+def test_the_pooler_moves_into_the_head(tiny):
+    """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
+    encoder = SentenceEncoder.load(tiny)
+    pooler = encoder.bert.pooler
+    head = make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1)
+    assert head.mlp[0] is pooler
+    assert encoder.bert.pooler is None
+    assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
+    assert head.settings == make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1).settings
+    assert type(make_joint_head(encoder.bert, cross_encoder=False, dropout=0.1)) is JointHead
+
+
+def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
+    width = SentenceEncoder.load(REFERENCE / "tiny-distiluse").bert.config.hidden_size
+    with pytest.raises(InputError, match="a CrossEncoder of distilbert is not supported; bert, roberta, xlm-roberta"):
+        PairModel(SentenceEncoder.load(REFERENCE / "tiny-distiluse"), ClassifierHead(width), "logit")
+    folder = shutil.copytree(tiny, tmp_path / "lower")
+    change(folder / "sentence_bert_config.json", do_lower_case=True)
+    with pytest.raises(InputError, match="do_lower_case of"):
+        PairModel(SentenceEncoder.load(folder), ClassifierHead(24), "logit")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("family", "labels", "name", "changes", "message"),
+    [
+        ("bert", 3, "config.json", {}, r"model\.safetensors: a CrossEncoder with 3 labels is not supported"),
+        ("roberta", 2, "config.json", {}, r"model\.safetensors: a CrossEncoder with 2 labels is not supported"),
+        ("distilbert", 1, "config.json", {}, "architectures 'DistilBertForSequenceClassification' is not supported"),
+        ("bert", 1, "config.json", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
+        ("bert", 1, "config.json", {"sentence_transformers": 5}, "sentence_transformers must be an object"),
+        ("bert", 1, "config.json", {"classifier_dropout": 1.5}, "classifier_dropout: dropout of a head must be in"),
+        ("bert", 1, "config.json", {"architectures": ["BertModel"]}, r"has no head\.json"),
+        ("bert", 1, "config_sentence_transformers.json", {"activation_fn": 5}, "activation_fn must be a string"),
+        ("bert", 1, "config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "only CrossEncoder is"),
+        ("bert", 1, "config_sentence_transformers.json", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
+        ("bert", 1, "sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x' is not"),
+    ],
+)
+def test_a_cross_encoder_that_cannot_be_read(family, labels, name, changes, message, tmp_path):
+    folder = tmp_path / "model"
+    classifier(folder, family, labels)
+    change(folder / name, **changes)
+    with pytest.raises(InputError, match=message) as error:
+        PairModel.load(folder)
+    assert str(folder) in str(error.value)
+
+
+@pytest.mark.reference
+def test_a_cross_encoder_of_several_modules_and_one_without_a_head(tmp_path):
+    folder = tmp_path / "model"
+    classifier(folder, "bert")
+    modules = [{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "1_Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="a CrossEncoder of Transformer in model, Dense in 1_Dense is not supported"):
+        PairModel.load(folder)
+    (folder / "modules.json").unlink()
+    with pytest.raises(InputError, match=r"has a task head, classifier\.bias.*PairModel opens a CrossEncoder"):
+        SentenceEncoder.load(folder, pooling="mean")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensors[name] for name in tensors if name != "classifier.bias"}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"missing classifier\.bias \(1,\)"):
+        PairModel.load(folder)

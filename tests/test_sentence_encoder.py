@@ -605,3 +605,24 @@ def test_texts_that_can_be_read_only_once_are_encoded(tiny):
 def test_a_batch_without_room_is_refused(tiny, size):
     with pytest.raises(InputError, match=f"batch_tokens {size}: at least 1 is needed"):
         SentenceEncoder.load(tiny).encode(["the cat"], batch_tokens=size)
+
+
+@pytest.mark.parametrize("output", ["sentence", "token"])
+@pytest.mark.parametrize("name", ["bert.embeddings.word.weight", "bert.layers.1.feed_forward_norm.weight"])
+def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
+    """3e38 is a number of float32, and its square is not."""
+    model = SentenceEncoder.load(tiny)
+    weight = model.get_parameter(name)
+    weight.data = weight.data.clone()
+    weight.data[..., :2] = 3e38
+    with pytest.raises(InputError, match="the vector of 'a dog' holds NaN or infinity"):
+        model.encode(["a dog"], output=output)
+
+
+def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
+    model = SentenceEncoder.load(tiny)
+    word = model.bert.embeddings.word.weight
+    word.data = word.data.clone()
+    word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
+    with pytest.raises(InputError, match="the vector of 'the moon' holds NaN"):
+        model.encode(["the cat", "a dog", "the moon", "the sun"])

@@ -8,7 +8,7 @@
 several times as fast, and opens more kinds of models.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from . import InputError, read_json
 from .bert import Bert
 from .pooling import POOLINGS, Pooling
 from .tokenizer import Tokenizer, pad_batch
-from .weights import FAMILIES, BertConfig, Family, fill, read_config, read_tensors
+from .weights import fill, read_config, read_tensors
 
 
 def normalize(x: Tensor, eps: float = 1e-12) -> Tensor:
@@ -64,14 +64,12 @@ def read_pooling(path: Path) -> list[str]:
     return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
 
 
-def load_bert(
-    folder: Path, families: Mapping[str, Family] = FAMILIES, build: Callable[[BertConfig, bool], Bert] = Bert
-) -> Bert:
+def load_bert(folder: Path) -> Bert:
     """The encoder of a folder, float32, in eval mode. Raises ``InputError`` as ``read_config`` and ``fill`` do."""
-    family, config = read_config(folder, families)
+    family, config = read_config(folder)
     found = read_tensors(folder / "model.safetensors", family)
     pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
-    bert = build(config, pooler)
+    bert = Bert(config, pooler)
     fill(bert, found, folder / "model.safetensors", family.names(config.num_hidden_layers, pooler))
     return bert.eval()
 

@@ -1,5 +1,6 @@
 """Models that users load, call and save: ``SentenceEncoder`` and ``PairModel``.
 
-Here are the families beyond BERT (DistilBERT, RoBERTa), more poolings, sentence-transformers' folder layout, and
-checkpoints in both directions. Imports ``core``, ``system`` and ``fast``: ``encode`` runs on the fused encoder.
+Here are the families beyond BERT (DistilBERT, RoBERTa, XLM-RoBERTa), more poolings, prompts, checkpoints in both
+directions, and the folder layout of sentence-transformers, with its CrossEncoders. Imports ``core``, ``system`` and
+``fast``: ``encode`` runs on the fused encoder.
 """

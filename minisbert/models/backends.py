@@ -21,7 +21,9 @@ ROBERTA_CLASSES = "RobertaTokenizer", "BartTokenizer"
 XLM_CLASSES = ("XLMRobertaTokenizer",)
 FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend"  # tokenizer.json as it is
 SPECIAL_FILE = "special_tokens_map.json"
-DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer", "roberta": "RobertaTokenizer"}
+SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
+DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}
+DEFAULT_CLASSES |= {"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer"}
 ROBERTA_TOKENS = {"bos_token": "s", "cls_token": "s", "eos_token": "/s", "sep_token": "/s"}
 ROBERTA_TOKENS |= {f"{name}_token": name for name in ("unk", "pad", "mask")}
 
@@ -59,6 +61,9 @@ def load_backend(folder: Path, files: dict[str, bytes], options: Options, kind: 
             raise InputError(f"{folder / 'tokenizer.json'} cannot be read as a tokenizer: {error}") from error
     elif "vocab.txt" in files:
         backend = wordpiece(folder / "vocab.txt")
+    elif (folder / SENTENCEPIECE).is_file():
+        advice = "write one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
+        raise InputError(f"{folder / SENTENCEPIECE} is not read, and there is no tokenizer.json: {advice}")
     else:
         raise InputError(f"{folder} has neither tokenizer.json nor vocab.txt: a model needs one of them")
     special = options.stated | options.above

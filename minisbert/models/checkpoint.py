@@ -6,6 +6,7 @@ torch's restricted unpickler: ``python -m minisbert.checkpoint convert path/to/p
 """
 
 import dataclasses
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +18,12 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.core import InputError, encoder, one_line, read_json, weights
+from minisbert.core import InputError, one_line, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import Family
 from minisbert.models.families import FAMILIES, build_bert, raw_config
-from minisbert.models.settings import check_config
+from minisbert.models.folders import INDEX, check_present, weight_files
+from minisbert.models.settings import architecture, check_config
 from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
 # the tensor and its axis that have each size of a config
@@ -43,35 +45,58 @@ def load_bert(folder: str | Path) -> Bert:
     Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
-    folder, path = Path(folder), Path(folder) / "model.safetensors"
+    family, config, path, found = read_encoder(Path(folder))
+    if head := sorted(name for name in found if name.startswith(TASK_HEADS)):
+        kind = architecture(path.parent)
+        advice = "PairModel opens a CrossEncoder; for vectors save the encoder alone"
+        advice += " (in transformers: model.base_model.save_pretrained)"
+        raise InputError(f"{path} has a task head, {', '.join(head)} (architecture {kind}): {advice}")
+    return fill_bert(family, config, path, found)
+
+
+def read_encoder(folder: Path) -> tuple[Family, BertConfig, Path, dict[str, Tensor]]:
+    """The family, the sizes, and every tensor under its canonical name, with the file to name in errors.
+
+    Raises ``InputError`` for what is missing or damaged, and for sizes that are not those of the tensors.
+    """
     family, config = read_config(folder)  # what is wrong with the folder or the config is said first
-    check_present(path)
+    files = weight_files(folder)
+    path = files[0] if files[0].name == "model.safetensors" else folder / INDEX
+    found: dict[str, Tensor] = {}
+    for file in files:
+        tensors = weights.read_tensors(file, family)
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise InputError(f"{file} and another shard hold {listed(twice)}")
+        found |= tensors
+    check_sizes(path, family, config, {name: tuple(tensor.shape) for name, tensor in found.items()})
+    return family, config, path, found
+
+
+def fill_bert(family: Family, config: BertConfig, path: Path, found: dict[str, Tensor]) -> Bert:
+    """An encoder with the tensors of ``read_encoder``."""
+    pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
+    bert = build_empty(config, pooler)
     try:
-        check_sizes(path, family, config)
-        return encoder.load_bert(folder, FAMILIES, build_empty)
+        weights.fill(bert, found, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
-        if not (head := task_head(path)):
-            raise InputError(shortened(str(error))) from error
-        kind = one_line(read_json(folder / "config.json").get("architectures"))
-        advice = "save the encoder alone (in transformers: model.base_model.save_pretrained) and load that"
-        raise InputError(f"{path} has a task head, {', '.join(head)} (architectures {kind}): {advice}") from error
+        raise InputError(shortened(str(error))) from error
+    return bert.eval()
 
 
 def read_config(folder: Path) -> tuple[Family, BertConfig]:
     """``core.weights.read_config`` for every family; an error has the key that the family's file has."""
-    stated = check_config(folder) if folder.is_dir() else None
+    family = check_config(folder) if folder.is_dir() else None
     try:
         return weights.read_config(folder, FAMILIES)
     except InputError as error:
         before, path, message = str(error).rpartition("config.json")
-        for ours, theirs in stated.settings.items() if stated else ():
+        for ours, theirs in family.settings.items() if family else ():
             message = message.replace(ours, theirs)
         raise InputError(before + path + message) from error
 
 
-def check_sizes(path: Path, family: Family, config: BertConfig) -> None:
+def check_sizes(path: Path, family: Family, config: BertConfig, shapes: dict[str, tuple[int, ...]]) -> None:
     """Raise ``InputError`` for sizes in ``config.json`` that are not those of the tensors, before a model is built."""
-    shapes = {family.canonical(name): tuple(tensor.shape) for name, tensor in read_safetensors(path).items()}
     pattern = re.escape(family.linears["layers.{i}.attention.query"]).replace(r"\{i\}", r"(\d+)")
     numbers = {match[1] for name in shapes if (match := re.match(pattern, name))}
     if config.num_hidden_layers > len(numbers):
@@ -93,15 +118,6 @@ def shortened(message: str, most: int = 20) -> str:
     return "\n".join(lines[:most] + [f"  and {len(lines) - most} more"] * (len(lines) > most))
 
 
-def task_head(path: Path) -> list[str]:
-    """The tensors of a classifier or a reader of answers in a file, by name; none if it cannot be read."""
-    try:
-        with safe_open(path, "pt") as file:
-            return sorted(name for name in file.keys() if name.startswith(TASK_HEADS))  # noqa: SIM118
-    except SafetensorError:
-        return []
-
-
 def build_empty(config: BertConfig, pooler: bool) -> Bert:
     """An encoder without memory or random numbers for its weights, to be filled from a file."""
     with torch.device("meta"), Unfilled():
@@ -119,18 +135,6 @@ class Unfilled(TorchFunctionMode):
         if getattr(function, "__module__", None) == "torch.nn.init":
             return kwargs["tensor"] if kwargs and "tensor" in kwargs else args[0]
         return function(*args, **(kwargs or {}))
-
-
-def check_present(path: Path) -> None:
-    """Raise ``InputError`` if a safetensors file is missing, naming what is there instead."""
-    if path.is_file():
-        return
-    hint = ""
-    if path.with_name("pytorch_model.bin").exists():
-        hint = f"; convert the old checkpoint: python -m minisbert.checkpoint convert {path.parent}/pytorch_model.bin"
-    elif path.with_name("model.safetensors.index.json").exists():
-        hint = "; a checkpoint in several shards is not supported"
-    raise InputError(f"{path} is missing{hint}")
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -163,18 +167,27 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
     try:
         save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
-        raise OSError(f"{path} could not be written: {error}") from error
+        code = re.search(r"os error (\d+)", str(error))  # with its number, an atomic write can add the target's name
+        raise OSError(*([int(code[1]), os.strerror(int(code[1]))] if code else [f"{path}: {error}"])) from error
     path.chmod(mode)  # save_file makes the file readable for its owner only
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, float32."""
-    family = FAMILIES[bert.config.model_type]
-    about = {"architectures": [family.architecture], "dtype": "float32"}
-    write_json(folder / "config.json", about | raw_config(dataclasses.asdict(bert.config)))
-    names = family.names(bert.config.num_hidden_layers, bert.pooler is not None)
-    tensors = {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
-    write_safetensors(tensors, folder / "model.safetensors")
+    write_json(folder / "config.json", stored_config(bert.config))
+    write_safetensors(named_tensors(bert), folder / "model.safetensors")
+
+
+def stored_config(config: BertConfig) -> dict[str, Any]:
+    """The contents of ``config.json``."""
+    about = {"architectures": [FAMILIES[config.model_type].architecture], "dtype": "float32"}
+    return about | raw_config(dataclasses.asdict(config))
+
+
+def named_tensors(bert: Bert) -> dict[str, Tensor]:
+    """The parameters under the names that the model's own family has for them, float32."""
+    names = FAMILIES[bert.config.model_type].names(bert.config.num_hidden_layers, bert.pooler is not None)
+    return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
 
 
 def convert(path: Path, out: Path) -> int:

@@ -1,9 +1,11 @@
-"""The families beyond BERT: what DistilBERT and RoBERTa call our tensors and settings.
+"""The families beyond BERT: what DistilBERT, RoBERTa and XLM-RoBERTa call our tensors and settings.
 
-distilbert  other names, no token types, no pooler, no dropout between attention and the sum
-roberta     BERT's names; positions start after the padding index, one token type
+distilbert   other names, no token types, no pooler, no dropout between attention and the sum
+roberta      BERT's names; positions start after the padding index, one token type
+xlm-roberta  RoBERTa for many languages: only the name differs
 """
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -72,7 +74,16 @@ ROBERTA = RobertaFamily(
     ),
 )
 
-FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA)}
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
+
+FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA)}
+
+# transformers' classifier on [CLS]: its class, the layer before the tanh and the one after it, as files name them
+CLASSIFIERS = {
+    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),
+    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
+    "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
+}
 
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:

@@ -11,17 +11,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, read_json
+from minisbert.models.backends import SENTENCEPIECE
+from minisbert.models.settings import stated
 from minisbert.models.text_settings import TEXT_FILES
 from minisbert.models.tokenizer import FILES, VOCABULARY
 from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES, atomic_folder, foreign_entries, listed
 
 REQUIRED = ("config.json", "model.safetensors")
+INDEX = "model.safetensors.index.json"  # which tensor is in which shard
+SHARDS = "model-[0-9]*-of-[0-9]*.safetensors"
 SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
     *REQUIRED,
+    INDEX,
+    SHARDS,
     *FILES,
     *VOCABULARY,
+    SENTENCEPIECE,
+    "unigram.json",
     "added_tokens.json",
     *TEXT_FILES,
     "modules.json",
@@ -66,6 +74,34 @@ def check_files(folder: Path) -> None:
                 raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """``model.safetensors``, or the shards that an index names. Raises ``InputError`` for what is missing."""
+    path, index = folder / "model.safetensors", folder / INDEX
+    if path.is_file() or not index.is_file():
+        check_present(path)
+        return [path]
+    where = stated(read_json(index), "weight_map", dict, index, {})
+    names = sorted({stated(where, tensor, str, index, "") for tensor in where})
+    if not names:
+        raise InputError(f"{index} names no file (weight_map)")
+    for name in names:
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
+        if not os.path.isfile(folder / name):  # not Path.is_file, which raises OSError for a name that is too long
+            raise InputError(f"{index} names {one_line(name)}, which is missing: fetch it again")
+    return [folder / name for name in names]
+
+
+def check_present(path: Path) -> None:
+    """Raise ``InputError`` if a safetensors file is missing, naming what is there instead."""
+    if path.is_file():
+        return
+    hint = ""
+    if path.with_name("pytorch_model.bin").exists():
+        hint = f"; convert the old checkpoint: python -m minisbert.checkpoint convert {path.parent}/pytorch_model.bin"
+    raise InputError(f"{path} is missing{hint}")
+
+
 @contextmanager
 def model_folder(folder: str | Path) -> Iterator[Path]:
     """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically.
@@ -83,6 +119,7 @@ def check_replaceable(folder: Path) -> None:
     if foreign := foreign_entries(folder, SAVED):
         advice = "and is not replaced; choose another folder"
         raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
-    missing = [name for name in REQUIRED if not (folder / name).is_file()]
+    required = ("config.json", INDEX) if (folder / INDEX).is_file() else REQUIRED
+    missing = [name for name in required if not (folder / name).is_file()]
     if folder.is_dir() and any(folder.iterdir()) and missing:
         raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")

@@ -26,7 +26,7 @@ from minisbert.core.encoder import POOLING_FLAGS, read_modules, read_pooling
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.poolings import ACTIVATIONS, NAMES, Dense, Pooling
-from minisbert.models.settings import LARGEST, stated, unsupported
+from minisbert.models.settings import WIDEST, stated, unsupported
 from minisbert.system.files import write_json
 
 ACTIVATION_CLASSES = {
@@ -43,7 +43,7 @@ class SentenceConfig:
     normalize: bool  # scale each vector to length 1
     dense: tuple[Dense, ...] = ()  # between pooling and normalising
     learned: dict[str, Tensor] = field(default_factory=dict)  # the pooling's parameters, if it has any
-    include_prompt: bool = True  # pool over a prompt's tokens too; for sentence-transformers, we add no prompts
+    include_prompt: bool = True  # pool over a prompt's tokens too
 
 
 def read_sentence_config(folder: Path) -> tuple[Path, SentenceConfig]:
@@ -108,15 +108,19 @@ def pooling_name(path: Path) -> str:
         raise InputError(f"{path}: pooling_mode must be a name or a list of names, not {one_line(mode)}")
     modes = read_pooling(path)
     if not modes or not {*modes} <= {*NAMES}:
-        raise InputError(f"{path}: pooling {modes} is not supported; {', '.join(NAMES)} are")
+        raise InputError(f"{path}: pooling_mode {one_line(modes)} is not supported; {', '.join(NAMES)} are")
     return "+".join(modes)
 
 
-def make_pooling(mode: str, width: int, learned: dict[str, Tensor], folder: Path) -> Pooling:
+def make_pooling(mode: str | None, width: int, learned: dict[str, Tensor], folder: Path) -> Pooling:
     """The pooling named ``mode`` for hidden states of D = ``width``, with the parameters ``learned``, if any.
 
-    Raises ``InputError`` for an unknown name, and for parameters that do not fit.
+    Raises ``InputError`` if neither the folder nor the caller names one, for an unknown name, and for parameters that
+    do not fit.
     """
+    if mode is None:
+        advice = "choose a pooling, for a plain BERT mostly 'mean'"
+        raise InputError(f"{folder} has no pooling config (1_Pooling/config.json): {advice}")
     try:
         pooling = Pooling(mode, width)
     except ValueError as error:
@@ -143,8 +147,8 @@ def read_dense(folder: Path) -> Dense:
     sizes = [stated(raw, key, int, path) for key in ("in_features", "out_features")]
     if missing := [key for key, size in zip(("in_features", "out_features"), sizes, strict=True) if size is None]:
         raise InputError(f"{path} does not say {', '.join(missing)}")
-    if not all(1 <= size <= LARGEST for size in sizes):
-        raise InputError(f"{path}: in_features and out_features must be at least 1, not {sizes}")
+    if not all(1 <= size <= WIDEST for size in sizes):
+        raise InputError(f"{path}: in_features and out_features must be 1 to {WIDEST}, not {sizes}")
     with torch.device("meta"), Unfilled():  # the weights are replaced at once
         dense = Dense(*sizes, stated(raw, "bias", bool, path, True), activation)
     file = folder / "model.safetensors"

@@ -4,10 +4,13 @@ first-last  the mean of the first layer's and the last layer's states
 pooler      [CLS] through BERT's own dense layer and tanh
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from minisbert.core import pooling
+from minisbert.core import InputError, pooling
+from minisbert.core.bert import Bert
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
 
 NAMES = (*POOLINGS, "attention", "first-last", "pooler")
@@ -88,3 +91,15 @@ class Dense(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](self.linear(x))
+
+
+def sentence_width(pooling: Pooling, dense: Sequence[Dense], bert: Bert) -> int:
+    """Columns of a vector after pooling and dense layers. Raises ``InputError`` if the parts do not fit."""
+    width = pooling.width(bert.config.hidden_size)
+    for layer in dense:
+        if layer.linear.in_features != width:
+            raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
+        width = layer.linear.out_features
+    if "pooler" in pooling.names and bert.pooler is None:
+        raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
+    return width

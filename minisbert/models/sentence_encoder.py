@@ -25,7 +25,8 @@ from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.folders import find_model, model_folder
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.models.outputs import check_options, store
-from minisbert.models.poolings import Dense, Pooling
+from minisbert.models.poolings import Dense, Pooling, sentence_width
+from minisbert.models.prompts import with_prompt
 from minisbert.models.settings import Settings, read_settings, similarity_matrix, write_settings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
@@ -51,35 +52,25 @@ class SentenceEncoder(encoder.SentenceEncoder):
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
-        widths = [pooling.width(bert.config.hidden_size), *(layer.linear.out_features for layer in dense)]
-        for layer, width in zip(dense, widths[:-1], strict=True):
-            if layer.linear.in_features != width:
-                raise InputError(f"a dense layer for {layer.linear.in_features} columns gets {width} (other pooling?)")
-        if "pooler" in pooling.names and bert.pooler is None:
-            raise InputError("this checkpoint has no pooler weights: choose another pooling than 'pooler'")
-        self.width = widths[-1]  # columns of a sentence vector, before ``settings.truncate_dim``
+        self.width = sentence_width(pooling, dense, bert)  # columns of a vector, before ``settings.truncate_dim``
         self.settings = settings
         self.truncated = 0  # texts that the last ``encode`` had to cut
 
     @classmethod
     def load(
-        cls, model: str | Path, pooling: str | None = None, device: str | torch.device = "cpu"
+        cls, model: str | Path, pooling: str | None = None, device: str | torch.device = "cpu", limit: int | None = None
     ) -> "SentenceEncoder":
         """A name from the manifest (fetched if it is missing) or a folder in sentence-transformers' layout.
 
-        ``pooling`` overrides the folder's, and is needed if that states none (a plain BERT). In eval mode.
+        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling. In eval mode.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
         folder = find_model(model)
         encoder_folder, config = read_sentence_config(folder)
         chosen = config.pooling if pooling is None else pooling
-        if chosen is None:
-            raise InputError(
-                f"{folder} has no pooling config (1_Pooling/config.json): choose one, for a plain BERT mostly 'mean'"
-            )
         bert = load_bert(encoder_folder)
         pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned, folder)
-        tokenizer = Tokenizer.load(encoder_folder)
+        tokenizer = Tokenizer.load(encoder_folder, limit)
         settings = replace(read_settings(folder), include_prompt=config.include_prompt)
         return cls(tokenizer, bert, pooling_module, config.normalize, config.dense, settings).to(device).eval()
 
@@ -112,9 +103,10 @@ class SentenceEncoder(encoder.SentenceEncoder):
         with torch.autocast(self.device.type, precision):
             return self.bert(ids, mask, token_types, trace).float()
 
-    def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D), and for ``first-last`` those of the first layer (B, T, D), to vectors (B, D)."""
+    def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
+        """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens, to (B, D)."""
         pooler = self.bert.pool(hidden) if "pooler" in self.pooling.names else None  # (B, D)
+        hidden, mask, first = (x if x is None else x[:, skip:] for x in (hidden, mask, first))
         return self.pooling(hidden, mask, first, pooler)
 
     @property
@@ -136,6 +128,8 @@ class SentenceEncoder(encoder.SentenceEncoder):
         output: str = "sentence",
         precision: str = "float32",
         convert: str = "array",
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> np.ndarray | Tensor | list:
         """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
 
@@ -151,10 +145,12 @@ class SentenceEncoder(encoder.SentenceEncoder):
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
         precision     "float32" (what the weights have), "bfloat16" if the hardware has it, "auto"
         convert       "array" for numpy, "tensor" for torch, both on the CPU
+        prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
+                      Without either the model's default prompt, mostly none
 
-        Raises ``InputError`` for anything but a list of valid strings, and for an option out of range.
+        Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
         """
-        texts = check_texts(texts)
+        texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
         columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
         fused = self._fused(precision)
@@ -166,12 +162,13 @@ class SentenceEncoder(encoder.SentenceEncoder):
         if output == "token":
             sizes = (len(key) // ID_BYTES for key in tokens)
             result = [torch.empty(size, self.bert.config.hidden_size, dtype=self.dtype) for size in sizes]
-        with evaluating(self), torch.autocast(self.device.type, enabled=False), line:
+        moded = (self.pooling, self.dense) if fused else (self,)  # the fused encoder has no dropout in any mode
+        with evaluating(*moded), torch.autocast(self.device.type, enabled=False), line:
             line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
             for batch in packed_batches(rows, batch_tokens):
                 for group, hidden, first in self._states(fused, batch):
-                    computed = self._finish(hidden, first, normalize, columns) if output == "sentence" else hidden
-                    store(result, [rows[key] for key in group], computed)
+                    computed = self._finish(hidden, first, skip, normalize, columns) if output == "sentence" else hidden
+                    store(result, [rows[key] for key in group], computed, texts)
                 line.done(sum(map(len, itertools.chain(*batch))) // ID_BYTES)
         for row, key in enumerate(tokens):
             if rows[key] != row:
@@ -193,9 +190,11 @@ class SentenceEncoder(encoder.SentenceEncoder):
             states: dict[str, Tensor] = {}
             yield group, self.bert(ids, trace=states), states["layers.0"] if first else None
 
-    def _finish(self, hidden: Tensor, first: Tensor | None, normalize: bool | None, columns: int) -> Tensor:
+    def _finish(self, hidden: Tensor, first: Tensor | None, skip: int, normalize: bool | None, columns: int) -> Tensor:
         """What ``encode`` makes of hidden states (B, T, D): vectors (B, ``columns``)."""
-        vectors = self.dense(self.pool(hidden, None, first))  # (B, D)
+        if hidden.shape[1] <= skip:
+            raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
+        vectors = self.dense(self.pool(hidden, None, first, skip))  # (B, D)
         if normalize is None:
             return (unit(vectors) if self.normalize else vectors)[:, :columns]
         return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]

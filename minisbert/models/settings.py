@@ -16,12 +16,13 @@ from torch import Tensor
 
 from minisbert.core import InputError, one_line, read_json
 from minisbert.core.encoder import cosine_matrix
-from minisbert.core.weights import BertConfig
-from minisbert.models.families import FAMILIES
+from minisbert.core.weights import BertConfig, Family
+from minisbert.models.families import FAMILIES, RobertaFamily
 from minisbert.system.files import write_json
 
 KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "an object"}
 LARGEST = 2**31 - 1  # no size or id is larger
+WIDEST = 2**24  # no layer beside the encoder is wider; two such sizes still make a tensor that torch can describe
 
 SENTENCE_FILE = "config_sentence_transformers.json"
 
@@ -47,40 +48,52 @@ def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
     return InputError(f"{path}: {key} {one_line(value)} is not supported: {reason}")
 
 
-def check_config(folder: Path) -> None:
-    """Raise ``InputError`` for a value in ``config.json`` that is not of the type that its key needs."""
+def architecture(folder: Path) -> str:
+    """The class of transformers that ``config.json`` names first; an empty string if it names none."""
+    path = folder / "config.json"
+    names = read_json(path).get("architectures") if path.is_file() else None
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+
+
+def check_config(folder: Path) -> Family | None:
+    """The family that ``config.json`` states, if it is known.
+
+    Raises ``InputError`` for a value that is not of the type that its key needs.
+    """
     path = folder / "config.json"
     raw = read_json(path)
     family = FAMILIES.get(stated(raw, "model_type", str, path))
     if family is None:
-        return  # the reader of the weights says which there are
+        return None  # the reader of the weights says which there are
     for setting in fields(BertConfig):
         key = family.settings.get(setting.name, setting.name)
         if setting.name in family.constants or key not in raw:
             continue
-        if raw[key] is None and (key != "pad_token_id" or family.model_type == "roberta"):
+        if raw[key] is None and (key != "pad_token_id" or isinstance(family, RobertaFamily)):
             raise InputError(f"{path}: {key} must be {KINDS[setting.type]}, not null")
         value = stated(raw, key, setting.type, path, 0)
         if not isinstance(value, str) and not abs(value) <= LARGEST:  # NaN is not, either
             raise InputError(f"{path}: {key} must be {KINDS[setting.type]} of a usable size, not {value}")
     if (raw.get("pad_token_id") or 0) >= raw.get("vocab_size", LARGEST):
         raise InputError(f"{path}: pad_token_id {raw['pad_token_id']} is not in the vocabulary of {raw['vocab_size']}")
-    if family.model_type == "roberta" and raw.get("pad_token_id", 1) < 0:
+    if isinstance(family, RobertaFamily) and raw.get("pad_token_id", 1) < 0:
         raise unsupported(path, "pad_token_id", raw["pad_token_id"], "RoBERTa's positions start after it")
+    return family
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How vectors are cut and compared, and the prompts, which only callers use: ``settings.prompts["query"] + text``.
+    """How vectors are cut and compared, and the prompts that ``encode`` can put before each text.
 
-    ``encode`` keeps the first ``truncate_dim`` columns unless it is told otherwise; None keeps all.
+    ``encode`` keeps the first ``truncate_dim`` columns and takes the prompt ``default_prompt_name`` unless it is told
+    otherwise; None keeps all, and takes none.
     """
 
     similarity: str = "cosine"
     truncate_dim: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
-    default_prompt_name: str | None = None  # that of an empty prompt, or None
-    include_prompt: bool = True  # sentence-transformers pools over a prompt's tokens too
+    default_prompt_name: str | None = None
+    include_prompt: bool = True  # pool over a prompt's tokens too
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
 
@@ -95,9 +108,6 @@ def read_settings(folder: Path) -> Settings:
     default = stated(raw, "default_prompt_name", str, path)
     if default is not None and default not in prompts:
         raise InputError(f"{path}: default_prompt_name {one_line(default)} is not one of the prompts, {[*prompts]}")
-    if default is not None and prompts[default]:
-        reason = "set it to null, and put the prompt before each text yourself"
-        raise unsupported(path, "default_prompt_name", default, reason)
     similarity = stated(raw, "similarity_fn_name", str, path, "cosine")
     if similarity not in SIMILARITIES:
         raise unsupported(path, "similarity_fn_name", similarity, f"{', '.join(SIMILARITIES)} are")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import one_line, read_json
-from minisbert.models.settings import stated, unsupported
+from minisbert.models.settings import architecture, stated, unsupported
 
 NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in NAMES)  # the first one there is read
@@ -22,6 +22,11 @@ ONLY = {
     "modality_config": TEXT_MODALITY,
     "module_output_name": "token_embeddings",
     "tokenizer_name_or_path": None,
+}
+CLASSIFIER = {  # the same in a CrossEncoder
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
 }
 KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
 HARMLESS = {  # arguments that change no vector: where files come from, and how the work is done
@@ -56,7 +61,8 @@ def read_text_settings(folder: Path) -> TextSettings:
     path, raw = next((pair for pair in contents if pair[1]), (None, {}))
     if path is None:
         return TextSettings()
-    for key, supported in ONLY.items():
+    only = ONLY | (CLASSIFIER if architecture(folder).endswith("ForSequenceClassification") else {})
+    for key, supported in only.items():
         if raw.get(key, supported) != supported:
             raise unsupported(path, key, raw[key], f"only {one_line(supported)} is")
     tokenizer = arguments(raw, "processor_kwargs", "tokenizer_args", path)

@@ -18,6 +18,7 @@ from minisbert.models.backends import (
     prepend_lowercase,
     tokenizer_class,
 )
+from minisbert.models.families import FAMILIES, RobertaFamily
 from minisbert.models.settings import LARGEST, stated
 from minisbert.models.text_settings import read_text_settings
 
@@ -73,7 +74,7 @@ class Tokenizer(tokenizer.Tokenizer):
         if text.lowercase:
             prepend_lowercase(backend)
 
-        roberta = raw.get("model_type") == "roberta"
+        roberta = isinstance(FAMILIES.get(str(raw.get("model_type"))), RobertaFamily)
         pad_id = max(stated(raw, "pad_token_id", int, config, int(roberta)), 0)
         table = stated(raw, "max_position_embeddings", int, config)
         if table is not None and roberta:

@@ -1,0 +1,48 @@
+"""Prompts: what some models want before each text, such as "query: " for E5.
+
+A prompt changes the states of all tokens. With ``include_prompt: false`` its own tokens are not pooled.
+"""
+
+from collections.abc import Sequence
+
+from minisbert.core import InputError, one_line
+from minisbert.models.settings import Settings
+from minisbert.models.tokenizer import Tokenizer
+
+
+def with_prompt(
+    texts: Sequence[str], settings: Settings, tokenizer: Tokenizer, prompt: str | None, name: str | None
+) -> tuple[list[str], int]:
+    """The texts after their prompt, and how many tokens at the start of each are not pooled."""
+    prompt = choose_prompt(settings, prompt, name)
+    skip = prompt_tokens(tokenizer, prompt) if prompt and not settings.include_prompt else 0
+    return [prompt + text for text in texts], skip
+
+
+def choose_prompt(settings: Settings, prompt: str | None = None, name: str | None = None) -> str:
+    """``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
+
+    Raises ``InputError`` for both at once, and for a name that the model lacks.
+    """
+    if prompt is not None and name is not None:
+        raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
+    for key, value in (("prompt", prompt), ("prompt_name", name)):
+        if not isinstance(value, str | None):
+            raise InputError(f"{key} must be a string, not {one_line(value)}")
+    if prompt is not None:
+        return prompt
+    name = settings.default_prompt_name if name is None else name
+    if name is not None and name not in settings.prompts:
+        known = ", ".join(map(one_line, settings.prompts)) or "none"
+        raise InputError(f"the model has no prompt {one_line(name)}; it has {known}")
+    return settings.prompts[name] if name is not None else ""
+
+
+def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
+    """The number of tokens at the start of a text that belong to its prompt: [CLS] and the prompt, without [SEP].
+
+    As in sentence-transformers, counted in the prompt alone: at its end the text may change a token.
+    """
+    ids = tokenizer.encode([prompt]).ids[0]
+    special = {i for i, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
+    return len(ids) - (ids[-1] in special)
