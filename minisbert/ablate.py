@@ -4,6 +4,7 @@
     python -m minisbert.ablate concat --data snli.jsonl --limit 10000     SBERT, table 6: the input of the classifier
     python -m minisbert.ablate dropout --data sentences.txt --epochs 2    SimCSE: the dropout that makes two views
     python -m minisbert.ablate temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
+    python -m minisbert.ablate augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
 Flags after ``--`` are passed on to ``python -m minisbert.train``. An interrupted table continues where it stopped.
 """
@@ -35,9 +36,12 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
         "Each cell is a run in a folder of its own under --out, without the weights. Finished cells are not run again.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("table", choices=TABLES, metavar="TABLE", help="pooling, concat, dropout or temperature")
+    parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument(
         "--data", metavar="FILE", help="NLI rows for concat and the second half of pooling, else plain sentences"
+    )
+    parser.add_argument(
+        "--synonyms", metavar="FILE", help="for augmentation: lines of words with one meaning, as in big, large, huge"
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")

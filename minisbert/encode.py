@@ -4,6 +4,7 @@ python -m minisbert.encode "A cat sits." "A kitten is sitting." "The stock marke
 python -m minisbert.encode --file sentences.txt --out vectors.npy
 python -m minisbert.encode --file millions.txt --out vectors.npy --precision bfloat16
 sort -u sentences.txt | python -m minisbert.encode - --out vectors.safetensors
+python -m minisbert.encode --file nine.txt --heatmap nine.png
 """
 
 import argparse
@@ -15,11 +16,13 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
 from minisbert.objectives.scored_pairs import text_lines
+from minisbert.run import plots
 from minisbert.run.vectors import encode_to_file, file_lines
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device, keep_freed_memory
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
+MAX_HEATMAP = 60  # texts
 
 
 def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
@@ -42,12 +45,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
     parser.add_argument("--file", metavar="F", help="read one text per line from this file, of any size")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
+    parser.add_argument(
+        "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (needs the plots extra)"
+    )
     group = parser.add_argument_group("the model")
     group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
+    group.add_argument("--prompt", metavar="TEXT", help='put this before each text, "" for nothing')
+    group.add_argument("--prompt-name", metavar="NAME", help="one of the model's prompts (default: the model's choice)")
     group = parser.add_argument_group("the vectors")
     group.add_argument(
         "--normalize", action=argparse.BooleanOptionalAction, help="scale to length 1 (default: as the model does)"
@@ -62,14 +71,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         raise InputError("an empty text has nothing to encode")
     if options.out and options.out.suffix not in (".npy", ".safetensors"):
         raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors")
+    if options.heatmap and options.heatmap.suffix != ".png":
+        raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
+    if options.heatmap and options.out:
+        raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
     if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
         raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
     return options
 
 
+def check_number(total: int, options: argparse.Namespace) -> None:
+    """Raise ``InputError`` if a matrix or a picture of ``total`` texts would be unreadable."""
+    if options.heatmap:
+        plots.require()
+    most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
+    if not options.out and total > most:
+        raise InputError(f"{total:,} texts are too many for a {kind} (at most {most}): give --out vectors.npy")
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    if options.file and options.out and options.out.suffix == ".npy":
+    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
         total = sum(1 for _ in file_lines(options.file))  # also checks every line before the work begins
         texts = file_lines(options.file)
     else:
@@ -79,12 +101,10 @@ def main(arguments: list[str] | None = None) -> None:
         elif texts == ["-"]:
             texts = list(text_lines(sys.stdin.buffer, "standard input"))
         total = len(texts)
-    if not options.out and total > MAX_MATRIX:
-        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
-
+    check_number(total, options)
     keep_freed_memory()
-    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
-    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens")
+    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
+    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {"progress": True} | {name: getattr(options, name) for name in names}
     if options.out:
         rows, width = encode_to_file(encoder, texts, total, options.out, **chosen)
@@ -95,8 +115,13 @@ def main(arguments: list[str] | None = None) -> None:
     if options.out:
         noun = "vectors" if options.output == "sentence" else "texts' states"
         say(f"wrote {rows:,} {noun} of width {width} to {options.out}")
-    else:
-        print_matrix(texts, encoder.similarity(vectors, vectors), encoder.settings.similarity)
+        return
+    matrix = encoder.similarity(vectors, vectors)
+    if len(texts) <= MAX_MATRIX:
+        print_matrix(texts, matrix, encoder.settings.similarity)
+    if options.heatmap:
+        plots.heatmap(texts, matrix, encoder.settings.similarity, options.heatmap)
+        say(f"wrote {options.heatmap}")
 
 
 if __name__ == "__main__":

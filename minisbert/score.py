@@ -14,25 +14,26 @@ import numpy as np
 
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
-from minisbert.objectives.scored_pairs import MAX_SCORE, tab_rows
+from minisbert.objectives.scored_pairs import MAX_SCORE, read_lines, tab_rows
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device
-from minisbert.system.files import read_text
 
+# The pairs of the STS-B notebook, the score that it expects, and those that its joint and siamese models print. The
+# output at hand ends after the fourth score of the siamese model, so cross-attention's are missing.
 EXAMPLES = (
-    ("I love eating apples", "The capital of France is Paris", 0),
-    ("I have a black cat", "My pet is a dog", 1),
-    ("He plays soccer on weekends", "She enjoys playing tennis on Sundays", 2),
-    ("The sun is shining in the sky", "It is a bright and sunny day", 3),
-    ("The smartphone has a large screen", "This phone features a big display", 4),
-    ("The dog is barking loudly", "The dog is barking loudly", 5),
+    ("I love eating apples", "The capital of France is Paris", 0, 0.50, 0.68),
+    ("I have a black cat", "My pet is a dog", 1, 0.74, 0.97),
+    ("He plays soccer on weekends", "She enjoys playing tennis on Sundays", 2, 0.46, 1.19),
+    ("The sun is shining in the sky", "It is a bright and sunny day", 3, 4.03, 4.11),
+    ("The smartphone has a large screen", "This phone features a big display", 4, 3.91, None),
+    ("The dog is barking loudly", "The dog is barking loudly", 5, 5.05, None),
 )
 
 
 def read_pairs(path: str) -> list[tuple[str, str]]:
     """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
-    for number, cells in tab_rows(read_text(path).split("\n")):
+    for number, cells in tab_rows(read_lines(path)):
         if len(cells) != 2 or not all(cell.strip() for cell in cells):
             raise InputError(f"{path}, line {number}: expected two sentences with a tab between them")
         pairs.append((cells[0].strip(), cells[1].strip()))
@@ -51,6 +52,25 @@ def format_score(model: PairModel, score: np.ndarray) -> str:
     return f"{np.clip(score, 0, MAX_SCORE):.2f}" if model.task == "regression" else f"{score:.3f}"
 
 
+def with_step(score: float | None) -> str:
+    """``4.03 -> 4``: a score and the nearest whole one from 0 to 5, a half rounded up; empty for None."""
+    return "" if score is None else f"{score:.2f} -> {int(np.clip(score, 0, MAX_SCORE) + 0.5)}"
+
+
+def print_examples(model: PairModel, scores: np.ndarray) -> None:
+    """The six examples as a table; scores from 0 to 5 also in whole steps, and the notebook's beside them."""
+    regression = model.task == "regression"
+    rows = [("people", "model", "joint", "siamese", "pair")]
+    for (first, second, people, *theirs), score in zip(EXAMPLES, scores, strict=True):
+        ours = with_step(np.clip(score, 0, MAX_SCORE)) if regression else format_score(model, score)
+        rows.append((people, ours, *map(with_step, theirs), f"{first} / {second}"))
+    width = max(5, len(rows[1][1]))
+    if regression:
+        print(f"{'':8}{'':{width}}  the notebook's:")
+    for people, ours, joint, siamese, pair in rows:
+        print(f"{people:>6}  {ours:<{width}}  " + (f"{joint:<9}  {siamese:<9}  " if regression else "") + pair)
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.score",
@@ -64,6 +84,7 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="F",
         help="tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5",
     )
+    parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     options = parser.parse_args(arguments)
     if options.texts and options.file:
@@ -78,8 +99,8 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.file:
         pairs = read_pairs(options.file)
     else:
-        pairs = [(first, second) for first, second, _ in EXAMPLES]
-    model = PairModel.load(options.model, choose_device(options.device))
+        pairs = [(first, second) for first, second, *_ in EXAMPLES]
+    model = PairModel.load(options.model, choose_device(options.device), options.max_length)
     scores = model.scores([first for first, _ in pairs], [second for _, second in pairs], progress=True)
     if model.truncated:
         say(model.encoder.tokenizer.cut_message(model.truncated, len(pairs) * (1 if model.joint else 2)))
@@ -89,9 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.texts:
         print(format_score(model, scores[0]))
     else:
-        print(f"{'people':>6}  {'model':<{max(5, len(format_score(model, scores[0])))}}  pair")
-        for (first, second, people), score in zip(EXAMPLES, scores, strict=True):
-            print(f"{people:>6}  {format_score(model, score):<5}  {first} / {second}")
+        print_examples(model, scores)
 
 
 if __name__ == "__main__":

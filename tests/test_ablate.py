@@ -14,7 +14,7 @@ from minisbert.ablate import main
 from minisbert.core import InputError, losses
 from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run import training
-from minisbert.run.ablation import TABLES, Cell, folder_name, markdown
+from minisbert.run.ablation import SOURCES, TABLES, Cell, dev_scores, folder_name, markdown
 from minisbert.run.options import parse
 from minisbert.system.console import run_command
 from tests import toys
@@ -32,7 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def command(tiny: Path, files: dict[str, str], tmp_path: Path, monkeypatch):
     """``command("pooling", "--json", seeds="1,2")``: the arguments for a table on toy rows with the tiny model."""
     monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: STSB)
-    forms = {"pooling": "scored", "concat": "nli", "dropout": "sentences", "temperature": "sentences"}
+    forms = dict.fromkeys(TABLES, "sentences") | {"pooling": "scored", "concat": "nli"}
 
     def build(table: str, *flags: str, more: tuple[str, ...] = (), seeds: str = "1,2") -> list[str]:
         data = ["--data", files[forms[table]]]
@@ -88,7 +88,12 @@ def test_the_papers_scores():
     }
     rates = {"0": 71.1, "0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
     assert published("dropout") == rates | {"same mask twice": 43.6}
-    assert published("temperature") == dict.fromkeys(("0.001", "0.01", "0.05", "0.1", "1"))
+    assert published("temperature") == {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0}
+    crops = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6}
+    deletions = {"delete:0.1": 75.9, "delete:0.2": 72.2, "delete:0.3": 68.2, "delete-one": 75.9}
+    others = {"none": 82.5, "synonym:FILE": 77.4, "delete-one, no dropout": 74.2}
+    assert published("augmentation") == crops | deletions | others
+    assert "the supervised model's" in SOURCES["temperature"], "86.2 is not comparable with the runs of this table"
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -103,6 +108,10 @@ def test_a_row_is_a_recipe_with_the_setting_in_its_name(table):
         elif row.name == "0":
             assert (options["dropout"], options["allow_no_dropout"]) == (0, True)
             assert changed == {"dropout", "allow_no_dropout"}
+        elif table == "augmentation":
+            expected = {"none": (None, None), "dropout": ("delete-one", 0)}.get(value, (value, None))
+            assert (options["augment"], options["dropout"]) == expected
+            assert changed - {"augmentation", "augment", "dropout"} == set()
         else:
             assert options[table] == (value if table in ("pooling", "concat") else float(value))
             assert changed == {table}
@@ -140,9 +149,13 @@ def test_a_table_equals_single_runs(command, tiny, files, tmp_path, capsys):
         assert table[f"STSb {pooling}"] == [f"{before[0]:.2f}", *shown, "2", paper]
 
 
-@pytest.mark.parametrize("table", ["concat", "dropout", "temperature"])
-def test_every_row_has_a_number(command, table, runs, capsys):
-    main(command(table, seeds="5"))
+@pytest.mark.parametrize("table", ["concat", "dropout", "temperature", "augmentation"])
+def test_every_row_has_a_number(command, table, tmp_path, runs, capsys, monkeypatch):
+    if table == "augmentation":  # none, delete:0.1 and synonyms, for time
+        monkeypatch.setitem(TABLES, table, TABLES[table][::4])
+    (tmp_path / "words.txt").write_text("happy, sad\n")
+    synonyms = ["--synonyms", str(tmp_path / "words.txt")] if table == "augmentation" else []
+    main(command(table, *synonyms, seeds="5"))
     shown = printed(capsys)
     assert list(shown)[1:] == [row.name for row in TABLES[table]]
     for row in TABLES[table]:
@@ -157,6 +170,17 @@ def test_pooling_has_a_second_half_on_nli(tiny, files):
     assert [(cell.row.name, "--data" in cell.arguments) for cell in cells] == [
         (f"{data} {pooling}", data == "NLI") for data in ("STSb", "NLI") for pooling in ("mean", "max", "cls")
     ]
+
+
+def test_synonyms_are_a_row_only_with_their_file(tiny, files, tmp_path):
+    (tmp_path / "my words.txt").write_text("happy, sad\n")
+    options = ["--model", str(tiny), "--data", files["sentences"], "--seeds", "1"]
+    names = [row.name for row in TABLES["augmentation"]]
+    assert [cell.row.name for cell in cells_of("augmentation", *options)] == [n for n in names if n != "synonym:FILE"]
+    cells = cells_of("augmentation", *options, "--synonyms", str(tmp_path / "my words.txt"))
+    assert [cell.row.name for cell in cells] == names
+    (cell,) = (cell for cell in cells if cell.row.name == "synonym:FILE")
+    assert parse(cell.arguments).augment == f"synonym:{tmp_path / 'my words.txt'}"
 
 
 def cells_of(table: str, *flags: str, more: tuple[str, ...] = ()) -> list[Cell]:
@@ -285,6 +309,21 @@ def test_pipes_in_a_name_do_not_end_a_cell_of_the_table():
 # ------------------------------------------------------------------- what is reused, stopped and broken
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{}\n", b'"dev"\n', b"null\n", b"5\n", b"[1]\n", b"NaN\n", b"hello\n\n", b"\x00\n", b"9" * 5000 + b"\n",
+        b"[" * 100_000 + b"\n", b'{"dev": "\xe9"}\n', b'{"dev": null}\n', b'{"dev": [1]}\n', b'{"dev": "spearman"}\n',
+        b'{"dev": {}}\n', b'{"dev": {"f1": 1}}\n', b'{"dev": {"spearman": null}}\n', b'{"dev": {"spearman": "x"}}\n',
+        b'{"dev": {"spearman": NaN}}\n', b'{"dev": {"spearman": Infinity}}\n', b'{"dev": {"spearman": 1e308}}\n',
+    ],
+)  # fmt: skip
+def test_broken_metrics_are_an_error_that_names_the_file(tmp_path, content):
+    (tmp_path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=r"metrics\.jsonl(, line 1: not| holds no dev scores of a run: remove)"):
+        dev_scores(Cell(TABLES["pooling"][0], 1, tmp_path, []))
+
+
 def test_done_cells_are_not_run_again(command, runs, capsys):
     main(command("pooling", seeds="1"))
     first = printed(capsys)
@@ -386,6 +425,8 @@ def test_ctrl_c_ends_the_table_and_the_same_command_continues(command, monkeypat
             ["pooling", "--limit", "5", "--", "--limit", "6"],
             "--limit cannot follow --: .* it belongs before --",
         ),
+        (["pooling", "--synonyms", "words.txt"], "--synonyms is for the table augmentation, not for pooling"),
+        (["augmentation", "--data", "x.txt", "--synonyms", "no.txt"], "no.txt does not exist"),
         (["pooling", "--", "--margin", "1"], "--margin is not for objective cosine"),
     ],
 )

@@ -508,7 +508,8 @@ def test_an_unknown_name_lists_the_known_ones(name):
     with pytest.raises(InputError) as error:
         ensure(name)
     assert str(error.value) == (
-        f"no asset is called {name!r}; known are all-MiniLM-L6-v2, bert-base-uncased, stsb, snli, quora"
+        f"no asset is called {name!r}; known are all-MiniLM-L6-v2, bert-base-uncased, "
+        "distilbert-base-uncased, stsb, snli, multinli, quora"
     )
 
 

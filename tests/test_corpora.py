@@ -24,6 +24,7 @@ from minisbert.objectives.corpora import (
     read_triplets,
     split_rows,
 )
+from minisbert.objectives.scored_pairs import LONGEST_LINE
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = range(3)
 
@@ -132,6 +133,30 @@ def test_a_split_of_the_published_archive(archive, monkeypatch, split, skipped):
     assert load_nli(str(archive), split) == expected
     monkeypatch.setattr("minisbert.objectives.corpora.ensure", lambda name: archive.parent if name == "snli" else None)
     assert load_nli("snli", split) == expected
+
+
+@pytest.fixture
+def multinli(tmp_path) -> Path:
+    """Like MultiNLI's: more keys than SNLI, two dev files, no labels of test."""
+    path = tmp_path / "multinli_1.0.zip"
+    more = {"annotator_labels": ["entailment"], "genre": "telephone", "pairID": "31193e", "promptID": "31193"}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for split in ("train", "dev_matched", "dev_mismatched"):
+            rows = nli_line("entailment", split, "b", **more) + nli_line("-", split, "b", **more)
+            packed.writestr(f"multinli_1.0/multinli_1.0_{split}.jsonl", rows)
+            packed.writestr(f"__MACOSX/multinli_1.0/._multinli_1.0_{split}.jsonl", b"\x00")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("split", "file"),
+    [("train", "train"), ("dev", "dev_matched"), ("test", "dev_mismatched"), ("dev_mismatched", "dev_mismatched")],
+)
+def test_a_split_of_multinli(multinli, monkeypatch, split, file):
+    expected = ([LabelledPair(file, "b", ENTAILMENT)], 1)
+    assert read_nli(multinli, split) == expected
+    monkeypatch.setattr("minisbert.objectives.corpora.ensure", lambda name: {"multinli": multinli.parent}[name])
+    assert load_nli("multinli", split) == expected
 
 
 def test_a_split_that_the_archive_does_not_have(archive):
@@ -406,6 +431,19 @@ def test_a_file_that_is_not_utf8_names_the_line(write, name):
     good = {"nli.jsonl": NLI.splitlines()[0], "pairs.tsv": "1\ta\tb", "triplets.csv": "a,b,c", "s.txt": "a"}[name]
     with pytest.raises(InputError, match=rf"{re.escape(name)}, line 3: not UTF-8 \(byte 0xe9\)"):
         READERS[name](write(name, f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+
+
+@pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
+def test_a_line_too_long_to_tokenize(write, name):
+    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
+        read_sentences(write(name, "a\n" + "b" * (LONGEST_LINE + 2) + "\nc\n"))
+
+
+def test_a_lone_surrogate_in_json_names_file_and_line(write):
+    """No file can hold one, but JSON can escape it."""
+    path = write("nli.jsonl", NLI.splitlines()[0] + "\n" + nli_line("neutral", "a \ud800 b", "c"))
+    with pytest.raises(InputError, match=r"nli\.jsonl, line 2: sentence1 is not valid Unicode: a lone surrogate in"):
+        read_nli(path)
 
 
 @pytest.mark.parametrize("reader", READERS.values())

@@ -2,6 +2,8 @@
 
 import errno
 import io
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -16,7 +18,9 @@ from minisbert.core import InputError
 from minisbert.encode import main
 from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run import plots
 from minisbert.system import devices
+from minisbert.system.console import run_command
 from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
@@ -75,6 +79,15 @@ def test_texts_of_standard_input(tiny, capsys, monkeypatch, ending):
 def test_pooling_can_be_overridden(tiny, tmp_path):
     main(["--model", str(tiny), "--pooling", "cls", "--out", str(tmp_path / "v.npy"), *TEXTS])
     expected = SentenceEncoder.load(tiny, pooling="cls").encode(TEXTS)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
+
+
+@pytest.mark.parametrize("prompt", [["--prompt", "the sun "], ["--prompt-name", "query"]])
+def test_a_prompt_comes_before_each_text(tiny, tmp_path, prompt):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "the sun "}}')
+    main(["--model", str(folder), *prompt, "--out", str(tmp_path / "v.npy"), "moon", "a cat"])
+    expected = SentenceEncoder.load(tiny).encode(["the sun moon", "the sun a cat"])
     np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), expected)
 
 
@@ -185,6 +198,36 @@ def test_a_matrix_has_its_limit_and_a_file_has_none(tiny, tmp_path, capsys):
     assert np.load(tmp_path / "v.npy").shape == (13, 24)
 
 
+def test_a_heat_map_is_drawn_of_the_matrix(tiny, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    drawn = []
+    monkeypatch.setattr(plots, "draw_heatmap", lambda *given: drawn.append(given) or Figure())
+    main(["--model", str(tiny), "--heatmap", str(tmp_path / "new" / "map.png"), *TEXTS])
+    captured = capsys.readouterr()
+    assert printed_matrix(captured.out)[1] == TEXTS
+    assert captured.err.endswith(f"wrote {tmp_path / 'new' / 'map.png'}\n")
+    ((texts, matrix, similarity),) = drawn
+    assert (texts, similarity) == (TEXTS, "cosine")
+    np.testing.assert_allclose(matrix, cosine_matrix(tiny, TEXTS), atol=1e-6, rtol=0)
+    main(["--model", str(tiny), "--heatmap", str(tmp_path / "many.png"), *["moon"] * 13])
+    assert capsys.readouterr().out == ""  # too many for the terminal
+    assert drawn[-1][1].shape == (13, 13)
+
+
+class Figure:
+    """As much of a figure as is saved."""
+
+    def savefig(self, path: Path, **_: object) -> None:
+        path.write_bytes(b"png")
+
+
+def test_a_heat_map_without_matplotlib_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("it was loaded first"))
+    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+        main(["--model", str(tiny), "--heatmap", str(tmp_path / "map.png"), "a cat"])
+
+
 def test_truncated_texts_are_reported(tiny, capsys):
     main(["--model", str(tiny), "cat " * 15, "cat " * 14])
     assert "1 of 2 texts were longer than 16 tokens and were cut\n" in capsys.readouterr().err
@@ -236,6 +279,9 @@ def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, mon
         (["a cat", " \t"], "an empty text has nothing to encode"),
         (["--file", "no.txt"], "no.txt does not exist"),
         (["a cat", "--out", "vectors.csv"], r"vectors\.csv: the name must end in \.npy or \.safetensors"),
+        (["a cat", "--heatmap", "map.jpg"], r"--heatmap map\.jpg: the name must end in \.png"),
+        (["a cat", "--heatmap", "map.png", "--out", "v.npy"], "--out writes vectors and --heatmap draws"),
+        (["a cat"] * 61 + ["--heatmap", "map.png"], r"61 texts are too many for a heat map \(at most 60\)"),
         (["a cat", "--out", "vectors"], r"must end in \.npy or \.safetensors"),
         (["a cat", "--model", "no-model"], "neither a folder nor one of all-MiniLM-L6-v2"),
         (["a cat", "--device", "tpu"], "device 'tpu' cannot be used"),
@@ -281,6 +327,27 @@ def test_bad_standard_input_is_one_line_and_exit_code_2(tiny):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == "error: standard input, line 2: an empty line has no text to encode; remove it\n"
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
+def test_a_pipe_of_the_shell_can_be_the_file(tiny, tmp_path):
+    """``--file <(sort texts.txt)`` can be read only once, though the header of .npy needs the number of texts."""
+    reader, writer = os.pipe()
+    os.write(writer, "\n".join(TEXTS).encode())
+    os.close(writer)
+    main(["--model", str(tiny), "--file", f"/dev/fd/{reader}", "--out", str(tmp_path / "v.npy")])
+    os.close(reader)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems' file names are Unicode")
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_file_names_that_are_not_utf8(tiny, tmp_path, capsys, ending):
+    name = str(tmp_path / "caf\udce9")
+    Path(name).write_text("\n".join(TEXTS))
+    run_command(lambda: main(["--model", str(tiny), "--file", name, "--out", name + ending]))
+    assert capsys.readouterr().err.endswith(rf"caf\udce9{ending}" + "\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["caf\udce9", f"caf\udce9{ending}"]
 
 
 def test_vectors_through_a_pipe(tiny, tmp_path):

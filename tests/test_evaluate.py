@@ -11,7 +11,7 @@ import pytest
 from minisbert.core import InputError
 from minisbert.evaluate import main
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.evaluation import PROTOCOL, evaluate, similarities
+from minisbert.objectives.evaluation import PROTOCOL, evaluate, holds_triplets, similarities
 from minisbert.objectives.scored_pairs import ScoredPair
 from tests.conftest import ROOT
 
@@ -140,6 +140,67 @@ def test_bad_input_is_one_line_and_exit_code_2(tiny, tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == f"error: {path}, line 2: the score 'high' is not a number\n"
+
+
+TRIPLETS = [
+    ("the cat sits", "the cat sits", "the sun and the moon"),
+    ("the sun and the moon", "a dog runs", "the sun and the rain"),
+    ("music", "the moon", "music"),
+]
+
+
+def triplet_accuracy_by_hand(tiny: Path) -> float:
+    encoder = SentenceEncoder.load(tiny)
+    vectors = [[encoder.encode([text])[0] for text in row] for row in TRIPLETS]
+    return sum(float(a @ p) > float(a @ n) for a, p, n in vectors) / 3
+
+
+@pytest.mark.parametrize("name", ["plain.tsv", "header.csv", "rows.jsonl"])
+def test_triplets_give_an_accuracy(tiny, tmp_path, capsys, name):
+    path = tmp_path / name
+    if name == "rows.jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in TRIPLETS))
+    else:
+        comma = "," if name == "header.csv" else "\t"
+        header = [("anchor", "positive", "negative")] if name == "header.csv" else []
+        path.write_text("".join(comma.join(row) + "\n" for row in [*header, *TRIPLETS]))
+    main(["--model", str(tiny), "--data", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    expected = triplet_accuracy_by_hand(tiny)
+    assert 0 < expected < 1
+    assert found.pop("triplet_accuracy") == pytest.approx(expected, abs=1e-12)
+    assert found == {"data": str(path), "split": None, "triplets": 3, "model": str(tiny), "pooling": "mean"}
+    main(["--model", str(tiny), "--data", str(path)])
+    out = capsys.readouterr().out
+    assert f"{path}, 3 triplets\naccuracy  {100 * expected:.2f} % have cos(anchor, positive) > " in out
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("a cat\ta dog\tthe sun", True),
+        ('"a, b",c,d', True),
+        ("4.5\ta cat\ta dog", False),
+        ("Score,sentence1,sentence2", False),
+        ("main\tfile\t2012\t1\t4.5\ta\tb", False),
+        ("a cat\ta dog", False),
+        ("", False),
+    ],
+)
+def test_triplets_are_told_from_scored_pairs_by_the_first_line(tmp_path, line, expected):
+    (tmp_path / "rows.txt").write_text(f"\n{line}\n")
+    assert holds_triplets(str(tmp_path / "rows.txt")) == expected
+
+
+def test_a_pipe_is_not_read_twice():
+    assert not holds_triplets("/dev/stdin")
+    assert holds_triplets("not_there.jsonl.gz")
+
+
+def test_scores_under_a_header_of_their_own_are_no_anchors(tiny, tmp_path):
+    (tmp_path / "rated.csv").write_text("rating,first,second\n3,a cat,a dog\n1,sun,moon\n")
+    with pytest.raises(InputError, match=r"rated\.csv: the first column holds numbers; name scored columns score,"):
+        main(["--model", str(tiny), "--data", str(tmp_path / "rated.csv")])
 
 
 @pytest.mark.weights

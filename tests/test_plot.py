@@ -18,7 +18,16 @@ from minisbert.core import InputError
 from minisbert.plot import main
 from minisbert.run import plots
 from minisbert.run import training as train
-from minisbert.run.plots import curves, draw_curves, draw_lengths, lengths, read_run, require, running_mean
+from minisbert.run.plots import (
+    curves,
+    draw_curves,
+    draw_heatmap,
+    draw_lengths,
+    lengths,
+    read_run,
+    require,
+    running_mean,
+)
 from tests import toys
 from tests.conftest import ROOT
 
@@ -91,8 +100,19 @@ def test_every_line_is_what_was_logged(draw):
     assert [points(line) for line in score.lines if line.get_marker() != "*"] == [[(0, 25), (20, 50), (40, 37.5)]]
     assert star(score) == [(20, 50)]
     assert legend(figure) == ["a: best dev spearman 50.00 at step 20"]
-    assert [axes.get_ylabel() for axes in figure.axes] == ["training loss", "dev spearman x 100", "learning rate"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["loss", "dev spearman x 100", "learning rate"]
     assert rate.get_ylim()[0] == 0
+
+
+def test_losses_on_dev_are_squares_of_the_runs_colour(draw):
+    figure = draw([dev(0, spearman=0.5, loss=9.0), logged(5, 2.0), dev(5, spearman=0.25, loss=0.125)], LINES)
+    loss = figure.axes[0]
+    (squares,) = (line for line in loss.lines if line.get_marker() == "s")
+    assert points(squares) == [(0, 9), (5, 0.125)]
+    assert squares.get_color() == loss.lines[0].get_color()
+    assert loss.get_yscale() == "log"  # from 9 to .125
+    assert "squares: dev" in loss.get_title(loc="right")
+    assert "squares" not in draw(LINES).axes[0].get_title(loc="right")
 
 
 def test_the_panels_share_the_axis_of_steps(draw):
@@ -234,6 +254,15 @@ def test_what_a_resumed_run_logs_again_counts_once(tmp_path):
         (dev(50, pearson=0.5), r"expected .* dev scores \(spearman among them\)"),
         ({"step": 50, "dev": 0.5}, r"expected .* dev scores \(spearman among them\)"),
         ({"dev": {"spearman": 0.5}}, r"expected .* dev scores \(spearman among them\)"),
+        ({"step": 50, "dev": [0.5]}, "expected a step with loss and lr"),
+        ({"step": 50, "dev": {"spearman": None}}, "expected a step with loss and lr"),
+        (logged(math.inf, 1.0), "expected a step with loss and lr"),
+        (logged(math.nan, 1.0), "expected a step with loss and lr"),
+        (logged(10**400, 1.0), "expected a step with loss and lr"),
+        (logged(50, 10**400), "expected a step with loss and lr"),
+        (logged(50, 1e308), "expected a step with loss and lr"),  # no axis can show it
+        ("[" * 100_000, "not valid JSON: "),
+        ("9" * 5000, "not valid JSON: "),
     ],
 )
 def test_a_bad_line_is_reported_with_its_number(tmp_path, line, message):
@@ -249,6 +278,13 @@ def test_dev_scores_without_a_metric(tmp_path):
 def test_a_bad_last_line_that_is_complete_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON: '{\"step\": 50'"):
         read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
+
+
+def test_a_folder_name_that_is_not_utf8_is_drawn_escaped(draw, tmp_path):
+    from matplotlib.figure import Figure
+
+    figure: Figure = draw_curves([read_run(write(tmp_path / "caf\udce9"))])
+    assert figure.legends[0].get_texts()[0].get_text().startswith(r"caf\udce9: best dev")
 
 
 @pytest.mark.parametrize("lines", [[], [dev(0, spearman=0.5)]])
@@ -318,6 +354,32 @@ def test_a_limit_far_away_does_not_squeeze_the_bars(histogram):
     assert near.lines[-1].get_xdata()[0] == 40 < near.get_xlim()[1]
     assert far.lines[-1].get_marker() == ">"
     assert 20.5 < far.get_xlim()[1] < 25
+
+
+# ------------------------------------------------------------------------------------------ heat map
+
+
+def test_a_heat_map_shows_every_number_under_its_texts():
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    matrix = np.array([[1.0, 0.25], [-0.5, 1.0]])
+    figure = draw_heatmap(["costs $a$\nand $b$", "x" * 60], matrix, "cosine")
+    axes = figure.axes[0]
+    np.testing.assert_array_equal(axes.images[0].get_array(), matrix)
+    assert axes.images[0].get_clim() == (0, 1)
+    for labels in (axes.get_xticklabels(), axes.get_yticklabels()):
+        assert [label.get_text() for label in labels] == ["costs $a$ and $b$", "x" * 45 + "..."]
+        assert not any(label.get_parse_math() for label in labels)
+    cells = {(text.get_position()[::-1]): text.get_text() for text in axes.texts}
+    assert cells == {(0, 0): "1.00", (0, 1): "0.25", (1, 0): "-0.50", (1, 1): "1.00"}
+    figure.draw_without_rendering()
+
+
+def test_a_large_heat_map_has_no_numbers_and_distances_their_own_scale():
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    axes = draw_heatmap(["\udce9"] * 16, -np.arange(256.0).reshape(16, 16), "euclidean").axes[0]
+    assert list(axes.texts) == []
+    assert axes.images[0].get_clim() == (-255, 0)
+    assert axes.get_xticklabels()[0].get_text() == r"\udce9"
 
 
 # ------------------------------------------------------------------------------------------- files
@@ -399,6 +461,8 @@ def test_the_command_draws_what_a_run_of_training_wrote(tiny, tmp_path, monkeypa
     entries = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert target == out / "curves.png"
     assert points(figure.axes[0].lines[0]) == [(line["step"], line["loss"]) for line in entries if "loss" in line]
+    (squares,) = (line for line in figure.axes[0].lines if line.get_marker() == "s")
+    assert points(squares) == [(line["step"], line["dev"]["loss"]) for line in entries if "dev" in line]
     best = json.loads((out / "results.json").read_text())["after"]["dev"]["spearman"]
     assert star(figure.axes[1])[0][1] == pytest.approx(100 * best, abs=1e-4)
 

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from io import BufferedReader
 from itertools import chain, islice
 from pathlib import Path
 from typing import IO, TypeVar
@@ -19,11 +20,13 @@ from typing import IO, TypeVar
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.objectives.scored_pairs import quoted_rows, tab_rows
+from minisbert.objectives.scored_pairs import byte_lines, quoted_rows, tab_rows
 from minisbert.system.assets import ensure
 from minisbert.system.files import decode, open_bytes
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
+NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
+TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))
 TRIPLET_COLUMNS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))  # the second is SimCSE's file
 
@@ -52,16 +55,16 @@ Row = TypeVar("Row")
 
 
 def load_nli(data: str, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``snli`` (fetched if it is missing) or the path of a file; only a .zip has splits."""
-    return read_nli(ensure("snli") / "snli_1.0.zip" if data == "snli" else data, split, limit)
+    """``data`` is ``snli`` or ``multinli`` (fetched if missing) or the path of a file; only a .zip has splits."""
+    return read_nli(ensure(data) / NLI_ARCHIVES[data] if data in NLI_ARCHIVES else data, split, limit)
 
 
 def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
     """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
 
     ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, from which ``split`` selects a file: train, dev, test,
-    dev_matched, ... Labels are numbered as in ``NLI_LABELS``. Rows whose annotators did not agree (``gold_label`` is
-    "-") and rows with an empty sentence are skipped.
+    dev_matched, ... (of MultiNLI dev is dev_matched, test is dev_mismatched). Labels are numbered as in ``NLI_LABELS``.
+    Rows whose annotators did not agree (``gold_label`` is "-") and rows with an empty sentence are skipped.
     """
 
     def pair(where: str, cells: list[str]) -> LabelledPair | None:
@@ -164,9 +167,9 @@ def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
             elif Path(path).suffix == ".zip":
                 archive = stack.enter_context(zipfile.ZipFile(stream))
                 member = split_member(where, archive.namelist(), split)
-                stream, where = stack.enter_context(archive.open(member)), f"{where}/{member}"
-            # subtle: iterating over bytes splits at line feeds only; text also at other separators, inside a sentence
-            for number, content in enumerate(stream, start=1):
+                # subtle: buffered, because an archive's own readline with a limit takes ten times as long
+                stream, where = stack.enter_context(BufferedReader(archive.open(member))), f"{where}/{member}"
+            for number, content in enumerate(byte_lines(stream, where), start=1):
                 yield f"{where}, line {number}", decode(content, where, number).removesuffix("\n")
         except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
             raise InputError(f"{where} is damaged or not what its name says: {error}") from error
@@ -176,7 +179,8 @@ def split_member(where: str, names: list[str], split: str) -> str:
     """The file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
     # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
     tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
-    chosen = [name for name in tables if name.endswith(f"_{split}.jsonl")]
+    found = [[name for name in tables if name.endswith(f"_{one}.jsonl")] for one in (split, TWO_DEVS.get(split))]
+    chosen = found[0] or found[1]
     if len(chosen) != 1:
         raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
     return chosen[0]
@@ -199,7 +203,16 @@ def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterato
             if not isinstance(row.get(key), str):
                 value = one_line(row[key]) if key in row else "missing"
                 raise InputError(f"{where}: {key} is {value}, expected a string")
+            check_unicode(row[key], f"{where}: {key}")
         yield where, [row[key].strip() for key in keys]
+
+
+def check_unicode(text: str, where: str) -> None:
+    """Raise ``InputError`` for a lone surrogate, which JSON can escape but no file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}") from error
 
 
 def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:

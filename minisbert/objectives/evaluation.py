@@ -1,10 +1,15 @@
 """Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 
 from minisbert.core import InputError
 from minisbert.core.metrics import pearson, spearman
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.corpora import Triplet, file_lines, read_triplets
+from minisbert.objectives.more_metrics import triplet_accuracy
 from minisbert.objectives.scored_pairs import ScoredPair
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
@@ -39,6 +44,43 @@ def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool =
     """
     u, v = encode_pairs(encoder, pairs, progress)
     return correlations(u, v, pairs)
+
+
+def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progress: bool = False) -> dict[str, float]:
+    """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
+    texts = [text for row in triplets for text in (row.anchor, row.positive, row.negative)]
+    vectors = encoder.encode(texts, progress=progress)  # (3N, D)
+    try:
+        return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
+    except ValueError as error:
+        raise InputError(f"triplets: {error}") from error
+
+
+def holds_triplets(path: str) -> bool:
+    """Is a file of triplets meant, not of scored pairs? By its name, or by three cells without a score in line 1."""
+    if ".jsonl" in Path(path).suffixes:
+        return True
+    if not Path(path).is_file():  # a pipe can be read only once
+        return False
+    line = next((line for _, line in file_lines(path) if line.strip()), "")
+    cells = line.split("\t") if "\t" in line else next(csv.reader([line]), [])
+    return len(cells) == 3 and cells[0].strip().lower() != "score" and not is_number(cells[0])
+
+
+def load_triplets(path: str) -> list[Triplet]:
+    """The triplets of a file; ``InputError`` if the anchors are numbers, so scores."""
+    rows, _ = read_triplets(path)
+    if rows[1:] and all(is_number(row.anchor) for row in rows[1:]):  # the first one may be a header of its own kind
+        raise InputError(f"{path}: the first column holds numbers; name scored columns score, sentence1, sentence2")
+    return rows
+
+
+def is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def encode_pairs(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from minisbert.core.data import TextColumns
 from minisbert.models.pair_model import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
+from minisbert.objectives.augmentation import augment, shuffled_negatives
 from minisbert.objectives.datasets import duplicate_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.objectives.objective import Objective, Scores, VectorNetwork
 from minisbert.objectives.scoring import cosine_scores, vector_scores
@@ -40,6 +42,10 @@ class CosineRegression(VectorObjective):
 
     def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
         self.rows, notes = scored_rows(options)
+        if options.shuffled_negatives:
+            extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
+            self.rows["train"] += extra
+            notes["train"] += f" and {len(extra):,} shuffled ones of score 0"
         pairs = self.rows["train"]
         self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
         columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
@@ -49,7 +55,8 @@ class CosineRegression(VectorObjective):
         return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
 
     def evaluate(self, split: str) -> Scores:
-        return vector_scores(self.encoder, self.rows[split])
+        loss = losses.mse_loss if self.separable else None
+        return vector_scores(self.encoder, self.rows[split], loss=loss)
 
 
 class CoSENT(CosineRegression):
@@ -86,7 +93,8 @@ class Contrastive(VectorObjective):
         return losses.contrastive_loss(*network(rows).unbind(dim=1), self.labels[rows], self.margin)
 
     def evaluate(self, split: str) -> Scores:
-        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"])
+        loss = partial(losses.contrastive_loss, margin=self.margin)
+        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], loss)
 
 
 # ------------------------------------------------------------------------ triplets and plain sentences
@@ -108,7 +116,8 @@ class WithoutScores(VectorObjective):
         if self.in_batch_negatives and options.batch_size < 2:
             raise InputError(f"objective {options.objective} takes its negatives from the batch: one row has none")
         self.pairs, notes = scored_rows(options, ("dev", "test"))
-        # section 6.3: a dense layer and tanh in training only, which never reaches the saved model
+        # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in training
+        # only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
         projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()) if options.projection else None
         projection = projection and projection.to(encoder.device)
         super().__init__(encoder, columns, {"train": note} | notes, precision, projection)
@@ -133,7 +142,7 @@ class TripletRows(WithoutScores):
 
 
 class TripletMargin(TripletRows):
-    """A margin between Euclidean distances (SBERT, section 3)."""
+    """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
 
     in_batch_negatives = False
 
@@ -162,12 +171,16 @@ class SimCSE(WithoutScores):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
 
     Or with both views as anchors, as in SimCLR (``nt_xent``). ``same_mask`` takes away what makes the views differ.
+    ``augment`` changes the words of the second view as well (table 1), the same way in every epoch.
     """
 
     def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
         rows, note = sentence_rows(options)
         config = encoder.bert.config
-        if config.hidden_dropout_prob == config.attention_probs_dropout_prob == 0 and not options.allow_no_dropout:
+        dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
+        if options.same_mask and options.augment:
+            raise InputError("--same-mask trains on one view and --augment on two that differ: give one of them")
+        if not (dropout or options.allow_no_dropout or options.augment):
             raise InputError(
                 "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
                 "--allow-no-dropout trains all the same"
@@ -176,7 +189,8 @@ class SimCSE(WithoutScores):
         self.temperature = options.temperature
         # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
         # views are one vector, so one column is enough.
-        columns = (rows,) if options.same_mask else (rows, rows)
+        second = augment(rows, options.augment, options.seed) if options.augment else rows
+        columns = (rows,) if options.same_mask else (rows, second)
         super().__init__(options, encoder, columns, note, precision)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:

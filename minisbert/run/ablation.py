@@ -8,7 +8,7 @@ evaluation on dev, not of the best one: a setting that ruins the model must be v
 
 import argparse
 import io
-import json
+import math
 import shutil
 import time
 from contextlib import redirect_stdout
@@ -19,12 +19,13 @@ from typing import Any
 
 from minisbert.core import InputError, read_json
 from minisbert.core.heads import CONCATS
+from minisbert.objectives.augmentation import read_synonyms
 from minisbert.objectives.datasets import NLI, SENTENCES, Form
 from minisbert.run import training
 from minisbert.run.options import given, parse
+from minisbert.run.plots import number_in, read_lines
 from minisbert.system.assets import asset
-from minisbert.system.console import duration, say
-from minisbert.system.files import read_text
+from minisbert.system.console import clipped, duration, say
 
 # ------------------------------------------------------------------------------------- the tables
 
@@ -45,7 +46,11 @@ class Row:
 
 CONCAT = dict(zip(CONCATS, (66.04, 69.78, 70.54, 78.37, 77.44, 80.78, 80.44), strict=True))
 DROPOUT = {"0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
-TEMPERATURE = ("0.001", "0.01", "0.05", "0.1", "1")
+TEMPERATURE = {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0}
+
+SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
+AUGMENTATIONS = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6}
+AUGMENTATIONS |= {"delete:0.1": 75.9, "delete:0.2": 72.2, "delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 
 TABLES = {
     "pooling": [
@@ -62,11 +67,25 @@ TABLES = {
         *(Row(rate, f"--recipe simcse-unsupervised --dropout {rate}", score) for rate, score in DROPOUT.items()),
         Row("same mask twice", "--recipe simcse-unsupervised --dropout 0.1 --same-mask", 43.6),
     ],
-    "temperature": [Row(value, f"--recipe simcse-unsupervised --temperature {value}") for value in TEMPERATURE],
+    "temperature": [
+        Row(value, f"--recipe simcse-unsupervised --temperature {value}", score) for value, score in TEMPERATURE.items()
+    ],
+    "augmentation": [
+        Row("none", "--recipe simcse-unsupervised", 82.5),
+        *(Row(how, f"--recipe simcse-unsupervised --augment {how}", score) for how, score in AUGMENTATIONS.items()),
+        Row("delete-one, no dropout", "--recipe simcse-unsupervised --augment delete-one --dropout 0", 74.2),
+    ],
 }
 SBERT = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
-SIMCSE = "SimCSE (Gao et al. 2021): BERT-base, a million sentences, STS-B dev"
-SOURCES = {"pooling": SBERT, "concat": SBERT, "dropout": SIMCSE, "temperature": f"{SIMCSE}, scores not included"}
+SIMCSE = "SimCSE (Gao et al. 2021), table"
+SOURCES = {
+    "pooling": SBERT,
+    "concat": SBERT,
+    "dropout": f"{SIMCSE} 3: unsupervised, BERT-base, a million sentences, STS-B dev",
+    "augmentation": f"{SIMCSE} 1: unsupervised, BERT-base, a million sentences, STS-B dev; MLM 15 % (62.2) left out",
+    "temperature": f"{SIMCSE} D.1: BERT-base, STS-B dev; with dot products 85.9. Its 86.2 is the supervised model's "
+    "score (tables 4 and 6; the unsupervised one has 82.5), so compare the order of the rows only",
+}
 
 # -------------------------------------------------------------------------------------- the cells
 
@@ -86,11 +105,16 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
     ``train_flags`` are passed on to training. Raises ``InputError`` for whatever training would refuse.
     """
+    if options.synonyms:
+        if options.table != "augmentation":
+            raise InputError(f"--synonyms is for the table augmentation, not for {options.table}")
+        read_synonyms(options.synonyms)  # now, not after hours
     rows = [row for row in TABLES[options.table] if row.data is None or options.data]
     if not rows:
         form = TABLES[options.table][0].data
         own = f"; or --data {form.own}, fetched from {asset(form.own).sources[0]['url']}" if form.own else ""
         raise InputError(f"{options.table} needs --data FILE: {form.file}{own}")
+    rows = [row for row in rows if SYNONYMS not in row.flags or options.synonyms]
     cells = []
     for seed in options.seeds:
         for row in rows:
@@ -106,7 +130,8 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
 def cell_flags(row: Row, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
     """The arguments of training that the table sets."""
-    flags = [*row.flags.split(), "--model", options.model, "--seed", str(seed)]
+    flags = [flag.replace(SYNONYMS, f"synonym:{options.synonyms}") for flag in row.flags.split()]
+    flags += ["--model", options.model, "--seed", str(seed)]
     flags += ["--out", str(folder), "--overwrite", *(["--data", options.data] if row.data else [])]
     for name in ("limit", "epochs", "max_steps"):
         if getattr(options, name) is not None:
@@ -116,7 +141,7 @@ def cell_flags(row: Row, seed: int, folder: Path, options: argparse.Namespace) -
 
 def folder_name(row: str) -> str:
     """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
-    return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-"}))
+    return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-", ":": "-"}))
 
 
 def is_done(cell: Cell, overwrite: bool) -> bool:
@@ -134,11 +159,18 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
 
 
 def dev_scores(cell: Cell) -> tuple[float, float]:
-    """The dev score x 100 before training and at its end, from the run's metrics."""
-    lines = map(json.loads, read_text(cell.folder / "metrics.jsonl").splitlines())
-    dev = [line["dev"] for line in lines if "dev" in line]
-    metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
-    return 100 * dev[0][metric], 100 * dev[-1][metric]
+    """The dev score x 100 before training and at its end; ``InputError`` if the run's metrics do not hold them."""
+    log = cell.folder / "metrics.jsonl"
+    entries = [entry for _, entry in read_lines(log)]
+    try:
+        dev = [entry["dev"] for entry in entries if "dev" in entry]
+        metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
+        before, after = 100 * number_in(dev[0], metric), 100 * number_in(dev[-1], metric)
+        if not math.isfinite(before + after):
+            raise ValueError(f"{metric} {before} and {after} have no mean")
+        return before, after
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"{log} holds no dev scores of a run: remove {cell.folder} to run it again") from error
 
 
 def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
@@ -155,7 +187,7 @@ def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
             with redirect_stdout(io.StringIO()):  # hide the table that training prints
                 training.main(cell.arguments)
         except Exception as error:  # the other cells may still succeed
-            failed[cell.folder] = f"{type(error).__name__}: {error}"
+            failed[cell.folder] = clipped(f"{type(error).__name__}: {error}")
             say(f"{about} failed: {failed[cell.folder]}")
         else:
             done.add(cell.folder)

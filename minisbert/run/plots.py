@@ -1,4 +1,4 @@
-"""Plots of training: the curves of one or several runs, and text lengths. Needs matplotlib (the ``plots`` extra)."""
+"""Plots: curves of runs, text lengths, similarities as a heat map. Needs matplotlib (the ``plots`` extra)."""
 
 import json
 import math
@@ -17,10 +17,11 @@ from minisbert.system.files import atomic_file, read_text
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 STYLES = ("-", "--", "-.", ":")
 MAX_MARKERS = 50  # points; on longer lines markers would overlap
+MAX_NUMBERS = 15  # texts of a heat map; in more cells numbers would overlap
 
 
 def require() -> None:
-    """``InputError`` if matplotlib is missing. Call it before training, not after."""
+    """``InputError`` if matplotlib is missing. Call it before the work, not after."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -36,6 +37,7 @@ class History:
     losses: dict[int, float]  # means since the previous entry
     rates: dict[int, float]
     scores: dict[int, float]  # on dev, x 100
+    dev_losses: dict[int, float]  # of objectives whose loss dev rows have
 
     @property
     def best(self) -> int:
@@ -49,29 +51,40 @@ def read_run(folder: Path) -> History:
     if not log.is_file():
         raise InputError(f"{folder} is not the folder of a run: it has no metrics.jsonl, which training writes")
     metric = read_json(folder / "config.json").get("best_metric")
-    losses, rates, scores = {}, {}, {}  # by step, so what a resumed run logs again counts once
+    losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
     for number, entry in read_lines(log):
         try:
             if "dev" in entry:  # old runs have no best_metric: Spearman was used, if there was one
                 metric = metric or ("spearman" if "spearman" in entry["dev"] else next(iter(entry["dev"])))
-                scores[int(entry["step"])] = 100 * float(entry["dev"][metric])
+                step = int(number_in(entry, "step"))
+                scores[step] = 100 * number_in(entry["dev"], metric)
+                dev_losses |= {step: number_in(entry["dev"], "loss")} if "loss" in entry["dev"] else {}
             else:
-                losses[int(entry["step"])], rates[int(entry["step"])] = float(entry["loss"]), float(entry["lr"])
-        except (KeyError, TypeError, ValueError, StopIteration) as error:
+                step = int(number_in(entry, "step"))
+                losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
+        except (LookupError, TypeError, ValueError, OverflowError, StopIteration) as error:
             expected = f"a step with loss and lr, or with dev scores ({metric or 'spearman'} among them)"
             raise InputError(f"{log}, line {number}: expected {expected}, not {one_line(entry)}") from error
     if not losses:
         raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
-    return History(folder, metric or "score", losses, rates, scores)
+    return History(folder, metric or "score", losses, rates, scores, dev_losses)
+
+
+def number_in(entry: dict[str, Any], name: str) -> float:
+    """A number of an entry, which may be NaN or infinite; ``ValueError`` for one that no axis can show."""
+    value = float(entry[name])
+    if 1e100 < abs(value) < math.inf:
+        raise ValueError(f"{name} {value} is too large")
+    return value
 
 
 def read_lines(log: Path) -> Iterator[tuple[int, Any]]:
-    """Number and content of each line; skips an incomplete last line, left by a run that was killed."""
+    """Number and content of each line of JSON; skips an incomplete last line, left by a run that was killed."""
     *lines, rest = read_text(log).split("\n")
     for number, line in enumerate([*lines, rest], 1):
         try:
             yield number, json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, deep brackets
             if number <= len(lines):
                 raise InputError(f"{log}, line {number}: not valid JSON: {one_line(line)}") from error
 
@@ -96,6 +109,12 @@ def lengths(tokens: Sequence[int], limit: int, target: Path) -> None:
     save(draw_lengths(tokens, limit), target)
 
 
+def heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str, target: Path) -> None:
+    """Plot the ``similarity`` (N, N) of each text with each other to ``target``, a PNG file."""
+    require()
+    save(draw_heatmap(texts, matrix, similarity), target)
+
+
 def draw_curves(runs: Sequence[History]) -> Any:
     """A ``Figure`` of three panels that share the step axis, one colour per run; the legend states each best score."""
     from matplotlib.figure import Figure
@@ -109,13 +128,16 @@ def draw_curves(runs: Sequence[History]) -> Any:
         label = name if names.count(name) == 1 else str(run.folder)
         if run.scores:
             label += f": best dev {run.metric} {run.scores[run.best]:.2f} at step {run.best:,}"
-        labels.append(fill(label.replace("$", r"\$"), 100, break_on_hyphens=False))  # two $ would enclose a formula
+        label = label.replace("$", r"\$").encode(errors="backslashreplace").decode()  # two $ would enclose a formula
+        labels.append(fill(label, 100, break_on_hyphens=False))
 
-    logged = [value for run in runs for value in run.losses.values() if math.isfinite(value)]
+    values = (value for run in runs for value in (*run.losses.values(), *run.dev_losses.values()))
+    logged = [value for value in values if math.isfinite(value)]
     if logged and 0 < 30 * min(logged) < max(logged):  # losses of different kinds, or one that falls far
         loss.set_yscale("log")
-    loss.set_title("pale: as logged, bold: running mean", fontsize=9, loc="right")
-    loss.set_ylabel("training loss")
+    squares = ", squares: dev" if any(run.dev_losses for run in runs) else ""
+    loss.set_title(f"training loss: pale as logged, bold running mean{squares}", fontsize=9, loc="right")
+    loss.set_ylabel("loss")
     metrics = {run.metric for run in runs}
     dev.set_title("star: the best", fontsize=9, loc="right")
     dev.set_ylabel(f"dev {metrics.pop() if len(metrics) == 1 else 'score'} x 100")
@@ -138,6 +160,8 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
     logged = list(run.losses.values())
     line(loss, run.losses, logged, linewidth=0.8, alpha=0.4)
     line(loss, run.losses, running_mean(logged, max(3, len(logged) // 20)), linewidth=2, linestyle=style)
+    if run.dev_losses:
+        loss.plot(list(run.dev_losses), list(run.dev_losses.values()), color=colour, marker="s", linestyle="")
     line(rate, run.rates, run.rates.values(), linewidth=1.6, linestyle=style)
     if run.scores:
         look = {"marker": "*", "markersize": 15, "markeredgecolor": "white", "zorder": 3}
@@ -170,6 +194,32 @@ def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
     tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     return figure
+
+
+def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
+    """A ``Figure``. Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared."""
+    from matplotlib.figure import Figure
+
+    size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches
+    figure = Figure(figsize=(size + 5, size + 3.5), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    scale = {"vmin": 0, "vmax": 1} if similarity == "cosine" else {}
+    image = axes.imshow(matrix, cmap="viridis", **scale)
+    labels = [shorten(" ".join(text.split()), 48) for text in texts]
+    axes.set_xticks(range(len(texts)), labels, rotation=45, ha="right", rotation_mode="anchor", parse_math=False)
+    axes.set_yticks(range(len(texts)), labels, parse_math=False)
+    if len(texts) <= MAX_NUMBERS:
+        for (row, column), value in np.ndenumerate(matrix):
+            dark = image.norm(value) < 0.6  # the map runs from dark blue to yellow
+            axes.text(column, row, f"{value:z.2f}", ha="center", va="center", color="white" if dark else "black")
+    figure.colorbar(image, label=similarity, shrink=0.7, extend="min" if scale and matrix.min() < 0 else "neither")
+    return figure
+
+
+def shorten(text: str, most: int) -> str:
+    """At most ``most`` characters, all of which a file can hold."""
+    text = text if len(text) <= most else text[: most - 3] + "..."
+    return text.encode(errors="backslashreplace").decode()
 
 
 def tidy(panels: Sequence[Any], integer_axes: Sequence[Any]) -> None:
