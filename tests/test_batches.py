@@ -55,6 +55,11 @@ def test_without_duplicates_they_equal_length_grouped_batches(lengths, batch_siz
         assert sorted(map(len, batches)) == [batch_size] * (len(batches) - 1) + [batch_size + 1]
 
 
+def test_the_window_is_that_of_length_grouped_batches():
+    keys = [(row,) for row in range(400)]  # two windows of 50 batches of 4
+    assert unique_batches(keys, range(400), 4, seeded(1)) == length_grouped_batches(range(400), 4, seeded(1))
+
+
 def test_every_premise_three_times_as_in_nli():
     """No row is lost, only the last batches are not full, and there is little padding."""
     lengths = torch.randint(3, 60, (1500,), generator=seeded(0)).tolist()

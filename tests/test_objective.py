@@ -1,5 +1,6 @@
 """Tasks: what a batch holds, which parameters get which rate, how rows are held out, and what an evaluation says."""
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,16 +8,19 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, losses
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import freeze
+from minisbert.objectives import datasets, more_losses, scored_pairs
 from minisbert.objectives.corpora import LabelledPair
 from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.objectives.objective import Objective
+from minisbert.objectives.objective import Objective, VectorNetwork
 from minisbert.objectives.registry import make_objective
-from minisbert.objectives.scored_pairs import ScoredPair
+from minisbert.objectives.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.objectives.scoring import binary_scores, cosine_scores, pair_scores, vector_scores
+from minisbert.run.distributed import ProcessGroup
 from minisbert.run.options import parse
+from minisbert.run.training import train
 from tests import toys
 
 
@@ -60,6 +64,32 @@ def test_batches_are_the_generators_alone(make):
     for objective in ("cosine", "mnr", "joint"):
         one, again, other = (make(objective).batches(8, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
         assert one == again != other
+
+
+def test_batches_of_rows_in_order_and_of_any_rows(make):
+    """Random batches mix lengths, grouped ones do not: the spread of the lengths within a batch, added up."""
+    batches = {
+        order: make("siamese", "--batches", order).batches(8, torch.Generator().manual_seed(1))
+        for order in ("fixed", "random", "grouped")
+    }
+    assert batches["fixed"] == [list(range(start, start + 8)) for start in range(0, 40, 8)]
+    task, spread = make("siamese"), {}
+    assert task.batches(8, torch.Generator().manual_seed(1)) == batches["grouped"]
+    for order, found in batches.items():
+        assert sorted(row for batch in found for row in batch) == list(range(40))
+        lengths = [[task.lengths[row] for row in batch] for batch in found]
+        spread[order] = sum(max(batch) - min(batch) for batch in lengths)
+    assert spread["random"] > 2 * spread["grouped"]
+    other = make("siamese", "--batches", "random").batches(8, torch.Generator().manual_seed(2))
+    assert other != batches["random"]
+
+
+def test_attention_across_a_batch_allows_no_parts_of_it(make):
+    assert not make("cross", "--variant", "published-bug").separable
+    assert make("cross", "--variant", "published").separable
+    options = parse(["--objective", "cross", "--variant", "published-bug"])
+    with pytest.raises(InputError, match="published-bug attends across a batch, and several processes divide it"):
+        train(options, ProcessGroup(0, 2, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -183,6 +213,106 @@ def test_nli_rows_serve_softmax_and_as_triplets(files):
     assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
 
 
+def two_nli_files(folder: Path) -> tuple[Path, Path]:
+    """Twelve rows and nine, the second file with a comma in its name."""
+    first, second = folder / "a.jsonl", folder / "b,c.jsonl"
+    first.write_text("".join(toys.nli(12)))
+    second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
+    return first, second
+
+
+def test_snli_and_multinli_by_name(monkeypatch):
+    """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
+    asked = []
+
+    def load(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+        asked.append((name, split))
+        return [LabelledPair(f"{name} {i}", split, i % 3) for i in range(10)], 0
+
+    monkeypatch.setattr("minisbert.objectives.datasets.load_nli", load)
+    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", "snli,multinli"]))
+    assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
+    assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
+    rows, notes = nli_rows(parse(["--objective", "softmax", "--data", "multinli"]))
+    assert asked[4:] == [("multinli", "train")]
+    assert notes["dev"] == "held out of it (1 pairs)"
+    nli_rows(parse(["--objective", "softmax", "--data", "multinli", "--dev", "multinli", "--test", "multinli"]))
+    assert asked[5:] == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
+
+
+def test_several_nli_files_are_one_after_the_other(tmp_path):
+    first, second = two_nli_files(tmp_path)
+    other = tmp_path / "b.jsonl"
+    other.write_bytes(second.read_bytes())
+    nli = ["--objective", "softmax", "--dev", str(first), "--test", f"{first},{other}"]
+    rows, notes = nli_rows(parse([*nli, "--data", f"{first},{other}"]))
+    alone = [nli_rows(parse([*nli, "--data", str(path)]))[0]["train"] for path in (first, second)]
+    assert [len(part) for part in alone] == [12, 9]
+    assert rows["train"] == rows["test"] == alone[0] + alone[1]
+    assert notes["train"] == f"{first},{other} (21 pairs, 1 skipped)"
+    for limit, expected in ((5, 5), (12, 12), (14, 14), (99, 21)):
+        limited, _ = nli_rows(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)]))
+        assert limited["train"] == rows["train"][:expected]
+    triplets, note = triplet_rows(parse(["--objective", "mnr", "--data", f"{first},{other}"]))
+    assert len(triplets) == 4 + 3
+    assert note == f"{first},{other} (7 triplets of 21 NLI rows; 1 had no gold label)"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("{first},missing.jsonl", "missing.jsonl does not exist"),
+        ("{first},stsb", "stsb has no rows of the kind that is needed: objective softmax reads snli or a file of NLI"),
+        ("{first},{scored}", "scored.tsv holds no lines of JSON"),
+    ],
+)
+def test_each_of_several_files_must_serve(files, data, message):
+    data = data.format(first=files["nli"], scored=files["scored"])
+    with pytest.raises(InputError, match=message):
+        nli_rows(parse(["--objective", "softmax", "--data", data]))
+
+
+def test_snli_beside_a_file_gives_dev_and_test(files, monkeypatch):
+    read = []
+    monkeypatch.setattr(datasets, "load_nli", lambda *given: read.append(given) or ([LabelledPair("u", "v", 1)], 0))
+    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", f"snli,{files['nli']}"]))
+    train = [("snli", "train", None), (files["nli"], "train", None)]
+    assert read == [*train, ("snli", "dev", None), ("snli", "test", None)]
+    assert {split: len(part) for split, part in rows.items()} == {"train": 2, "dev": 1, "test": 1}
+
+
+def test_scores_of_another_scale(make, tmp_path, monkeypatch):
+    """As targets they are divided by it; as scores of pairs they are 0 to 5, and those of stsb always were."""
+    path = tmp_path / "ones.tsv"
+    path.write_text("0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
+    flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
+    for objective in ("cosine", "joint"):
+        assert make(objective, *flags).targets.tolist() == pytest.approx([0.8, 0.3, 1], abs=1e-7)
+    rows, _ = scored_rows(parse(flags))
+    for split in ("train", "dev", "test"):
+        assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
+    monkeypatch.setattr(scored_pairs, "ensure", lambda name: tmp_path)
+    path.rename(tmp_path / "sts-dev.csv")
+    assert [pair.score for pair in load_scored_pairs("stsb", "dev", scale=1)] == [0.8, 0.3, 1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "scale", "message"),
+    [
+        ("0.8 1.2", "1", "line 2: the score 1.2 is not on the scale of 0 to 1; give its --scale"),
+        ("0.8 -0.1", "1", "line 2: the score -0.1 is not on the scale of 0 to 1"),
+        ("5.5 1", "5", "line 1: the score 5.5 is not on the scale of 0 to 5"),
+        ("0.8 0.3", "5", r"no score is above 1, but the scale is 0 to 5: give --scale 1 \(labels 0 and 1 alone are"),
+        ("0.8 0.3", "4", "no score is above 1, but the scale is 0 to 4: give --scale 1"),
+    ],
+)
+def test_scores_off_the_scale(tmp_path, scores, scale, message):
+    path = tmp_path / "off.tsv"
+    path.write_text("".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
+    with pytest.raises(InputError, match=message):
+        scored_rows(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale]))
+
+
 def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
     path = tmp_path / "neutral.jsonl"
     path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
@@ -196,12 +326,12 @@ PAIRS = [
     ScoredPair("the cat", "a cat", 5),
     ScoredPair("the cat", "a dog runs", 4),
     ScoredPair("the sun and the moon", "a dog runs", 1.5),
-    ScoredPair("music", "the cat", 3.9),
+    ScoredPair("music", "the cat", 4.1),
 ]
 
 
 def test_scores_of_vectors_by_hand(tiny):
-    """The five different texts once each; alignment of the first two pairs, which people scored 4 and more.
+    """The five different texts once each; alignment of the pairs scored higher than 4: the first and the last.
 
     Vectors are float32, 1e-7 apart in other batches; cosines that differ by hundredths make that 1e-6 of a correlation.
     """
@@ -210,18 +340,49 @@ def test_scores_of_vectors_by_hand(tiny):
     texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
     vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
     cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
-    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 3.9])[0, 1], abs=1e-5)
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5)
     between = [(vectors[a], vectors[b]) for i, a in enumerate(texts) for b in texts[i + 1 :]]
     assert scores["mean_cosine"] == pytest.approx(np.mean([u @ v for u, v in between]), abs=1e-6)
     spread = np.log(np.mean([np.exp(-2 * ((u - v) ** 2).sum()) for u, v in between]))
     assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
-    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "a dog runs")])
+    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "music")])
     assert scores["alignment"] == pytest.approx(near, abs=1e-6)
     assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
 
 
+def test_the_loss_on_dev_is_that_of_all_rows_by_hand(tiny):
+    """Of vectors: the cosines and the scores on the scale of 0 to 1; of heads: what people read, turned back."""
+    encoder = SentenceEncoder.load(tiny)
+    cosines = [float(np.dot(*encoder.encode([pair.sentence1, pair.sentence2]))) for pair in PAIRS]
+    expected = np.mean((np.array(cosines) - np.array([1, 0.8, 0.3, 0.82])) ** 2)
+    assert vector_scores(encoder, PAIRS, loss=losses.mse_loss)["loss"] == pytest.approx(expected, abs=1e-6)
+
+    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
+    found = pair_scores(fake("regression", [1, 2, 3]), rows, losses.mse_loss)
+    assert found["loss"] == pytest.approx(0.2**2 / 3, abs=1e-7)  # .6 for .8
+    found = pair_scores(fake("binary", [0.75, 0.5]), rows_with([1, 0]), more_losses.binary_cross_entropy_loss)
+    assert found["loss"] == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, abs=1e-7)
+    sure = fake("classes", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
+    found = pair_scores(sure, rows_with([2, 0]), losses.softmax_cross_entropy_loss)
+    assert found["loss"] == pytest.approx(np.log(2) / 2, abs=1e-7)
+
+
+def test_a_sure_head_that_is_wrong_has_a_finite_loss():
+    """As float32, the probability 1 may be of any logit from 17 on; it counts as one of 16."""
+    found = pair_scores(fake("binary", [1.0, 1.0]), rows_with([1, 0]), more_losses.binary_cross_entropy_loss)
+    assert found["loss"] == pytest.approx(-np.log(1e-7) / 2, abs=1e-4)
+
+
+def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
+    """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
+    encoder = Compass(d0=10, d1=60, t0=20, t1=90)
+    loss = partial(losses.contrastive_loss, margin=0.5)
+    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"), loss)
+    assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)
+
+
 def test_no_alignment_without_pairs_that_are_alike(tiny):
-    scores = vector_scores(SentenceEncoder.load(tiny), PAIRS[2:], contrastive=True)
+    scores = vector_scores(SentenceEncoder.load(tiny), PAIRS[1:3], contrastive=True)
     assert set(scores) == {"pearson", "spearman", "uniformity", "mean_cosine"}
 
 
@@ -282,3 +443,27 @@ def test_the_threshold_of_a_cosine_is_chosen_on_dev():
 def test_a_score_at_the_threshold_means_yes():
     found = binary_scores(np.array([0.3, 0.2]), np.array([1, 0]), threshold=0.3)
     assert found == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}
+
+
+# ---------------------------------------------------------------------------------- another device
+
+
+def test_the_batch_of_a_pair_goes_to_the_models_device(make):
+    task = make("joint")
+    model = task.network.model.to("meta")
+    encoded = model.tokenize(["a cat", "the dog is here"], ["a dog", "the moon"])
+    assert [part.device.type for part in model.batch(encoded, [0, 1])] == ["meta"] * 3
+
+
+def test_the_batch_of_a_text_goes_to_the_models_device(make):
+    columns, seen = make("cosine").network.columns, []
+
+    class Model(torch.nn.Module):
+        device = torch.device("meta")
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+            seen.extend((ids.device.type, mask.device.type))
+            return ids
+
+    VectorNetwork(Model(), columns)([row for row, _ in enumerate(columns.lengths)])
+    assert seen == ["meta", "meta"]

@@ -14,6 +14,7 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
+from minisbert.objectives.augmentation import augment
 from minisbert.objectives.objective import Objective
 from minisbert.objectives.registry import OBJECTIVES, make_objective
 from minisbert.objectives.scored_pairs import ScoredPair
@@ -105,6 +106,7 @@ LEARN = ("--epochs", "10", "--lr", "5e-3")
         ("siamese", MEMORIZE, 0.03),
         ("cross", MEMORIZE, 0.03),
         ("cross", (*MEMORIZE, "--variant", "published"), 0.05),
+        ("cross", (*MEMORIZE, "--variant", "published-bug", "--batches", "fixed"), 0.05),
         ("softmax", ("--limit", "30", "--epochs", "15", "--lr", "1e-2"), 0.9),  # log 3 = 1.1 knows nothing
         ("binary", ("--concat", "|u-v|,u*v", "--head-hidden", "32", "--epochs", "15", "--lr", "5e-3"), 0.55),
         ("contrastive", (*LEARN, "--epochs", "20"), 0.03),
@@ -133,13 +135,25 @@ def test_every_objective_learns_and_its_model_loads_again(run, tiny, objective, 
     assert results["after"]["dev"][best] == max(line["dev"][best] for line in metrics(folder) if "dev" in line)
 
 
+def test_the_limit_of_a_run_is_that_of_its_model(run):
+    """In the run's settings and the saved model; a caller may set another one."""
+    folder = run("siamese", "--max-length", "6", "--max-steps", "1")
+    assert json.loads((folder / "config.json").read_text())["max_length"] == 6
+    assert json.loads((folder / "model" / "sentence_bert_config.json").read_text())["max_seq_length"] == 6
+    model = PairModel.load(folder / "model")
+    assert len(model.encoder.tokenizer.encode(["the cat " * 9]).ids[0]) == 6
+    assert PairModel.load(folder / "model", limit=5).encoder.tokenizer.limit == 5
+    assert SentenceEncoder.load(folder / "model").tokenizer.limit == 6
+    assert SentenceEncoder.load(folder / "model", limit=9).tokenizer.limit == 9
+
+
 def test_what_each_objective_reports(run):
-    correlations = {"pearson", "spearman"}
-    decisions = {"accuracy", "f1", "precision", "recall"}
+    correlations, scored = {"pearson", "spearman"}, {"pearson", "spearman", "loss"}
+    decisions = {"accuracy", "f1", "precision", "recall", "loss"}
     space = {"alignment", "uniformity", "mean_cosine"}
-    reported = {"cosine": correlations, "joint": correlations, "softmax": {"accuracy", "stsb_spearman"}}
+    reported = {"cosine": scored, "joint": scored, "softmax": {"accuracy", "stsb_spearman", "loss"}}
     reported |= {"binary": decisions, "contrastive": decisions | {"threshold"}}
-    reported |= {"mnr": correlations | space, "simcse": correlations | space}
+    reported |= {"cosent": correlations, "mnr": correlations | space, "simcse": correlations | space}
     for objective, expected in reported.items():
         results = json.loads((run(objective, "--max-steps", "1", "--overwrite") / "results.json").read_text())
         assert set(results["after"]["dev"]) == set(results["before"]["test"]) == expected, objective
@@ -257,6 +271,24 @@ def test_the_heads_dropout_is_the_chosen_one(make, objective):
     assert [module.p for module in head.modules() if isinstance(module, torch.nn.Dropout)] == [0.25]
 
 
+# --------------------------------------------------------------------------------- shuffled negatives
+
+
+@pytest.mark.parametrize("objective", ["cosine", "cosent"])
+def test_shuffled_negatives_are_training_rows_of_score_0(make, tmp_path, objective):
+    """Sentences in two languages, label 1: as the notes on SBERT fine-tune across languages."""
+    path = tmp_path / "parallel.tsv"
+    path.write_text("".join(f"1\tthe {noun}\ta {noun}\n" for noun in toys.NOUNS[:6]))
+    (tmp_path / "dev.tsv").write_text("0.8\ta cat\tthe cat\n0.3\ta cat\tthe sun\n")
+    files = ["--data", str(path), "--dev", str(tmp_path / "dev.tsv"), "--test", str(tmp_path / "dev.tsv")]
+    task = make(objective, *files, "--scale", "1", "--shuffled-negatives", "2")
+    assert task.targets.tolist() == [1] * 6 + [0] * 12
+    pairs = task.rows["train"]
+    assert all(pair.sentence1.split()[1] != pair.sentence2.split()[1] for pair in pairs[6:])
+    assert task.notes["train"] == f"{path} (6 pairs) and 12 shuffled ones of score 0"
+    assert len(task.lengths) == 18
+
+
 # ------------------------------------------------------------------------------- in-batch negatives
 
 
@@ -284,6 +316,22 @@ def test_other_objectives_fill_their_batches(make, objective):
     count = len(task.lengths)
     batches = task.batches(7, torch.Generator().manual_seed(1))
     assert sorted(map(len, batches)) == sorted([7] * (count // 7) + [count % 7] * (count % 7 > 0))
+
+
+# -------------------------------------------------------------------------------------- the loss on dev
+
+
+@pytest.mark.parametrize("objective", ["cosine", "joint", "siamese", "cross", "softmax", "binary", "contrastive"])
+def test_the_loss_on_dev_is_the_objectives_own(make, files, objective):
+    """The training rows as dev rows, in float32: the loss of the batch of all of them."""
+    flags = (
+        ["--pos-weight", "3"] if objective == "binary" else ["--margin", "0.9"] if objective == "contrastive" else []
+    )
+    task = make(objective, *flags, "--dev", files[FORM[objective]])
+    task.model.float()
+    with torch.no_grad():
+        expected = task.loss(task.network, list(range(len(task.lengths))))
+    assert task.evaluate("dev")["loss"] == pytest.approx(float(expected), abs=2e-6)
 
 
 # ---------------------------------------------------------------------------------- unsupervised SimCSE
@@ -318,6 +366,23 @@ def test_the_two_views_of_a_sentence_differ_by_dropout(run, views):
     assert (u != v).any(dim=1).all()
     assert (encoder.cosine(u, v) > 0.8).all()  # but they are views of one sentence
     assert (encoder.cosine(u, v) < 0.9999).all()
+
+
+def test_an_augmented_view_has_other_words(make, files, views):
+    task = make("simcse", "--augment", "delete-one", "--seed", "7")
+    lines = Path(files["sentences"]).read_text().splitlines()
+    second = augment(lines, "delete-one", 7)
+    first_ids, second_ids = (column.ids for column in task.encoded)
+    assert first_ids == task.encoder.tokenizer.encode(lines).ids
+    assert second_ids == task.encoder.tokenizer.encode(second).ids
+    task.loss(task.network, ROWS)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()  # without dropout, in eval mode
+
+
+def test_augmentation_needs_no_dropout_and_two_views(make, tiny, tmp_path):
+    make("simcse", "--augment", "crop:0.3", model=without_dropout(tiny, tmp_path / "none"))
+    with pytest.raises(InputError, match="--same-mask trains on one view and --augment on two that differ"):
+        make("simcse", "--augment", "crop:0.3", "--same-mask")
 
 
 @pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
@@ -499,6 +564,13 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
         ("simcse", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("mnr", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("cosine", ["--dev", "stsb.tsv"], "stsb.tsv does not exist"),
+        ("cosine", ["--max-length", "9999"], "a limit of 9999 tokens is above the position table of"),
+        ("joint", ["--max-length", "2"], "a token limit of 2 is too small: a pair needs 5"),
+        (
+            "cross",
+            ["--variant", "published-bug", "--accumulate", "2"],
+            "--accumulate: objective cross compares the rows of a batch with each other",
+        ),
         ("cross", ["--dev", "quora"], "quora has no rows of the kind that is needed"),
     ],
 )
@@ -510,3 +582,13 @@ def test_settings_that_cannot_serve_exit_2_with_one_line(run, tmp_path, capsys, 
     assert err.count("\n") == 1
     assert message in err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.reference
+def test_a_joint_model_trained_with_that_head_opens_as_a_cross_encoder(run):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    folder = run("joint", "--cross-encoder", "--max-steps", "2", "--lr", "1e-2") / "model"
+    pairs = [(pair.sentence1, pair.sentence2) for pair in STSB]
+    expected = sentence_transformers.CrossEncoder(str(folder), device="cpu").predict(pairs)
+    found = PairModel.load(folder).scores(*zip(*pairs, strict=True))
+    np.testing.assert_allclose(found, 5 * expected, rtol=0, atol=1e-5)  # 0 to 5, of numbers equal within 2e-6

@@ -8,10 +8,11 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
+from minisbert.objectives.recipes import ABOUT, list_recipes, recipes
 from minisbert.objectives.registry import OBJECTIVES, load_encoder, make_objective
 from minisbert.run import training
 from minisbert.run.folder import create_folder
-from minisbert.run.options import ABOUT, USED_BY, list_recipes, make_parser, parse, recipes
+from minisbert.run.options import USED_BY, make_parser, parse
 from minisbert.run.training import main
 from minisbert.system.console import run_command
 from tests import toys
@@ -29,6 +30,97 @@ def test_the_promised_recipes():
     heads = [f"sts-{head}{published}" for head in ("joint", "siamese", "cross") for published in ("-published", "")]
     sbert = ["sbert-nli-published", "sbert-nli", "sbert-regression", "sbert-triplet"]
     assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, "simcse-unsupervised", "simcse-supervised"] == RECIPES
+
+
+# The settings of the sources, read from them by hand, with the defaults of their libraries.
+NOTEBOOK = {  # torch.optim.AdamW, get_scheduler("linear"), DataLoader(shuffle=True), the top four layers trained
+    "model": "all-MiniLM-L6-v2",
+    "data": None,
+    "scale": 5,
+    "batch_size": 8,
+    "batches": "random",
+    "max_length": 128,
+    "epochs": 20,
+    "lr": 1e-5,
+    "head_lr": None,
+    "schedule": "linear",
+    "warmup": 0,
+    "weight_decay": 0.01,
+    "clip": 0,
+    "freeze_layers": 2,
+    "freeze_embeddings": False,
+    "loss": "mse",
+    "head_dropout": 0,
+    "seed": 42,
+}
+QUORA = {  # torch.optim.Adam without a scheduler, rows in the order of the split in every epoch
+    "objective": "binary",
+    "data": "quora",
+    "limit": 10000,
+    "batch_size": 32,
+    "batches": "fixed",
+    "max_length": 32,
+    "epochs": 3,
+    "head_lr": None,
+    "schedule": "constant",
+    "warmup": 0,
+    "weight_decay": 0,
+    "clip": 0,
+    "freeze_layers": 0,
+    "concat": "u,v,|u-v|",
+    "seed": 42,
+}
+SBERT = {  # section 3.1
+    "objective": "softmax",
+    "pooling": "mean",
+    "concat": "u,v,|u-v|",
+    "head_hidden": 0,
+    "batch_size": 16,
+    "epochs": 1,
+    "lr": 2e-5,
+    "head_lr": None,
+    "schedule": "linear",
+    "warmup": 0.1,
+    "weight_decay": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings"),
+    [
+        ("sts-joint-published", NOTEBOOK | {"objective": "joint"}),
+        ("sts-siamese-published", NOTEBOOK | {"objective": "siamese", "pooling": "cls"}),
+        ("sts-cross-published", NOTEBOOK | {"objective": "cross", "variant": "published-bug"}),
+        ("quora-1", QUORA | {"lr": 2e-5, "pooling": "mean", "head_hidden": 0, "pos_weight": 1, "head_dropout": 0}),
+        ("quora-2", QUORA | {"lr": 1e-5, "pooling": "cls", "head_hidden": 512, "pos_weight": 2, "head_dropout": 0}),
+        (
+            "quora-3",
+            QUORA | {"lr": 5e-6, "pooling": "attention", "head_hidden": 512, "pos_weight": 2, "head_dropout": 0.1},
+        ),
+        ("sbert-nli-published", SBERT),
+    ],
+)
+def test_a_published_recipe_has_the_settings_of_its_source(recipe, settings):
+    options = vars(parse(["--recipe", recipe]))
+    assert {name: options[name] for name in settings} == settings
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(
+    ("head", "counts"),
+    [
+        ("joint", (22_812_033, 19_263_105)),
+        ("siamese", (23_008_641, 19_459_713)),
+        ("cross", (23_501_697, 19_952_769)),
+    ],
+)
+def test_a_published_head_has_the_parameters_that_the_notebook_printed(head, counts, minilm, tmp_path):
+    files = toys.write_all(tmp_path)
+    data = [f"--{split}={files[name]}" for split, name in (("data", "scored"), ("dev", "dev"), ("test", "test"))]
+    options = parse(["--recipe", f"sts-{head}-published", "--model", str(minilm), *data])
+    objective, found = training.set_up(options, torch.device("cpu"), torch.float32)
+    assert found == counts
+    assert objective.encoder.tokenizer.limit == 128
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -139,7 +231,11 @@ def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
         ("--objective", list(OBJECTIVES), ["mlm", ""]),
         ("--schedule", ["linear", "cosine", "constant"], ["step"]),
         ("--loss", ["mse", "weighted-mse"], ["mae"]),
-        ("--variant", ["published", "compare"], ["other"]),
+        ("--variant", ["published", "compare", "published-bug"], ["other"]),
+        ("--batches", ["grouped", "random", "fixed"], ["sorted"]),
+        ("--scale", ["1", "5", "100"], ["0", "-1", "nan", "inf"]),
+        ("--shuffled-negatives", ["1", "4"], ["0", "-1", "1.5"]),
+        ("--max-length", ["1", "512"], ["0", "-1", "1.5"]),
     ],
 )
 def test_values_of_an_option(option, good, bad, capsys):
@@ -175,8 +271,11 @@ def test_every_option_has_a_help_text_and_a_name_that_describes_no_recipe():
 
 FLAGS = {  # each with a valid value
     "pooling": ["--pooling", "cls"],
+    "scale": ["--scale", "1"],
+    "batches": ["--batches", "random"],
     "loss": ["--loss", "mse"],
     "variant": ["--variant", "compare"],
+    "cross_encoder": ["--cross-encoder"],
     "head_dropout": ["--head-dropout", "0"],
     "head_hidden": ["--head-hidden", "0"],
     "concat": ["--concat", "u,v"],
@@ -188,6 +287,8 @@ FLAGS = {  # each with a valid value
     "projection": ["--projection"],
     "nt_xent": ["--nt-xent"],
     "same_mask": ["--same-mask"],
+    "augment": ["--augment", "delete-one"],
+    "shuffled_negatives": ["--shuffled-negatives", "1"],
     "allow_no_dropout": ["--allow-no-dropout"],
 }
 

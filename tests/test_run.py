@@ -15,6 +15,7 @@ import pytest
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
 from minisbert.objectives.vectors import CosineRegression
+from minisbert.run.distributed import ProcessGroup
 from minisbert.run.folder import open_log
 from minisbert.run.interrupts import Interrupts
 from minisbert.run.run import Run
@@ -285,7 +286,7 @@ def test_what_a_killed_save_left_is_restored_and_removed(stopped, flags, again):
     ("full", "named"),
     [
         (200, r"File too large: '.*run/config\.json'"),
-        (100_000, r"state\.safetensors could not be written.*large"),
+        (100_000, r"File too large: '.*run/state'"),
     ],
 )
 def test_a_full_disk_names_the_file(flags, tmp_path, full, named):
@@ -311,3 +312,10 @@ def test_a_line_that_does_not_fit_on_the_disk_names_the_file(capsys):
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         Run.__exit__(run)  # what could not be written is tried again when the file is closed
     assert log.closed
+
+
+def test_every_step_has_dropout_masks_of_its_process(flags, monkeypatch):
+    seeds = []
+    monkeypatch.setattr(ProcessGroup, "reseed", lambda group, seed, step: seeds.append((seed, step)))
+    main(flags)
+    assert seeds == [(42, 0), (42, 1), (42, 2), (42, 3)]

@@ -3,6 +3,7 @@
 import pytest
 
 from minisbert.core.loop import linear_schedule
+from minisbert.mistakes import MISTAKES
 from minisbert.objectives.schedules import SCHEDULES, constant_schedule, cosine_schedule
 
 
@@ -17,6 +18,14 @@ from minisbert.objectives.schedules import SCHEDULES, constant_schedule, cosine_
 )
 def test_linear_schedule_by_hand(warmup, total, shares):
     assert [linear_schedule(step, warmup, total) for step in range(total + 1)] == pytest.approx(shares, abs=1e-15)
+
+
+def test_a_published_schedule_rests_for_the_last_tenth():
+    """``num_training_steps=total - warmup``: a hundred steps with ten of warm-up are over after ninety."""
+    published = MISTAKES["schedule cut short"].stand_in
+    idle = [step for step in range(100) if published(step, 10, 100) == 0]
+    assert idle == [0, *range(90, 100)]
+    assert [step for step in range(100) if linear_schedule(step, 10, 100) == 0] == [0]
 
 
 def test_cosine_schedule_by_hand():

@@ -1,12 +1,19 @@
 """Readers of scored sentence pairs and of plain lines."""
 
 import io
+import os
 import re
 
 import pytest
 
 from minisbert.core import InputError
-from minisbert.objectives.scored_pairs import ScoredPair, load_scored_pairs, read_scored_pairs, text_lines
+from minisbert.objectives.scored_pairs import (
+    LONGEST_LINE,
+    ScoredPair,
+    load_scored_pairs,
+    read_scored_pairs,
+    text_lines,
+)
 
 CATS = ScoredPair("A cat sits.", "A kitten is sitting.", 4.2)
 DOGS = ScoredPair('He said "sit', "The dog, it sat", 0.0)
@@ -156,6 +163,20 @@ def test_missing_file_and_folder(tmp_path):
         read_scored_pairs(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_that_may_have_no_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(InputError, match=r"pipe\.tsv is a pipe, a file is needed"):
+        read_scored_pairs(tmp_path / "pipe.tsv")
+
+
+def test_a_line_too_long_to_tokenize(read):
+    longest = b"3\ta\t" + b"b" * (LONGEST_LINE - 5) + b"\n"
+    assert len(read(longest)[0].sentence2) == LONGEST_LINE - 5
+    with pytest.raises(InputError, match=r"pairs\.csv, line 2: longer than 4,194,304 bytes; split the text"):
+        read(b"3\ta\tb\n" + longest.replace(b"a", b"aaa") * 2)
+
+
 def test_load_reads_a_file_whatever_the_split(tmp_path):
     (tmp_path / "mine.csv").write_text(COMMAS, encoding="utf-8")
     assert load_scored_pairs(str(tmp_path / "mine.csv"), "dev") == [CATS, DOGS]
@@ -202,6 +223,7 @@ def test_text_lines(text, expected):
         ("a\nb\n\n", "stdin, line 3: an empty line"),
         ("a\r\n\r\n", "stdin, line 2: an empty line"),
         ("a\n \t\n", "stdin, line 2: an empty line"),
+        ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
     ],
 )
 def test_text_lines_without_text(text, message):

@@ -176,7 +176,7 @@ def test_a_run_learns_and_writes_all_it_promises(run, tiny, capsys):
     assert [line["step"] for line in lines if "loss" in line] == list(range(5, 61, 5))
     assert [line["epoch"] for line in lines if "dev" in line] == list(range(13))
     assert lines[0]["step"] == 0
-    assert set(lines[0]["dev"]) == {"pearson", "spearman"}
+    assert set(lines[0]["dev"]) == {"pearson", "spearman", "loss"}
     assert losses(folder)[-1] < losses(folder)[0] / 2
 
     results = json.loads((folder / "results.json").read_text())
@@ -317,7 +317,8 @@ def test_a_head_can_be_trained_alone(run, tiny):
 def test_the_rate_of_the_head_is_not_that_of_the_encoder(run, tiny, monkeypatch, tmp_path):
     """The other way round, stopped in the third step: at rate 0 the head stays as it was drawn, the encoder learns."""
     flags = ["--objective", "siamese", "--lr", "5e-3", "--head-lr", "0", "--weight-decay", "0.1", "--log-every", "1"]
-    monkeypatch.setattr(loss_functions, "mse_loss", interrupt_at(3, loss_functions.mse_loss))
+    calls = 2 + 3  # of dev and test before training, then of the steps
+    monkeypatch.setattr(loss_functions, "mse_loss", interrupt_at(calls, loss_functions.mse_loss))
     with pytest.raises(KeyboardInterrupt):
         run("run", *flags)
     untrained, last = (PairModel.load(tmp_path / "run" / name) for name in ("model", "last"))
@@ -346,11 +347,8 @@ def test_an_existing_run_is_replaced_only_when_asked(run):
 
 def test_what_is_no_run_is_never_overwritten(run, tiny, tmp_path):
     shutil.copytree(tiny, tmp_path / "model")
-    (tmp_path / "file").write_text("text")
-    for name in ("model", "file"):
-        with pytest.raises(InputError, match="is not the folder of a run"):
-            run(name, "--overwrite")
-    assert (tmp_path / "file").read_text() == "text"
+    with pytest.raises(InputError, match="is not the folder of a run"):
+        run("model", "--overwrite")
     SentenceEncoder.load(tmp_path / "model")
 
 
@@ -416,8 +414,8 @@ def test_ctrl_c_in_the_last_evaluation_loses_nothing(run, tmp_path, monkeypatch)
     assert (one["after"], one["steps"]) == (other["after"], other["steps"])
 
 
-def test_a_reader_that_closes_the_pipe_loses_no_step(tiny, data, tmp_path):
-    """``train ... 2>&1 | head -5``: the run ends at its next line, and can be resumed."""
+def test_a_run_goes_on_if_the_reader_closes_the_pipe(tiny, data, tmp_path):
+    """``train ... 2>&1 | head -5``: later lines are dropped."""
     flags = ["--model", str(tiny), *data, *"--batch-size 4 --epochs 5 --eval-every 7 --save-every 1000".split()]
     command = [sys.executable, "-m", "minisbert.train", *flags, "--out", str(tmp_path / "run")]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -426,8 +424,6 @@ def test_a_reader_that_closes_the_pipe_loses_no_step(tiny, data, tmp_path):
         process.stderr.readline()
     process.stderr.close()
     assert process.wait(timeout=100) == 0
-    assert json.loads((tmp_path / "run" / "state" / "state.json").read_text())["progress"]["step"] >= 7
-    resume(tmp_path / "run")
     assert json.loads((tmp_path / "run" / "results.json").read_text())["steps"] == 50
 
 
@@ -834,5 +830,5 @@ def test_bad_input_is_one_line_and_exit_code_2(tiny, data, tmp_path):
     )
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr == f"error: {path}, line 2: the score 80 is not on the scale of 0 to 5; rescale the file\n"
+    assert done.stderr == f"error: {path}, line 2: the score 80 is not on the scale of 0 to 5; give its --scale\n"
     assert not (tmp_path / "run").exists()

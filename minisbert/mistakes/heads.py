@@ -1,6 +1,6 @@
 """Mistakes in models of sentence pairs: the heads, cross-attention, learned pooling.
 
-The first three come from one published notebook, whose scores looked plausible.
+The first three, and attention across the batch, come from one published notebook, whose scores looked plausible.
 """
 
 from collections.abc import Sequence

@@ -4,13 +4,16 @@ Each function returns rows and notes by split; a note is a message that says whe
 """
 
 import argparse
+import os
 import re
 from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from pathlib import Path
 
 from minisbert.core import InputError
+from minisbert.models.pair_model import MAX_SCORE
 from minisbert.objectives.corpora import (
+    NLI_ARCHIVES,
     LabelledPair,
     Triplet,
     file_lines,
@@ -52,22 +55,22 @@ def scored_rows(
     """Scored pairs of ``splits``; a split without a file comes from stsb."""
     given = {"train": options.data, "dev": options.dev, "test": options.test}
     names = {split: source_for(options, given[split], SCORED) for split in splits}
-    rows = {split: load_scored_pairs(name, split) for split, name in names.items()}
+    rows = {split: load_scored_pairs(name, split, options.scale) for split, name in names.items()}
     for split in ("dev", "test"):
         check_scores(rows[split], names[split])
     if "train" in rows:
-        if max(pair.score for pair in rows["train"]) <= 1:
+        if options.scale > 1 and max(pair.score for pair in rows["train"]) <= MAX_SCORE / options.scale:
             raise InputError(
-                f"{names['train']}: no score is above 1, but the scale is 0 to 5: rescale the file "
-                "(labels 0 and 1 are for --objective binary or contrastive)"
+                f"{names['train']}: no score is above 1, but the scale is 0 to {options.scale:g}: give --scale 1 "
+                "(labels 0 and 1 alone are for --objective binary or contrastive)"
             )
         rows["train"] = rows["train"][: options.limit]
     return rows, {split: note(name, rows[split], "pairs") for split, name in names.items()}
 
 
 def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """Entailment, contradiction or neutral: SNLI, or a file."""
-    return labelled_rows(options, NLI, load_nli)
+    """Entailment, contradiction or neutral: SNLI, or files."""
+    return labelled_rows(options, NLI, load_all_nli)
 
 
 def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
@@ -88,7 +91,7 @@ def labelled_rows(
     """
     names = {"train": source_for(options, options.data, form)}
     for split, given in (("dev", options.dev), ("test", options.test)):
-        if given or names["train"] == "snli":
+        if given or "snli" in several(names["train"]):
             names[split] = source_for(options, given, form)
     rows, notes = {}, {}
     for split, name in names.items():
@@ -113,7 +116,8 @@ def labelled_rows(
 def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
     """Training triplets, read from a file or built from NLI rows, and a note."""
     data = source_for(options, options.data, TRIPLETS)
-    if data != "snli" and Path(data).suffix != ".zip" and '"gold_label"' not in first_line(data):
+    names = several(data)
+    if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
         rows, skipped = read_triplets(data, options.limit)
         if all(re.fullmatch(r"\d+(\.\d*)?", row.anchor) for row in rows):
             raise InputError(
@@ -121,7 +125,7 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
                 f"Objective {options.objective} reads {TRIPLETS.file}"
             )
         return rows, note(data, rows, "triplets", skipped)
-    labelled, skipped = load_nli(data, "train", options.limit)
+    labelled, skipped = load_all_nli(data, "train", options.limit)
     rows = nli_triplets(labelled)
     if not rows:
         raise InputError(f"{data}: none of {len(labelled):,} rows has a premise with both entailment and contradiction")
@@ -141,11 +145,18 @@ def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str:
-    """``name``, or the form's own dataset if it is None. ``InputError`` for a dataset or file of another form."""
+    """``name``, or the form's own dataset if it is None; NLI rows may have several names, as in ``A,B``.
+
+    Raises ``InputError`` for a dataset or file of another form.
+    """
     if name is None and form.own is None:
         raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
     if name is None or name == form.own:
         return form.own
+    if form.own == "snli" and name in NLI_ARCHIVES:
+        return name
+    if form.own == "snli" and len(names := several(name)) > 1:
+        return ",".join(source_for(options, one, form) for one in names)
     reads = f"objective {options.objective} reads {f'{form.own} or ' if form.own else ''}a file of {form.file}"
     if name in assets():
         raise InputError(f"{name} has no rows of the kind that is needed: {reads}")
@@ -159,6 +170,26 @@ def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str
 def first_line(path: str) -> str:
     """The first line that is not blank."""
     return next((line for _, line in file_lines(path) if line.strip()), "")
+
+
+def holds_nli(path: str) -> bool:
+    return Path(path).suffix == ".zip" or '"gold_label"' in first_line(path)
+
+
+def several(data: str) -> list[str]:
+    """``A,B`` to its names; a file with a comma in its own name is one."""
+    return [data] if os.path.exists(data) else [name for name in data.split(",") if name]
+
+
+def load_all_nli(data: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    """``load_nli`` for each name in ``data``, one after the other; ``limit`` is for all of them together."""
+    rows, skipped = [], 0
+    for name in several(data):
+        left = None if limit is None else limit - len(rows) - skipped
+        if left != 0:
+            more, passed = load_nli(name, split, left)
+            rows, skipped = rows + more, skipped + passed
+    return rows, skipped
 
 
 def load_duplicates(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:

@@ -21,6 +21,8 @@ from minisbert.objectives.batches import unique_batches
 
 Scores = dict[str, float]
 
+BATCHES = ("grouped", "random", "fixed")
+
 
 class VectorNetwork(nn.Module):
     """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
@@ -61,6 +63,7 @@ class Objective:
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
+    order = "grouped"  # one of BATCHES; only if ``keys`` is None
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
     def __init__(
@@ -92,9 +95,12 @@ class Objective:
     def fingerprint(self) -> str:
         """A hash of all that decides the numbers of a run beside its options.
 
-        The training rows as tokens, their targets, the dev and test rows, the encoder's config and its pooling.
+        The training rows as tokens, their targets, the dev and test rows, the encoder's config, its pooling and what
+        follows that.
         """
-        digest = hashlib.sha256(repr((self.encoder.bert.config, self.encoder.pooling.mode)).encode())
+        encoder = self.encoder
+        after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings)
+        digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling.mode, after)).encode())
         for column in self.encoded:
             for ids, types in zip(column.ids, column.token_types, strict=True):
                 digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
@@ -112,10 +118,15 @@ class Objective:
         return sum(encoded.truncated for encoded in self.encoded)
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
-        """The row numbers of one epoch."""
-        if self.keys is None:
-            return length_grouped_batches(self.lengths, batch_size, generator)
-        return unique_batches(self.keys, self.lengths, batch_size, generator)
+        """The row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs."""
+        if self.keys is not None:
+            return unique_batches(self.keys, self.lengths, batch_size, generator)
+        if self.order == "fixed":
+            rows = list(range(len(self.lengths)))
+            return [rows[start : start + batch_size] for start in rows[::batch_size]]
+        # a window of one batch: its rows are sorted, which changes nothing, and any rows may meet in it
+        window = {"window": 1} if self.order == "random" else {}
+        return length_grouped_batches(self.lengths, batch_size, generator, **window)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
         """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""

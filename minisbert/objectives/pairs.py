@@ -1,12 +1,14 @@
 """Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not."""
 
 import argparse
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import losses
-from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.core.heads import ConcatHead, siamese
+from minisbert.models.more_heads import BatchCrossHead, make_cross_head, make_joint_head
 from minisbert.models.pair_model import MAX_SCORE, PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
@@ -14,11 +16,13 @@ from minisbert.objectives.corpora import NLI_LABELS, LabelledPair
 from minisbert.objectives.datasets import duplicate_rows, nli_rows, scored_rows
 from minisbert.objectives.objective import Objective, PairNetwork, Scores
 from minisbert.objectives.scored_pairs import ScoredPair, load_scored_pairs
-from minisbert.objectives.scoring import pair_scores, vector_scores
+from minisbert.objectives.scoring import Loss, pair_scores, vector_scores
 
 
 class PairObjective(Objective):
-    """An encoder with a head; ``targets`` (N,) belong to the training rows."""
+    """An encoder with a head; ``targets`` (N,) belong to the training rows, ``formula`` is the loss of its outputs."""
+
+    formula: Loss
 
     def __init__(
         self,
@@ -34,8 +38,11 @@ class PairObjective(Objective):
         self.rows = rows
         self.targets = targets.to(model.encoder.device)
 
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return self.formula(network(rows), self.targets[rows])
+
     def evaluate(self, split: str) -> Scores:
-        return pair_scores(self.model, self.rows[split])
+        return pair_scores(self.model, self.rows[split], self.formula)
 
 
 class Regression(PairObjective):
@@ -48,16 +55,14 @@ class Regression(PairObjective):
         targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
         width, dropout = encoder.bert.config.hidden_size, options.head_dropout
         if options.objective == "joint":
-            head = JointHead(width, dropout=dropout)
+            head = make_joint_head(encoder.bert, options.cross_encoder, dropout)
         elif options.objective == "siamese":
             head = siamese(encoder.width, dropout=dropout)
         else:
-            head = CrossHead(width, variant=options.variant, dropout=dropout)
+            head = make_cross_head(width, options.variant, dropout)
+        self.separable = not isinstance(head, BatchCrossHead)  # its scores depend on the other rows
         self.formula = more_losses.weighted_mse_loss if options.loss == "weighted-mse" else losses.mse_loss
         super().__init__(PairModel(encoder, head.to(encoder.device)), rows, targets, notes, precision)
-
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return self.formula(network(rows), self.targets[rows])
 
 
 class Duplicates(PairObjective):
@@ -69,11 +74,8 @@ class Duplicates(PairObjective):
         rows, notes = duplicate_rows(options)
         targets = torch.tensor([float(row.label) for row in rows["train"]])
         head = ConcatHead(encoder.width, options.concat, options.head_hidden, 1, options.head_dropout)
-        self.pos_weight = options.pos_weight
+        self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
         super().__init__(PairModel(encoder, head.to(encoder.device), "binary"), rows, targets, notes, precision)
-
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return more_losses.binary_cross_entropy_loss(network(rows), self.targets[rows], self.pos_weight)
 
 
 class Softmax(PairObjective):
@@ -90,10 +92,8 @@ class Softmax(PairObjective):
         targets = torch.tensor([row.label for row in rows["train"]])
         head = ConcatHead(encoder.width, options.concat, options.head_hidden, len(NLI_LABELS), options.head_dropout)
         model = PairModel(encoder, head.to(encoder.device), "classes", NLI_LABELS)
+        self.formula = losses.softmax_cross_entropy_loss
         super().__init__(model, rows, targets, notes, precision)
-
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        return losses.softmax_cross_entropy_loss(network(rows), self.targets[rows])
 
     def evaluate(self, split: str) -> Scores:
         stsb = vector_scores(self.encoder, self.stsb[split])["spearman"]

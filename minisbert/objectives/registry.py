@@ -48,7 +48,7 @@ def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceE
     pooling = options.pooling
     if options.objective in ("joint", "cross") and read_sentence_config(find_model(options.model))[1].pooling is None:
         pooling = "cls"  # these heads read tokens and pool nothing, so a plain BERT needs no --pooling
-    encoder = SentenceEncoder.load(options.model, pooling, device)
+    encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
@@ -62,8 +62,11 @@ def make_objective(
     Raises ``InputError`` for data that cannot serve it and for settings out of range.
     """
     try:
-        return OBJECTIVES[options.objective](options, encoder, precision)
+        objective = OBJECTIVES[options.objective](options, encoder, precision)
     except InputError:
         raise
     except ValueError as error:  # a head's own check of its settings
         raise InputError(f"objective {options.objective}: {error}") from error
+    if objective.keys is None:
+        objective.order = options.batches
+    return objective

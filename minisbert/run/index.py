@@ -17,6 +17,7 @@ from torch import Tensor
 
 from minisbert.core import InputError
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
+from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
 from minisbert.system.console import say
@@ -31,6 +32,7 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     model.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    model.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     model.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     kept = parser.add_argument_group("files")
     kept.add_argument(
@@ -54,7 +56,7 @@ def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[
     """The model and the vectors (N, D) of the texts, from the index if one is given."""
     if options.index:
         check_index(options.index)  # before the model is loaded
-    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device))
+    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
     if options.index:
         return encoder, indexed_vectors(encoder, texts, options.index)
     return encoder, encode_with_progress(encoder, texts)
@@ -129,6 +131,7 @@ def model_hash(encoder: SentenceEncoder) -> str:
         "limit": encoder.tokenizer.limit,
         "cut_start": encoder.tokenizer.cut_start,
         "truncate_dim": encoder.settings.truncate_dim,
+        "prompt": [choose_prompt(encoder.settings), encoder.settings.include_prompt],
         "tokenizer": encoder.tokenizer.backend.to_str(),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

@@ -1,24 +1,29 @@
-"""The options of ``python -m minisbert.train``, and the recipes of ``recipes.toml``, which set several at once."""
+"""The options of ``python -m minisbert.train``, a recipe's, and a resumed run's."""
 
 import argparse
 import math
-import tomllib
+import os
 from pathlib import Path
 from typing import Any
 
-from minisbert.core import InputError, read_json
+from minisbert.core import InputError, one_line, read_json
+from minisbert.models.more_heads import VARIANTS
+from minisbert.objectives.objective import BATCHES
+from minisbert.objectives.recipes import ABOUT, recipes
 from minisbert.objectives.registry import OBJECTIVES
-
-RECIPES = Path(__file__).parents[1] / "objectives" / "recipes.toml"
-ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
+from minisbert.objectives.schedules import SCHEDULES
+from minisbert.run.folder import recover_run
 
 SWITCH = argparse.BooleanOptionalAction  # --flag and --no-flag
 
 # Flags that only some objectives read, and those objectives. With any other objective the flag is an error.
 USED_BY = {
     "pooling": [name for name in OBJECTIVES if name not in ("joint", "cross")],
+    "scale": [name for name in OBJECTIVES if name not in ("softmax", "binary", "contrastive")],
+    "batches": [name for name in OBJECTIVES if name not in ("mnr", "simcse", "simcse-supervised")],
     "loss": ["joint", "siamese", "cross"],
     "variant": ["cross"],
+    "cross_encoder": ["joint"],
     "head_dropout": ["joint", "siamese", "cross", "softmax", "binary"],
     "head_hidden": ["softmax", "binary"],
     "concat": ["softmax", "binary"],
@@ -30,24 +35,10 @@ USED_BY = {
     "projection": ["triplet", "mnr", "simcse", "simcse-supervised"],
     "nt_xent": ["simcse"],
     "same_mask": ["simcse"],
+    "augment": ["simcse"],
+    "shuffled_negatives": ["cosine", "cosent"],
     "allow_no_dropout": ["simcse"],
 }
-
-
-def recipes() -> dict[str, dict[str, Any]]:
-    """The recipes by name, in the order of the file."""
-    return tomllib.loads(RECIPES.read_text(encoding="utf-8"))
-
-
-def list_recipes() -> str:
-    """A few lines per recipe: its source, the data it needs, the expected score, its options."""
-    blocks = []
-    for name, recipe in recipes().items():
-        flags = " ".join(
-            f"--{key} {value}" if value is not True else f"--{key}" for key, value in recipe.items() if key not in ABOUT
-        )
-        blocks.append("\n".join([name, *(f"  {key:<9} {recipe[key]}" for key in ABOUT), f"  {'options':<9} {flags}"]))
-    return "\n\n".join(blocks)
 
 
 def number(kind: type, smallest: float, below: float = math.inf) -> Any:
@@ -85,10 +76,12 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     add("--objective", choices=OBJECTIVES, default="cosine", help="default: cosine")
     add("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     add("--pooling", help="override the model's pooling: mean, cls, max, attention, first-last, pooler")
-    add("--data", help="stsb, snli, quora or a file of rows for the objective (default: by objective)")
+    add("--data", help="stsb, snli, multinli, quora or a file; of NLI also several, as in A,B (default: by objective)")
     add("--dev", metavar="FILE", help="rows that select the best checkpoint (default: stsb's, or held out)")
     add("--test", metavar="FILE", help="rows for the final scores (default: stsb's, or held out)")
+    add("--scale", metavar="S", type=number(float, 1e-4), default=5.0, help="scores in files are 0 to S (default: 5)")
     add("--limit", metavar="ROWS", type=number(int, 1), help="read only the first ROWS training rows")
+    add("--max-length", metavar="N", type=number(int, 1), help="cut texts to N tokens (default: the model's)")
     add("--out", help="folder of the run (default: in runs/, by recipe or data and objective, and model)")
     add("--overwrite", action="store_true", help="replace an existing run in that folder")
     add("--plots", action="store_true", help="draw curves.png and lengths.png (needs the plots extra)")
@@ -108,6 +101,12 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("training").add_argument
     add("--batch-size", type=number(int, 1), default=32, help="rows per step (default: 32)")
     add(
+        "--batches",
+        choices=BATCHES,
+        default="grouped",
+        help="grouped: rows of like length, shuffled each epoch; random: of any length; fixed: the rows in order",
+    )
+    add(
         "--accumulate",
         metavar="N",
         type=number(int, 1),
@@ -115,9 +114,9 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     )
     add("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     add("--head-lr", type=number(float, 0), help="peak learning rate outside the encoder (default: --lr)")
-    add("--schedule", choices=("linear", "cosine", "constant"), default="linear", help="default: linear")
+    add("--schedule", choices=SCHEDULES, default="linear", help="default: linear")
     add("--warmup", type=number(float, 0, 1), default=0.1, help="share of the steps (default: 0.1)")
-    add("--weight-decay", type=number(float, 0), default=0.0, help="default: 0")
+    add("--weight-decay", type=number(float, 0), default=0.0, help="also of biases and LayerNorm (default: 0)")
     add("--clip", type=number(float, 0), default=1.0, help="largest gradient norm, 0: no clipping (default: 1)")
     add("--freeze-layers", metavar="N", type=number(int, 0), default=0, help="freeze the lowest N layers (default: 0)")
     add("--freeze-embeddings", action=SWITCH, default=False, help="freeze the embeddings")
@@ -137,9 +136,10 @@ def add_heads(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("heads (joint, siamese, cross, softmax, binary)").add_argument
     add("--loss", choices=("mse", "weighted-mse"), default="mse", help="loss of the STS heads (default: mse)")
     add("--concat", default="u,v,|u-v|", help="input of the softmax and binary heads (default: %(default)s)")
-    add("--head-hidden", type=number(int, 0), default=0, help="width of a hidden layer in those heads (default: none)")
+    add("--head-hidden", type=number(int, 0, 2**20), default=0, help="width of a hidden layer in them (default: none)")
     add("--head-dropout", type=number(float, 0, 1), default=0.0, help="before a head's last layer (default: 0)")
-    add("--variant", choices=("published", "compare"), default="compare", help="of cross (default: compare)")
+    add("--variant", choices=VARIANTS, default="compare", help="of cross (default: compare)")
+    add("--cross-encoder", action=SWITCH, default=False, help="of joint: a head that sentence-transformers opens too")
     add("--pos-weight", type=number(float, 1e-4), default=1.0, help="weight of duplicates in binary (default: 1)")
 
 
@@ -156,12 +156,9 @@ def add_vector_losses(parser: argparse.ArgumentParser) -> None:
         help="simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
     )
     add("--projection", action=SWITCH, default=False, help="SimCSE's dense layer and tanh, in training only")
-    add(
-        "--nt-xent",
-        action=SWITCH,
-        default=False,
-        help="simcse with SimCLR's loss: both views are anchors and negatives",
-    )
+    add("--nt-xent", action=SWITCH, default=False, help="simcse with SimCLR's loss: both views are anchors")
+    add("--augment", metavar="HOW", help="simcse: change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE")
+    add("--shuffled-negatives", metavar="N", type=number(int, 1), help="cosine: add N shuffled pairs of score 0 a pair")
     add("--same-mask", action="store_true", help="simcse with one dropout mask for both views")
     add("--allow-no-dropout", action="store_true", help="simcse on a model without dropout")
 
@@ -208,15 +205,40 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
     """The options of a stopped run."""
     if not (run / "config.json").is_file():
         raise InputError(f"{run} is not the folder of a run: it has no config.json")
+    out = given(arguments).get("out", run)
+    if os.path.realpath(out) != os.path.realpath(run):
+        raise InputError(f"--out {out}: a resumed run goes on in its own folder, {run}; leave --out out")
+    recover_run(run)
     if (run / "results.json").is_file():
         raise InputError(f"{run} is finished: its model is in {run / 'model'}, its scores are in results.json")
     if not (run / "state" / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
-    config = read_json(run / "config.json")
-    parser.set_defaults(**{key: config[key] for key in vars(parser.parse_args([])) if key in config})
+    config = read_settings(run / "config.json")
+    parser.set_defaults(**config)
     options = parser.parse_args(arguments)
     for key, value in vars(options).items():
-        if key in config and key not in FREE and value != config[key]:
+        if key not in FREE and value != config[key]:
             flag = "--" + key.replace("_", "-")
             raise InputError(f"{flag} {value}: {run} was started with {config[key]} and goes on as it was")
     return options
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The options in a run's ``config.json``; ``InputError`` names one that is missing or that no flag could set."""
+    config, parser = read_json(path), make_parser()
+    parser.exit_on_error = False
+    settings = vars(parser.parse_args([]))
+    for name, default in settings.items():
+        if name not in config:
+            raise InputError(f"{path} has no {name!r}: it was edited, or written by another version")
+        value, flag = config[name], "--" + name.replace("_", "-")
+        settings[name] = value
+        if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
+            continue
+        try:
+            same = getattr(parser.parse_args([f"{flag}={value}"]), name) == value
+        except argparse.ArgumentError as error:
+            raise InputError(f"{path}: {name!r} is {one_line(value)}: {error.message[:200]}") from error
+        if not same:
+            raise InputError(f"{path}: {name!r} is {one_line(value)}, of another type than {flag} takes")
+    return settings
