@@ -82,11 +82,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def check_number(total: int, options: argparse.Namespace) -> None:
     """Raise ``InputError`` if a matrix or a picture of ``total`` texts would be unreadable."""
-    if options.heatmap:
-        plots.require()
     most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
     if not options.out and total > most:
         raise InputError(f"{total:,} texts are too many for a {kind} (at most {most}): give --out vectors.npy")
+    if options.heatmap:
+        plots.require()
 
 
 def main(arguments: list[str] | None = None) -> None:
