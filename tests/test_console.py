@@ -85,7 +85,12 @@ def test_ctrl_c_during_the_imports_of_a_command_is_one_line(command, tmp_path):
         (tmp_path / f"{library}.py").write_text("import signal; signal.raise_signal(signal.SIGINT)\n")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
     done = subprocess.run(
-        [sys.executable, "-m", f"minisbert.{command}"], cwd=tmp_path, env=environment, capture_output=True, timeout=60
+        [sys.executable, "-m", f"minisbert.{command}"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        timeout=60,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"stopped\n")
 

@@ -214,7 +214,8 @@ def _locked(workspace: Path) -> IO[str] | None:
 def _settle(workspace: Path, target: Path) -> None:
     """Remove the workspace; if it holds the old target and there is no new one, move that back first."""
     if (workspace / OLD).exists() and not target.exists():
-        os.replace(workspace / OLD, target)
+        with suppress(FileNotFoundError):  # another process has just done it
+            os.replace(workspace / OLD, target)
     shutil.rmtree(workspace, ignore_errors=True)
 
 
