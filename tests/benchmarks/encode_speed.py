@@ -1,27 +1,30 @@
-"""Encoding compared with sentence-transformers and ONNX Runtime: same weights, texts and threads, in alternation.
+"""Encoding compared with other libraries: same weights, texts and threads, in alternation.
 
     python -m tests.benchmarks.encode_speed                     everything, about fifteen minutes
-    python -m tests.benchmarks.encode_speed --what rates --texts stsb --rounds 5
+    python -m tests.benchmarks.encode_speed --what rates --texts stsb
+    python -m tests.benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers onnxruntime openvino
     python -m tests.benchmarks.encode_speed --what start --json
 
-rates    texts per second, the median of rounds in which all sides take turns, and the largest difference from
-         sentence-transformers in float32. ``stsb``: the distinct sentences of STS-B test, with the Spearman of all its
-         pairs; ``mixed``: 10 to 250 tokens; ``long``: all 256 tokens that the model accepts
-latency  milliseconds for one sentence per call
+rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
+         operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate that the machine
+         reaches at this precision; and the largest difference from sentence-transformers in float32. ``stsb``: the
+         distinct sentences of STS-B test, with the Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``:
+         all 256 tokens that the model accepts
+latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
-Needs the ``reference`` extra. The batch size of each peer is the fastest of a few, tried on the first texts. As in the
-commands, freed memory is kept (``devices.keep_freed_memory``), for all sides; ``--library`` disables that.
+Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
+``benchmarks.peers`` describes the libraries; they need the ``reference`` extra, and one that is not installed is left
+out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for all sides; ``--library`` disables it.
 """
 
 import argparse
 import json
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -32,40 +35,18 @@ from minisbert.core.metrics import spearman
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.evaluation import similarities
 from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.run.options import number
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
-from tests.benchmarks import peers
-from tests.benchmarks.peers import Encode
+from tests.benchmarks import first_vector, machine, peers
+from tests.benchmarks.conversion import convert
+from tests.benchmarks.peers import Encode, turns
 
 MODEL = "all-MiniLM-L6-v2"
-SENTENCE = "A man is playing a guitar on the stage."
-START = {
-    "minisbert": """
-from minisbert.models.sentence_encoder import SentenceEncoder
-vector = SentenceEncoder.load({model!r}).encode([{sentence!r}])
-""",
-    "sentence-transformers": """
-import os; os.environ["HF_HUB_OFFLINE"] = "1"
-from sentence_transformers import SentenceTransformer
-vector = SentenceTransformer({model!r}, device="cpu").encode([{sentence!r}])
-""",
-    "onnxruntime": """
-import numpy as np
-import onnxruntime
-from tokenizers import Tokenizer
-ids = np.array([Tokenizer.from_file({model!r} + "/tokenizer.json").encode({sentence!r}).ids])
-feed = dict(input_ids=ids, attention_mask=np.ones_like(ids), token_type_ids=np.zeros_like(ids))
-states = onnxruntime.InferenceSession({onnx!r}).run(None, feed)[0]
-vector = states.mean(axis=1)
-""",
-}
-# subtle: not ru_maxrss, which a child process on Linux inherits from its parent
-PEAK = """
-import re
-from pathlib import Path
-print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024)
-"""
+TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)
+PROBE_TOKENS = 8192  # about as many for choosing a peer's settings
+CALLS = 20  # of one side in a row, in each round
 
 
 def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
@@ -89,7 +70,7 @@ def texts_of(kind: str, encoder: SentenceEncoder) -> list[str]:
     if kind == "stsb":
         return distinct
     tokens = {text: len(ids) - 2 for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)}
-    return composed(300, 10, 250, tokens) if kind == "mixed" else composed(150, 300, 400, tokens)
+    return composed(200, 10, 250, tokens) if kind == "mixed" else composed(80, 300, 400, tokens)
 
 
 def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
@@ -100,101 +81,115 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
     return spearman(cosines, np.array([pair.score for pair in pairs]))
 
 
-def sides(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], probe: list[str]) -> dict[str, Encode]:
-    """All participants by name, each peer at its best batch size."""
-    makers = {
-        "sentence-transformers float32": partial(peers.sentence_transformers, folder, "float32"),
-        "sentence-transformers bfloat16": partial(peers.sentence_transformers, folder, "bfloat16"),
-        "onnxruntime float32": partial(peers.onnxruntime, onnx["float32"], folder),
-        "onnxruntime int8": partial(peers.onnxruntime, onnx["int8"], folder),
-    }
-    found: dict[str, Encode] = {"minisbert float32": encoder.encode}
-    if bfloat16_hardware(torch.device("cpu"))[0]:
-        found["minisbert bfloat16"] = partial(encoder.encode, precision="bfloat16")
-    else:
-        del makers["sentence-transformers bfloat16"]
-    for name, make in makers.items():
-        best = peers.best_batch_size(make, probe)
-        say(f"{name}: batches of {best}")
-        found[name] = make(best)
-    return found
+def make_sides(libraries: Sequence[str], encoder: SentenceEncoder) -> tuple[dict[str, Encode], list[peers.Peer]]:
+    """minisbert at every precision that the CPU has, and the peers."""
+    bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
+    ours: dict[str, Encode] = {"minisbert float32": encoder.encode}
+    if bfloat16:
+        ours["minisbert bfloat16"] = partial(encoder.encode, precision="bfloat16")
+    return ours, peers.peers(libraries, bfloat16)
 
 
-def rates(kind: str, encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], rounds: int) -> dict:
-    """Texts per second of every side, and the quality of its vectors."""
+def rates(kind: str, encoder: SentenceEncoder, libraries: Sequence[str], files: Path, rounds: int) -> dict:
+    """Texts per second of every side, their share of the GEMM rate, and the quality of the vectors."""
     texts = texts_of(kind, encoder)
-    encoders = sides(encoder, folder, onnx, texts[: max(64, len(texts) // 8)])
-    seconds: dict[str, list[float]] = {name: [] for name in encoders}
+    lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
+    probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+    sides, others = make_sides(libraries, encoder)
+    for encode in sides.values():
+        encode(probe)
+    for peer in others:
+        sides[peer.name], setting = peers.fastest(peer, files, probe)
+        say(f"{kind}: {peer.name}, {setting}")
+    measured = machine.measure()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
     vectors = {}
-    for _ in range(rounds):
-        for name, encode in encoders.items():
-            started = time.perf_counter()
-            vectors[name] = encode(texts)
-            seconds[name].append(time.perf_counter() - started)
-    reference = vectors["sentence-transformers float32"]
+    for _, name, encode in turns(kind, rounds, sides):
+        started = time.perf_counter()
+        vectors[name] = encode(texts)
+        seconds[name].append(time.perf_counter() - started)
+
+    reference = vectors.get("sentence-transformers float32", vectors["minisbert float32"])
+    operations = machine.encoder_flop(encoder.bert.config, lengths)
     result = {}
     for name, times in seconds.items():
-        difference = float(abs(vectors[name] - reference).max())
-        result[name] = {"texts_per_second": len(texts) / statistics.median(times), "difference": difference}
-        result[name]["seconds"] = times
+        median = statistics.median(times)
+        peak = 1e9 * machine.best_rate(measured, name.split()[-1])
+        result[name] = {
+            "texts_per_second": len(texts) / median,
+            "gemm_share": operations / median / peak,
+            "difference": float(abs(vectors[name] - reference).max()),
+            "seconds": times,
+        }
         if kind == "stsb":
             result[name]["spearman"] = stsb_spearman(texts, vectors[name])
-    lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
-    return {"texts": len(texts), "tokens": sum(lengths), "longest": max(lengths), "sides": result}
+    sizes = {"texts": len(texts), "tokens": sum(lengths), "longest": max(lengths)}
+    return {"machine": measured, **sizes, "sides": result}
 
 
-def latency(encoder: SentenceEncoder, folder: Path, onnx: dict[str, Path], rounds: int) -> dict[str, float]:
-    """Median milliseconds for one sentence: in each round 20 calls of one side, then 20 of the next.
+def latency(
+    encoder: SentenceEncoder, libraries: Sequence[str], files: Path, texts_a_call: Sequence[int], rounds: int
+) -> dict:
+    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the next.
 
-    Alternating single calls would be unfair: ONNX Runtime's threads spin while they wait, and slow the others down.
+    Alternating single calls would be unfair: a library's threads spin while they wait, and slow the others down. In one
+    round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new shapes.
     """
-    encoders: dict[str, Encode] = {
-        "minisbert float32": encoder.encode,
-        "sentence-transformers float32": peers.sentence_transformers(folder, "float32"),
-        "onnxruntime float32": peers.onnxruntime(onnx["float32"], folder),
-        "onnxruntime int8": peers.onnxruntime(onnx["int8"], folder),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in encoders}
-    for _ in range(rounds):
-        for name, encode in encoders.items():
-            time.sleep(0.2)
-            encode([SENTENCE])
-            for _ in range(20):
+    sentences = texts_of("stsb", encoder)
+    sides, others = make_sides(libraries, encoder)
+    sides |= {peer.name: partial(peer.make(files, 1), batch_size=max(texts_a_call)) for peer in others}
+    measured = machine.measure()
+    result: dict[str, dict[int, float]] = {name: {} for name in sides}
+    for count in texts_a_call:
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for round_, name, encode in turns(f"{count} a call", rounds + 1, sides):
+            texts = random.Random(round_).sample(sentences, (CALLS + 1) * count)
+            encode(texts[-count:])  # wakes the threads
+            for call in range(CALLS):
                 started = time.perf_counter()
-                encode([SENTENCE])
-                seconds[name].append(time.perf_counter() - started)
-    return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
+                encode(texts[call * count : (call + 1) * count])
+                if round_:
+                    seconds[name].append(time.perf_counter() - started)
+        for name, times in seconds.items():
+            result[name][count] = 1000 * statistics.median(times)
+    return {"machine": measured, "milliseconds": result}
 
 
-def start(folder: Path, onnx: dict[str, Path], rounds: int) -> dict[str, dict]:
-    """Median seconds of a process that computes one vector, and its median peak memory in MiB."""
-    found: dict[str, dict] = {name: {"seconds": [], "mebibytes": []} for name in START}
-    for _ in range(rounds):
-        for name, script in START.items():
-            code = script.format(model=str(folder), sentence=SENTENCE, onnx=str(onnx["float32"])) + PEAK
-            started = time.perf_counter()
-            done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-            found[name]["seconds"].append(time.perf_counter() - started)
-            found[name]["mebibytes"].append(float(done.stdout))
-    return {name: {what: statistics.median(values) for what, values in side.items()} for name, side in found.items()}
+def table(title: str, found: dict, columns: Sequence[str], rows: dict[str, Sequence[str]]) -> None:
+    """A Markdown table under its title and the lines of its machine."""
+    print(f"\n{title}\n\n{machine.lines(found['machine'])}\n")
+    print(f"| {'':<29} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
+    for name, cells in rows.items():
+        print(f"| {name:<29} | {' | '.join(cells)} |")
+
+
+def rates_row(row: dict, base: float) -> list[str]:
+    rate = row["texts_per_second"]
+    cells = [
+        f"{rate:,.{0 if rate >= 100 else 1}f}",
+        f"{rate / base:.2f}",
+        f"{row['gemm_share']:.0%}",
+        f"{row['difference']:.0e}",
+    ]
+    return cells + ([f"{100 * row['spearman']:.3f}"] if "spearman" in row else [])
 
 
 def show(results: dict) -> None:
     for kind, found in results.get("rates", {}).items():
-        print(f"\n{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest text {found['longest']}")
-        base = found["sides"]["sentence-transformers float32"]["texts_per_second"]
-        for name, row in found["sides"].items():
-            quality = f"   Spearman {100 * row['spearman']:.3f}" if "spearman" in row else ""
-            rate = row["texts_per_second"]
-            print(f"{name:<32}{rate:>8,.0f} per second{rate / base:>7.2f} x{row['difference']:>10.1e}{quality}")
+        title = f"{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
+        columns = ["texts a second", "ratio", "GEMM share", "difference", *(["Spearman"] if kind == "stsb" else [])]
+        sides = found["sides"]
+        base = sides.get("sentence-transformers float32", sides["minisbert float32"])["texts_per_second"]
+        table(title, found, columns, {name: rates_row(row, base) for name, row in sides.items()})
     if "latency" in results:
-        print("\none sentence")
-        for name, milliseconds in results["latency"].items():
-            print(f"{name:<32}{milliseconds:>8.2f} ms")
+        found = results["latency"]
+        rows = {name: [f"{ms:.2f}" for ms in row.values()] for name, row in found["milliseconds"].items()}
+        columns = [str(count) for count in next(iter(found["milliseconds"].values()))]
+        table("milliseconds per call, by texts a call", found, columns, rows)
     if "start" in results:
-        print("\nprocess start to the first vector")
-        for name, row in results["start"].items():
-            print(f"{name:<32}{row['seconds']:>8.2f} s{row['mebibytes']:>8,.0f} MiB")
+        found = results["start"]
+        rows = {name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}") for name, row in found["sides"].items()}
+        table("process start to the first vector, float32", found, ["seconds", "MiB"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -203,27 +198,33 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    kinds, whats = ("stsb", "mixed", "long"), ("rates", "latency", "start")
+    kinds, whats, libraries = ("stsb", "mixed", "long"), ("rates", "latency", "start"), tuple(peers.NEEDS)
     parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
     parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: %(default)s)")
+    calls = {"type": number(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
+    parser.add_argument("--texts-a-call", nargs="+", **calls, help="for the latency (default: 1 2 4 8 16 32)")
+    parser.add_argument("--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)")
+    parser.add_argument("--rounds", type=number(int, 1), default=5, help="number of rounds (default: %(default)s)")
     parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
+    peers.stay_offline()
+    chosen = peers.installed(options.peers)
     if not options.library:
         keep_freed_memory()
     folder = ensure(MODEL)
     encoder = SentenceEncoder.load(folder)
-    results: dict = {"threads": torch.get_num_threads(), "freed_memory_kept": not options.library}
-    with tempfile.TemporaryDirectory() as exported:
-        onnx = peers.export(folder, Path(exported))
+    results: dict = {"freed_memory_kept": not options.library}
+    with tempfile.TemporaryDirectory() as converted:
+        files = Path(converted)
+        convert(folder, files, chosen)
         if "rates" in options.what:
-            results["rates"] = {k: rates(k, encoder, folder, onnx, options.rounds) for k in options.texts}
+            results["rates"] = {k: rates(k, encoder, chosen, files, options.rounds) for k in options.texts}
         if "latency" in options.what:
-            results["latency"] = latency(encoder, folder, onnx, options.rounds)
+            results["latency"] = latency(encoder, chosen, files, options.texts_a_call, options.rounds)
         if "start" in options.what:
-            results["start"] = start(folder, onnx, options.rounds)
+            results["start"] = first_vector.measure(chosen, files, options.rounds)
     if options.json:
         print(json.dumps(results))
     else:

@@ -1,121 +1,234 @@
-"""The peers of the encoding benchmarks: sentence-transformers and ONNX Runtime over the same weights.
+"""The peers of the encoding benchmarks: other libraries over the same weights (``benchmarks.conversion``).
 
-Each is a function from texts to vectors (N, D). Both are used as recommended: texts sorted by length, the fastest of a
-few batch sizes, as many threads as torch. ONNX Runtime computes the graph that its own tools make of Hugging Face's
-model: exported by ``torch.onnx``, fused by ``onnxruntime.transformers``, and for int8 quantized by
-``quantize_dynamic``. Needs the ``reference`` extra.
+Each is used as its documentation recommends, with as many threads as torch: texts sorted by length, the fastest of a
+few batch sizes, and the faster of all threads in one batch or one thread in each of several batches.
+sentence-transformers does everything itself; for the others, token ids come from the ``tokenizers`` library, and numpy
+computes the mean over real tokens and scales it to length 1.
+
+sentence-transformers  bfloat16 by ``model_kwargs``
+onnxruntime            int8 from a quantized file
+openvino               bfloat16 by ``INFERENCE_PRECISION_HINT``
+ctranslate2            int8 by ``compute_type``; it computes no bfloat16 on the CPU
 """
 
 import os
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-Encode = Callable[[Sequence[str]], np.ndarray]
+from minisbert.core import InputError
+from minisbert.system.console import LiveLine, say
+
+Encode = Callable[..., np.ndarray]  # (texts, batch_size) -> (N, D)
+States = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B, T) and lengths (B,) -> (B, T, D)
+PAUSE = 0.2  # seconds before a side's turn: threads of the side before may spin for a while after their work
 BATCH_SIZES = (8, 16, 32, 64, 128)
+NEEDS = {  # what each library needs to be installed
+    "sentence-transformers": ("sentence_transformers",),
+    "onnxruntime": ("onnxruntime", "onnx", "transformers"),
+    "openvino": ("openvino", "onnx", "transformers"),
+    "ctranslate2": ("ctranslate2", "transformers"),
+}
 
 
-def sentence_transformers(model: Path, precision: str, batch_size: int = 32) -> Encode:
-    """``SentenceTransformer.encode``; ``bfloat16`` is set by ``model_kwargs``, as documented."""
+@dataclass(frozen=True)
+class Peer:
+    """One library at one precision. ``make(files, streams)`` loads it; ``streams`` batches are computed at a time."""
+
+    library: str
+    precision: str
+    make: Callable[[Path, int], Encode]
+    streams: tuple[int, ...] = (1,)  # the numbers to choose from
+
+    @property
+    def name(self) -> str:
+        return f"{self.library} {self.precision}"
+
+
+def stay_offline() -> None:
+    """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage reports."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    sys.modules["openvino_telemetry"] = None  # subtle: with this package, ``import openvino`` reports to its makers
+
+
+def installed(wanted: Sequence[str] | None) -> list[str]:
+    """The libraries to compare with: those ``wanted``, by default all that are installed.
+
+    Raises ``InputError`` if one that was asked for is missing; says which others are left out.
+    """
+    missing = {
+        library: [name for name in needs if find_spec(name) is None]
+        for library, needs in NEEDS.items()
+        if wanted is None or library in wanted
+    }
+    for library, names in missing.items():
+        if names:
+            words = f"{library} is not compared: {', '.join(names)} not installed; pip install '.[reference]'"
+            if wanted is not None:
+                raise InputError(words)
+            say(words)
+    return [library for library, names in missing.items() if not names]
+
+
+def peers(libraries: Sequence[str], bfloat16: bool) -> list[Peer]:
+    """Every library at every precision that it has; without ``bfloat16`` where the CPU does not multiply it."""
+    both = (1, torch.get_num_threads()) if torch.get_num_threads() > 1 else (1,)
+    found = [
+        Peer("sentence-transformers", "float32", partial(sentence_transformers, torch.float32)),
+        Peer("sentence-transformers", "bfloat16", partial(sentence_transformers, torch.bfloat16)),
+        Peer("onnxruntime", "float32", partial(onnxruntime, "float32"), both),
+        Peer("onnxruntime", "int8", partial(onnxruntime, "int8"), both),
+        Peer("openvino", "float32", partial(openvino, "f32"), both),
+        Peer("openvino", "bfloat16", partial(openvino, "bf16"), both),
+        Peer("ctranslate2", "float32", partial(ctranslate2, "float32"), both),
+        Peer("ctranslate2", "int8", partial(ctranslate2, "int8"), both),
+    ]
+    return [peer for peer in found if peer.library in libraries and (bfloat16 or peer.precision != "bfloat16")]
+
+
+# ------------------------------------------------------------------------------------- the libraries
+
+
+def sentence_transformers(dtype: torch.dtype, files: Path, streams: int) -> Encode:
+    """It has one stream: torch's threads share each batch."""
     from sentence_transformers import SentenceTransformer
 
-    kwargs = {"dtype": torch.bfloat16} if precision == "bfloat16" else {}
-    peer = SentenceTransformer(str(model), device="cpu", model_kwargs=kwargs)
+    peer = SentenceTransformer(str(files / "model"), device="cpu", model_kwargs={"dtype": dtype})
 
-    def encode(texts: Sequence[str]) -> np.ndarray:
+    def encode(texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         vectors = peer.encode(list(texts), batch_size=batch_size, convert_to_tensor=True)
         return vectors.float().numpy()  # numpy has no bfloat16
 
     return encode
 
 
-def export(model: Path, folder: Path) -> dict[str, Path]:
-    """ONNX files of a BERT folder: ``float32`` and dynamic ``int8``, operators fused."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-    from onnxruntime.transformers.optimizer import optimize_model
-    from transformers import AutoModel
-
-    class States(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = AutoModel.from_pretrained(model, attn_implementation="eager").eval()
-
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-            return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
-
-    wrapped = States()
-    config = wrapped.model.config
-    files = {name: folder / f"{name}.onnx" for name in ("plain", "float32", "int8")}
-    names = ["input_ids", "attention_mask", "token_type_ids"]
-    example = torch.ones(2, 8, dtype=torch.int64)
-    axes = {name: {0: "batch", 1: "tokens"} for name in [*names, "states"]}
-    torch.onnx.export(
-        wrapped,
-        (example,) * 3,
-        files["plain"],
-        input_names=names,
-        output_names=["states"],
-        dynamic_axes=axes,
-        opset_version=17,
-        dynamo=False,  # the fusions know the graphs of this exporter
-    )
-    fused = optimize_model(
-        str(files["plain"]), "bert", num_heads=config.num_attention_heads, hidden_size=config.hidden_size, opt_level=1
-    )
-    fused.save_model_to_file(str(files["float32"]))
-    untyped = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # for outputs of fused operators, which have no type
-    quantize_dynamic(files["float32"], files["int8"], weight_type=QuantType.QInt8, extra_options=untyped)
-    return {"float32": files["float32"], "int8": files["int8"]}
-
-
-def onnxruntime(file: Path, tokenizer_folder: Path, batch_size: int = 32, limit: int = 256) -> Encode:
-    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length 1."""
+def onnxruntime(name: str, files: Path, streams: int) -> Encode:
     import onnxruntime as ort
-    from tokenizers import Tokenizer
 
     options = ort.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = torch.get_num_threads() // streams
     options.inter_op_num_threads = 1
-    session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    tokenizer = Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json"))
+    session = ort.InferenceSession(str(files / f"{name}.onnx"), options, providers=["CPUExecutionProvider"])
+
+    def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        feed = {"input_ids": ids, "attention_mask": real(ids, lengths), "token_type_ids": np.zeros_like(ids)}
+        return session.run(None, feed)[0]
+
+    return encoder(states, files, streams)
+
+
+def openvino(hint: str, files: Path, streams: int) -> Encode:
+    import openvino as ov
+
+    settings = {
+        "INFERENCE_PRECISION_HINT": hint,
+        "INFERENCE_NUM_THREADS": torch.get_num_threads(),
+        "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+        "NUM_STREAMS": streams,
+    }
+    compiled = ov.Core().compile_model(files / "openvino.xml", "CPU", settings)
+    local = threading.local()  # a request computes one batch at a time
+
+    def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        if not hasattr(local, "request"):
+            local.request = compiled.create_infer_request()
+        inputs = [ids, real(ids, lengths), np.zeros_like(ids)]
+        return local.request.infer(inputs, share_inputs=True, share_outputs=True)[0]
+
+    return encoder(states, files, streams)
+
+
+def ctranslate2(compute_type: str, files: Path, streams: int) -> Encode:
+    import ctranslate2 as ct
+
+    threads = {"inter_threads": streams, "intra_threads": torch.get_num_threads() // streams}
+    peer = ct.Encoder(str(files / "ctranslate2"), device="cpu", compute_type=compute_type, **threads)
+
+    def states(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        batch, counts = (ct.StorageView.from_array(array.astype(np.int32)) for array in (ids, lengths))
+        return np.asarray(peer.forward_batch(batch, counts).last_hidden_state)
+
+    return encoder(states, files, streams)
+
+
+# ---------------------------------------------------------------------------------- texts to vectors
+
+
+def real(ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The mask (B, T): 1 for real tokens, 0 for padding."""
+    return (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+
+
+def encoder(states: States, files: Path, streams: int, limit: int = 256) -> Encode:
+    """Token ids sorted by length, padded to the longest of the batch; mean over real tokens, length 1."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(files / "model" / "tokenizer.json"))
     tokenizer.enable_truncation(limit)
     tokenizer.no_padding()
+    pool = ThreadPoolExecutor(streams)
 
-    def encode(texts: Sequence[str]) -> np.ndarray:
+    def pooled(rows: list[list[int]]) -> np.ndarray:
+        lengths = np.array([len(row) for row in rows])
+        longest = lengths.max()
+        ids = np.array([row + [0] * (longest - len(row)) for row in rows])  # (B, T)
+        mask = real(ids, lengths)[..., None]  # (B, T, 1)
+        means = (states(ids, lengths) * mask).sum(axis=1) / mask.sum(axis=1)  # (B, D)
+        return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+    def encode(texts: Sequence[str], batch_size: int = 32) -> np.ndarray:
         ids = [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
         order = sorted(range(len(ids)), key=lambda row: -len(ids[row]))
-        vectors = None
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            longest = len(ids[rows[0]])
-            batch = np.array([ids[row] + [0] * (longest - len(ids[row])) for row in rows])  # (B, T)
-            mask = (np.arange(longest) < np.array([[len(ids[row])] for row in rows])).astype(np.int64)
-            feed = {"input_ids": batch, "attention_mask": mask, "token_type_ids": np.zeros_like(batch)}
-            states = session.run(None, feed)[0]  # (B, T, D)
-            pooled = (states * mask[..., None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)  # (B, D)
-            if vectors is None:
-                vectors = np.empty((len(ids), pooled.shape[1]), np.float32)
-            vectors[rows] = pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
-        return vectors
+        batches = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        run = map if len(batches) == 1 or streams == 1 else pool.map
+        vectors = np.concatenate(list(run(pooled, [[ids[row] for row in rows] for rows in batches])))
+        unsorted = np.empty(vectors.shape, np.float32)
+        unsorted[order] = vectors
+        return unsorted
 
     return encode
 
 
-def best_batch_size(make: Callable[[int], Encode], texts: Sequence[str]) -> int:
-    """The one of ``BATCH_SIZES`` that encodes these texts fastest, by the better of two runs each."""
+def turns(what: str, rounds: int, sides: dict[str, Any]) -> Iterator[tuple[int, str, Any]]:
+    """Every side's turn in every round, after a pause, with a progress line."""
+    with LiveLine() as line:
+        for round_ in range(rounds):
+            for name, encode in sides.items():
+                line.show(f"{what}: round {round_ + 1} of {rounds}, {name}")
+                time.sleep(PAUSE)
+                yield round_, name, encode
 
-    def seconds(batch_size: int) -> float:
-        encode, times = make(batch_size), []
+
+def fastest(peer: Peer, files: Path, texts: Sequence[str]) -> tuple[Encode, str]:
+    """The peer at the batch size and number of streams that encode these texts fastest, and these in words.
+
+    The sizes are compared with one stream, by the better of two runs each; then the streams at the best size.
+    """
+
+    def seconds(encode: Encode, size: int) -> float:
+        times = []
         for _ in range(2):
             started = time.perf_counter()
-            encode(texts)
+            encode(texts, batch_size=size)
             times.append(time.perf_counter() - started)
         return min(times)
 
-    return min(BATCH_SIZES, key=seconds)
+    one, *more = (peer.make(files, streams) for streams in peer.streams)
+    sizes = [size for size in BATCH_SIZES if size <= len(texts)] or [BATCH_SIZES[0]]
+    tried = {size: seconds(one, size) for size in sizes}
+    size = min(tried, key=tried.get)
+    best, streams = one, 1
+    for encode, count in zip(more, peer.streams[1:], strict=True):
+        if seconds(encode, size) < tried[size]:
+            best, streams = encode, count
+    return partial(best, batch_size=size), f"batches of {size}" + (f", {streams} at a time" if streams > 1 else "")
