@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["PairModel", "SentenceEncoder"]
 
+# How long OpenMP's threads spin before they sleep, in a command: 1,000 turns of a loop in libgomp, some 50 microseconds
+# (its default: 300,000); 1 ms in libomp and Intel's (200). A spinning thread keeps its core from other processes.
+WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
 
 def _stop(*_: object) -> None:
     """End the process as Ctrl-C ends a command, at once: in the middle of an import nothing needs to be closed."""
@@ -28,9 +32,14 @@ def _stop(*_: object) -> None:
         os._exit(130)
 
 
-# ``python -m minisbert.NAME`` is starting and will import torch, which takes a second; ``run_command`` takes over then
-if sys.argv[:1] == ["-m"] and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, _stop)
+if sys.argv[:1] == ["-m"]:
+    # ``python -m minisbert.NAME`` is starting and will import torch, which takes a second; ``run_command`` takes over
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)
+    # OpenMP reads its variables when torch is imported; another package's command sets them as it likes
+    named = any(argument.startswith("minisbert.") for argument in sys.orig_argv)
+    if named and not {"OMP_WAIT_POLICY", *WAITING} & os.environ.keys():
+        os.environ.update(WAITING)
 
 
 def __getattr__(name: str) -> Any:

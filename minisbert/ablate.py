@@ -15,7 +15,9 @@ import sys
 
 from minisbert.core import InputError
 from minisbert.run.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
-from minisbert.system.console import run_command, say
+from minisbert.run.distributed import read_environment, run_distributed_command
+from minisbert.system.console import say
+from minisbert.system.devices import add_threads_option, use_threads
 
 
 def seed_list(text: str) -> list[int]:
@@ -50,6 +52,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
     parser.add_argument("--out", metavar="FOLDER", help="where the runs go (default: runs/ablate/TABLE)")
     parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
+    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     arguments = sys.argv[1:] if arguments is None else arguments
     cut = arguments.index("--") if "--" in arguments else len(arguments)
@@ -58,6 +61,9 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
 
 def main(arguments: list[str] | None = None) -> None:
     options, train_flags = parse(arguments)
+    if (size := read_environment()[1]) > 1:
+        raise InputError(f"torchrun started {size} processes, an ablation runs in one: python -m minisbert.ablate ...")
+    use_threads(options.threads)
     cells = make_cells(options, train_flags)
     done = {cell.folder for cell in cells if is_done(cell, options.overwrite)}
     try:
@@ -80,4 +86,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main)
+    run_distributed_command(main)

@@ -16,7 +16,7 @@ from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.objectives.scored_pairs import MAX_SCORE, read_lines, tab_rows
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_device
+from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
 # The pairs of the STS-B notebook, the score that it expects, and those that its joint and siamese models print. The
 # output at hand ends after the fourth score of the siamese model, so cross-attention's are missing.
@@ -86,6 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_threads_option(parser)
     options = parser.parse_args(arguments)
     if options.texts and options.file:
         raise InputError("give either two texts or --file, not both")
@@ -100,6 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         pairs = read_pairs(options.file)
     else:
         pairs = [(first, second) for first, second, *_ in EXAMPLES]
+    use_threads(options.threads)
     model = PairModel.load(options.model, choose_device(options.device), options.max_length)
     scores = model.scores([first for first, _ in pairs], [second for _, second in pairs], progress=True)
     if model.truncated:

@@ -26,6 +26,7 @@ from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
+from minisbert.system.devices import add_threads_option, use_threads
 from minisbert.system.files import atomic_file
 
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
@@ -43,6 +44,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--against", metavar="hf|FILE", help="Hugging Face, or a .safetensors file (default: hf)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write our tensors to FILE.safetensors")
     parser.add_argument("--double", action="store_true", help="compute in float64: real differences stand out more")
+    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     options = parser.parse_args(arguments)
     if options.write and options.write.suffix != ".safetensors":
@@ -89,6 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
     other = read_states(Path(against), options.double) if against != "hf" else {}
+    use_threads(options.threads)
     encoder = SentenceEncoder.load(options.model, options.pooling)
     encoder = encoder.double() if options.double else encoder
     inputs = {name: other[name] for name in INPUTS} if other else inputs_of(encoder, options.texts or TEXTS)

@@ -10,6 +10,7 @@ import torch
 from hypothesis import settings
 
 from minisbert.core import InputError
+from minisbert.fast import kernels
 from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +44,14 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(every if request.node.get_closest_marker("weights") else 1)
     yield
     torch.set_num_threads(every)
+
+
+@pytest.fixture(params=[True, False], ids=["onednn", "public"])
+def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
+    if request.param and not kernels.ONEDNN:
+        pytest.skip("this torch has no such operations")
+    monkeypatch.setattr(kernels, "ONEDNN", request.param)
 
 
 @pytest.fixture(scope="session")

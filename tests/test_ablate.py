@@ -267,6 +267,7 @@ def by_hand(tmp_path, monkeypatch):
             (folder / "results.json").write_text("{}")
 
         monkeypatch.setattr(training, "main", start)
+        monkeypatch.setattr(training, "set_up", lambda *_: None)
 
     return prepare
 
@@ -434,6 +435,29 @@ def test_an_invalid_table_is_an_error_before_anything_runs(arguments, message, m
     monkeypatch.setattr(training, "main", lambda arguments: pytest.fail("a run was started"))
     with pytest.raises(InputError, match=message):
         main(arguments)
+
+
+@pytest.mark.parametrize(
+    ("flags", "more", "message"),
+    [
+        (["--model", "nosuch"], [], "no model 'nosuch'"),
+        ([], ["--device", "tpu"], "device 'tpu' cannot be used"),
+        ([], ["--freeze-layers", "9"], "--freeze-layers: "),
+        (["--data", "nosuch.txt"], [], "nosuch.txt does not exist"),
+    ],
+)
+def test_what_would_fail_in_every_cell_fails_before_the_first(command, flags, more, message, monkeypatch, capsys):
+    monkeypatch.setattr(training, "main", lambda arguments: pytest.fail("a run was started"))
+    with pytest.raises(InputError, match=message):
+        main(command("dropout", *flags, more=tuple(more)))
+    assert "cell" not in capsys.readouterr().err
+
+
+def test_several_processes_are_refused(command, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="torchrun started 2 processes, an ablation runs in one: python -m"):
+        main(command("pooling"))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,28 @@
 """Devices and precision: what ``auto`` chooses, what is refused and why."""
 
+import argparse
 import ctypes
+import json
+import os
+import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 import torch
 
 from minisbert.core import InputError
 from minisbert.system import devices
-from minisbert.system.devices import bfloat16_hardware, choose_device, choose_precision, keep_freed_memory
+from minisbert.system.devices import (
+    add_threads_option,
+    bfloat16_hardware,
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    use_threads,
+)
+from tests import toys
+from tests.conftest import ROOT
 
 CPU = torch.device("cpu")
 
@@ -104,3 +118,89 @@ def test_glibc_accepts_the_numbers():
     except OSError:
         pytest.skip("no glibc here")
     assert library.mallopt(devices.MMAP_THRESHOLD, 2**25) == 1
+
+
+# ----------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "two", "", "1025", "9" * 5000, "²"])
+def test_a_number_of_threads_out_of_range_exits_2(count, capsys):
+    parser = argparse.ArgumentParser()
+    add_threads_option(parser)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args([f"--threads={count}"])
+    assert f"argument --threads: '{count[:80]}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_cores(monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "7")  # so that it is restored
+    del os.environ["RAYON_NUM_THREADS"]
+
+
+@pytest.mark.parametrize(("count", "warned"), [(1, False), (2, False), (3, True)])
+def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned, capsys):
+    use_threads(count)
+    assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
+    assert ("--threads 3: this process has 2 cores, more threads are slower" in capsys.readouterr().err) == warned
+
+
+def test_without_a_number_nothing_changes(two_cores):
+    before = torch.get_num_threads()
+    use_threads(None)
+    assert torch.get_num_threads() == before
+    assert "RAYON_NUM_THREADS" not in os.environ
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["ablate", "encode", "evaluate", "pairs", "score", "search", "trace", "train"])
+def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_path, monkeypatch):
+    """Before it loads a model."""
+
+    def reached(count: int) -> None:
+        raise Reached(count)
+
+    monkeypatch.setattr(torch, "set_num_threads", reached)
+    files = toys.write_all(tmp_path)
+    arguments = {
+        "ablate": ["pooling"],
+        "encode": ["a cat"],
+        "evaluate": ["--data", files["dev"]],
+        "pairs": [files["sentences"]],
+        "score": ["--model", str(tiny)],
+        "search": [files["sentences"], "--query", "a cat"],
+    }
+    with pytest.raises(Reached, match=r"^2$"):
+        import_module(f"minisbert.{name}").main([*arguments.get(name, []), "--threads", "2"])
+
+
+CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected"),
+    [
+        (["-u", "-m", "minisbert.assets", "list"], {}, CHOSEN),
+        (["-m", "minisbert.assets", "list"], {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (["-m", "minisbert.assets", "list"], {"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        (["-c", "import minisbert"], {}, {}),
+        (["-m", "theirs"], {}, {}),
+    ],
+)
+def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(arguments, given, expected, tmp_path):
+    """Seen at the end of a real process; ``theirs`` is another package's command that imports minisbert."""
+    shown = "{name: os.environ[name] for name in ('OMP_WAIT_POLICY', *" + repr([*CHOSEN]) + ") if name in os.environ}"
+    hook = f"import atexit, json, os, sys\natexit.register(lambda: print(json.dumps({shown}), file=sys.stderr))\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    (tmp_path / "theirs").mkdir()
+    for file in ("__init__", "__main__"):
+        (tmp_path / "theirs" / f"{file}.py").write_text("import minisbert\n")
+    plain = {name: value for name, value in os.environ.items() if name not in {"OMP_WAIT_POLICY", *CHOSEN}}
+    environment = plain | given | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr) == expected

@@ -474,6 +474,15 @@ def test_modules_outside_of_the_folder(make, path):
         SentenceEncoder.load(folder)
 
 
+def test_a_module_whose_path_is_too_long(make):
+    folder = make("tiny", {})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = 300 * "a"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=r"modules\.json: path 'a{80}'\.\.\.|modules\.json.* does not exist"):
+        SentenceEncoder.load(folder)
+
+
 def test_the_padding_of_roberta_in_a_text():
     encoder = SentenceEncoder.load(SOURCES["roberta"])
     with pytest.raises(InputError, match="the text 'a <pad> dog' contains <pad>"):

@@ -88,6 +88,10 @@ def check_modules(listing: Path) -> None:
                 raise InputError(f"{listing}: {key} must be a string, not {one_line(module[key])}")
         if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
             raise InputError(f"{listing}: path {one_line(module['path'])} leads out of the folder")
+        try:
+            (listing.parent / module["path"]).exists()
+        except OSError as error:  # too long
+            raise InputError(f"{listing}: path {one_line(module['path'])}: {error.strerror}") from error
 
 
 def check_names(raw: dict[str, Any], path: Path) -> None:

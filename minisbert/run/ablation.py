@@ -26,6 +26,7 @@ from minisbert.run.options import given, parse
 from minisbert.run.plots import number_in, read_lines
 from minisbert.system.assets import asset
 from minisbert.system.console import clipped, duration, say
+from minisbert.system.devices import choose_device, choose_precision
 
 # ------------------------------------------------------------------------------------- the tables
 
@@ -150,7 +151,7 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
         return False
     config = read_json(cell.folder / "config.json")
     wanted = vars(parse(cell.arguments))
-    ignored = ("out", "overwrite", "device")  # config.json has the device that auto resolved to
+    ignored = ("out", "overwrite", "threads", "device")  # config.json has the device that auto resolved to
     other = [name for name, value in wanted.items() if config.get(name) != value and name not in ignored]
     if other and not overwrite:
         values = ", ".join(f"{name} {config.get(name)} instead of {wanted[name]}" for name in other)
@@ -173,10 +174,19 @@ def dev_scores(cell: Cell) -> tuple[float, float]:
         raise InputError(f"{log} holds no dev scores of a run: remove {cell.folder} to run it again") from error
 
 
+def check_cells(cells: list[Cell]) -> None:
+    """Raise ``InputError`` for a model, data, device or setting with which no cell of a recipe could be trained."""
+    for cell in {cell.row.flags.split()[1]: cell for cell in reversed(cells)}.values():  # the first of each recipe
+        options = parse(cell.arguments)
+        device = choose_device(options.device)
+        training.set_up(options, device, choose_precision(options.precision, device)[0])
+
+
 def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
     """Train the cells that are not done, adding them to ``done``; the errors of those that failed, by folder."""
     failed, seconds = {}, []
     todo = [cell for cell in cells if cell.folder not in done]
+    check_cells(todo)
     if done:
         say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(todo):

@@ -13,6 +13,7 @@ from minisbert.objectives.recipes import ABOUT, recipes
 from minisbert.objectives.registry import OBJECTIVES
 from minisbert.objectives.schedules import SCHEDULES
 from minisbert.run.folder import recover_run
+from minisbert.system.devices import add_threads_option
 
 SWITCH = argparse.BooleanOptionalAction  # --flag and --no-flag
 
@@ -79,6 +80,7 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     add("--data", help="stsb, snli, multinli, quora or a file; of NLI also several, as in A,B (default: by objective)")
     add("--dev", metavar="FILE", help="rows that select the best checkpoint (default: stsb's, or held out)")
     add("--test", metavar="FILE", help="rows for the final scores (default: stsb's, or held out)")
+    add("--retrieval", metavar="FOLDER", help="BEIR's files: nDCG@10 by qrels/dev.tsv selects the best checkpoint")
     add("--scale", metavar="S", type=number(float, 1e-4), default=5.0, help="scores in files are 0 to S (default: 5)")
     add("--limit", metavar="ROWS", type=number(int, 1), help="read only the first ROWS training rows")
     add("--max-length", metavar="N", type=number(int, 1), help="cut texts to N tokens (default: the model's)")
@@ -98,7 +100,8 @@ def add_duration(parser: argparse.ArgumentParser) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("training").add_argument
+    group = parser.add_argument_group("training")
+    add = group.add_argument
     add("--batch-size", type=number(int, 1), default=32, help="rows per step (default: 32)")
     add(
         "--batches",
@@ -112,6 +115,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         type=number(int, 1),
         help="compute each batch in N micro-batches to save memory (default: 1; on a CPU as many as its tokens need)",
     )
+    add("--micro-tokens", metavar="N", type=number(int, 1), help="or in parts of at most N tokens, pads included")
     add("--lr", type=number(float, 0), default=2e-5, help="peak learning rate (default: 2e-5)")
     add("--head-lr", type=number(float, 0), help="peak learning rate outside the encoder (default: --lr)")
     add("--schedule", choices=SCHEDULES, default="linear", help="default: linear")
@@ -123,6 +127,7 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add("--dropout", metavar="P", type=number(float, 0, 1), help="dropout rate of the encoder (default: the model's)")
     add("--seed", type=number(int, 0, 2**64), default=42, help="for dropout and batch order (default: 42)")
     add("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_threads_option(group)
     add(
         "--precision",
         choices=("auto", "float32", "bfloat16"),
@@ -163,7 +168,7 @@ def add_vector_losses(parser: argparse.ArgumentParser) -> None:
     add("--allow-no-dropout", action="store_true", help="simcse on a model without dropout")
 
 
-FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots")  # may differ in a resumed run
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -214,7 +219,7 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
     if not (run / "state" / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
     config = read_settings(run / "config.json")
-    parser.set_defaults(**config)
+    parser.set_defaults(**config | {"threads": None})  # unless given again, the number that the state has
     options = parser.parse_args(arguments)
     for key, value in vars(options).items():
         if key not in FREE and value != config[key]:

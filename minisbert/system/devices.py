@@ -4,17 +4,21 @@ bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two t
 multiplies it natively is at least twice as fast; hardware that emulates it is many times slower.
 """
 
+import argparse
 import ctypes
 import os
 import re
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from minisbert.core import InputError, one_line
+from minisbert.system.console import say
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
+MOST_THREADS = 1024
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 
@@ -62,6 +66,53 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
     if not able:
         raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
     return torch.bfloat16, reason
+
+
+def add_threads_option(parser: argparse.ArgumentParser) -> None:
+    """``--threads N``, for ``use_threads``; ``parser`` may be a group of one."""
+    parser.add_argument(
+        "--threads", metavar="N", type=thread_count, help="CPU threads (default: OMP_NUM_THREADS, or one a core)"
+    )
+
+
+def thread_count(text: str) -> int:
+    """An argparse type: a number of threads."""
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST_THREADS):
+        raise argparse.ArgumentTypeError(f"{one_line(text)} is not a whole number from 1 to {MOST_THREADS}")
+    return int(text)
+
+
+def use_threads(count: int | None) -> None:
+    """Compute with ``count`` CPU threads in torch and the tokenizer; None leaves it to them.
+
+    Call it before the first text is tokenized: the tokenizer's threads start then.
+    """
+    if count is None:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or count
+    if count > cores:
+        say(f"--threads {count}: this process has {cores} {'core' if cores == 1 else 'cores'}, more threads are slower")
+    torch.set_num_threads(count)
+    os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
+
+
+def random_state(device: torch.device) -> dict[str, Tensor]:
+    """The states of the random generators that dropout uses."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    if device.type == "mps":
+        states["mps"] = torch.mps.get_rng_state()
+    return states
+
+
+def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
+    """The generators as ``random_state`` found them."""
+    torch.set_rng_state(states["cpu"])
+    if "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
+    if "mps" in states:
+        torch.mps.set_rng_state(states["mps"])
 
 
 def keep_few_kernels() -> None:
