@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -557,6 +558,51 @@ def test_a_new_folder_that_is_taken_for_a_leftover_is_made_again(tmp_path, monke
     assert len(made) == 2
     assert content(tmp_path / "target") == NEW
     assert names(tmp_path) == ["target"]
+
+
+@posix
+def test_the_lock_of_a_file_that_was_replaced_protects_nothing(tmp_path, monkeypatch):
+    """Three processes: one removes a new workspace's lock, its maker locks a new one, the third holds the removed one.
+
+    That one is free, but the workspace is in use.
+    """
+    workspace, real, held = tmp_path / ".target.partial-0123abcd", files.lock, []
+    workspace.mkdir()
+
+    def too_late(file: IO[str]) -> bool:
+        if not held:
+            (workspace / "lock").unlink()
+            held.append(open(workspace / "lock", "a"))  # noqa: SIM115
+            real(held[0])
+        return real(file)
+
+    monkeypatch.setattr(files, "lock", too_late)
+    files.recover(tmp_path / "target")
+    assert names(workspace) == ["lock"]
+    held.pop().close()
+    assert files._locked(workspace) is None  # the same for the maker, which then makes another workspace
+    held.pop().close()
+
+
+@pytest.mark.parametrize("appears", [True, False])
+def test_moving_the_old_folder_back_replaces_and_loses_nothing(appears, tmp_path, monkeypatch):
+    """Meanwhile another process has written a new folder; or it cannot be moved, and the only copy stays."""
+    workspace, target = tmp_path / ".target.partial-0123abcd", tmp_path / "target"
+    (workspace / "old").mkdir(parents=True)
+    write(workspace / "old", OLD)
+    rename = os.replace
+
+    def late(source: Path, destination: Path) -> None:
+        if not appears:
+            raise PermissionError(errno.EACCES, "not now")
+        destination.mkdir()
+        write(destination, NEW)
+        rename(source, destination)
+
+    monkeypatch.setattr(os, "replace", late)
+    files._settle(workspace, target)
+    assert names(tmp_path) == ["target" if appears else workspace.name]
+    assert content(target if appears else workspace / "old") == (NEW if appears else OLD)
 
 
 def test_the_replaced_folder_is_gone_before_the_lock_is_released(tmp_path, monkeypatch):

@@ -116,7 +116,7 @@ def recover(target: str | Path) -> None:
         with suppress(OSError), open(workspace / LOCK, "a") as file:
             # A lock, not a process id, tells the living from the dead: in containers that share a disk, every run may
             # have the same id. Without locks (Windows, some network disks) nothing is removed.
-            if lock(file):
+            if lock(file) and _in_place(file, workspace):
                 _settle(workspace, target)
 
 
@@ -205,18 +205,26 @@ def _locked(workspace: Path) -> IO[str] | None:
     with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
         file = stack.enter_context(open(workspace / LOCK, "a"))
         lock(file)
-        if workspace.exists():
+        if _in_place(file, workspace):
             stack.pop_all()
             return file
     return None
 
 
+def _in_place(file: IO[str], workspace: Path) -> bool:
+    """Whether the open file is still the workspace's; raises ``FileNotFoundError`` if the workspace has none."""
+    # subtle: between opening and locking, another process may have removed the file, and the maker of the workspace may
+    # have created and locked a new one; the lock on the removed file is then free, but says nothing
+    return os.path.samestat(os.fstat(file.fileno()), os.stat(workspace / LOCK))
+
+
 def _settle(workspace: Path, target: Path) -> None:
     """Remove the workspace; if it holds the old target and there is no new one, move that back first."""
-    if (workspace / OLD).exists() and not target.exists():
-        with suppress(FileNotFoundError):  # another process has just done it
+    with suppress(OSError):  # nothing to move, or another process has just moved it or written a new target
+        if not target.exists():
             os.replace(workspace / OLD, target)
-    shutil.rmtree(workspace, ignore_errors=True)
+    if target.exists() or not (workspace / OLD).exists():  # otherwise it holds the only copy and stays
+        shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _swap(new: Path, target: Path, old: Path) -> None:
