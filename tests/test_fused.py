@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -58,6 +59,7 @@ def test_hidden_states_of_every_family_in_float64(family):
                 torch.testing.assert_close(states[i], theirs[name], atol=1e-10, rtol=0)
 
 
+@pytest.mark.usefixtures("onednn")
 @pytest.mark.parametrize("tokens", [1, 2, fused.LONG, fused.LONG + 1, fused.LONG + 40])
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
 def test_short_and_long_texts_go_their_ways_to_the_same_numbers(tokens, dtype, bound):
@@ -72,6 +74,7 @@ def test_rows_that_fill_up_a_batch_leave_no_trace(texts):
     assert compared(bert, FusedBert(bert, torch.float64), groups_of(bert.config, (texts, 1))) <= 1e-10
 
 
+@pytest.mark.usefixtures("onednn")
 def test_what_training_changes_is_seen_at_once():
     """Nothing of the weights is kept: not after a step of an optimizer, not after a change behind autograd's back."""
     bert = random_bert(9).float()
@@ -83,6 +86,7 @@ def test_what_training_changes_is_seen_at_once():
     assert (fast([ids])[0] - before).abs().max() > 1e-3
 
 
+@pytest.mark.usefixtures("onednn")
 def test_bfloat16_is_near_and_leaves_the_weights_alone():
     bert = SentenceEncoder.load(FOLDERS["bert"]).bert
     weights = [parameter.clone() for parameter in bert.parameters()]
@@ -111,20 +115,21 @@ def test_attention_of_bfloat16(texts, tokens):
 
 
 def test_attention_of_bfloat16_meets_few_shapes(monkeypatch):
-    """oneDNN keeps a program for every shape of a product in bfloat16, without end in a long stream."""
+    """oneDNN keeps a program for every length of a product in bfloat16."""
     met = set()
-    by_columns = fused.by_columns
+    attend, by_columns = fused.scaled_dot_product_attention, fused.by_columns
 
-    def noted(query, *others):
+    def noted(query, *others, function=attend, **options):
         if query.dtype == torch.bfloat16:
-            met.add(query.shape)
-        return by_columns(query, *others)
+            met.add(query.shape[-2:])
+        return function(query, *others, **options)
 
-    monkeypatch.setattr(fused, "by_columns", noted)
-    for texts in range(1, 2 * fused.TOGETHER):
+    monkeypatch.setattr(fused, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(fused, "by_columns", partial(noted, function=by_columns))
+    for texts in (1, 3):
         for tokens in range(1, fused.LONG + 2 * fused.TILE + 1):
             fused.attention(*torch.randn(3, texts, 1, tokens, 4).bfloat16())
-    assert len(met) == 2 * fused.TOGETHER
+    assert met == {(fused.LONG + fused.TILE, 4), (fused.LONG + 2 * fused.TILE, 4)}
 
 
 @pytest.mark.parametrize("bad", [[[-1, 2]], [[2, 10_000]], [list(range(2, 40))]])
@@ -134,9 +139,8 @@ def test_ids_are_checked_as_the_master_checks_them(bad):
         FusedBert(bert, torch.float32)([torch.tensor([[2, 3]]), torch.tensor(bad)])
 
 
-@pytest.mark.parametrize("onednn", [True, False])
-def test_without_onednn_the_numbers_are_the_same(monkeypatch, onednn):
-    monkeypatch.setattr(kernels, "ONEDNN", onednn and kernels.ONEDNN)
+@pytest.mark.usefixtures("onednn")
+def test_a_linear_layer_with_and_without_onednn():
     generator = torch.Generator().manual_seed(0)
     x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((3, 5, 8), (7, 8), (7,)))
     expected = x.double() @ weight.double().T + bias.double()
@@ -198,6 +202,7 @@ def test_bfloat16_of_a_changed_encoder_is_refused(monkeypatch):
 # ------------------------------------------------------------------------------------ modes and threads
 
 
+@pytest.mark.usefixtures("onednn")
 def test_the_mode_of_an_encoder_in_training_is_not_touched(monkeypatch):
     """Another thread may train it: without dropout, the fused encoder computes the same in any mode."""
     model = SentenceEncoder.load(FOLDERS["bert"])

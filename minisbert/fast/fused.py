@@ -1,7 +1,7 @@
 """The book's encoder once more, in fused operations and without pads: the same numbers sooner.
 
 ``core/bert.py`` says what is computed; the tests compare the two. Four things save most of the time on a CPU, in
-float32 without a copy of the weights:
+float32 without a copy of the weights (``engine.py`` decides when a copy pays):
 
     no pads         everything but attention looks at one token at a time: texts of any lengths form one row of tokens
     linear layers   through oneDNN, twice as fast as torch's own, with GELU in the same pass (``kernels.py``)
@@ -18,11 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, pad, scaled_dot_product_attention
 
 from minisbert.core.bert import Attention, Bert, Embeddings, FeedForward, Layer, LayerNorm
-from minisbert.fast.kernels import has_hooks, linear, prepared
+from minisbert.fast.kernels import has_hooks, hooks_everywhere, laid_out, linear
 
 LONG = 64  # tokens: beyond this the scores no longer fit the cache, and attention takes another route
-TILE, TOGETHER = 32, 4  # tokens, texts: see ``in_few_shapes``
-ROWS = 64  # the number of tokens in a batch is rounded up to a multiple of this
+TILE = 32  # tokens: see ``in_few_shapes``
+MATRICES = ("attention.query", "attention.key", "attention.value", "attention.output")
+MATRICES += ("feed_forward.up", "feed_forward.down")
+NORMS = ("attention_norm", "feed_forward_norm")
 
 
 _lock = threading.Lock()
@@ -69,9 +71,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return by_columns(query, key, value) if cpu and not long else scaled_dot_product_attention(query, key, value)
 
 
-# subtle: for products in bfloat16 oneDNN compiles a kernel for each new shape and keeps it, more than half a megabyte
-# each, without end in a long stream. For sentences float32, which takes another route, is just as fast. For long texts
-# bfloat16 is twice as fast, so there the number of shapes is kept small.
+# subtle: for products in bfloat16 oneDNN compiles a kernel for each new shape and keeps it, about a megabyte for each
+# length. For sentences float32, which takes another route, is just as fast. For long texts bfloat16 is twice as fast,
+# so there the number of lengths is kept small.
 
 
 def in_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -80,46 +82,74 @@ def in_float32(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def in_few_shapes(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """(B, H, T, K) each -> (B, H, T, K), ``TOGETHER`` texts at once, T rounded up to a multiple of ``TILE``."""
+    """(B, H, T, K) each -> (B, H, T, K), computed for T rounded up to a multiple of ``TILE``."""
     tokens = query.shape[-2]
-    padded = (pad(x, (0, 0, 0, -tokens % TILE)).split(TOGETHER) for x in (query, key, value))
-    return torch.cat([by_columns(*parts, tokens) for parts in zip(*padded, strict=True)])[..., :tokens, :]
+    if not (pads := -tokens % TILE):
+        return scaled_dot_product_attention(query, key, value)
+    # pads are added to (B, T, H, K), which is how the numbers lie in memory
+    query, key, value = (pad(x.transpose(1, 2), (0, 0, 0, 0, 0, pads)).transpose(1, 2) for x in (query, key, value))
+    mask = query.new_zeros(tokens + pads)
+    mask[tokens:] = -torch.inf
+    mask = mask.expand(1, 1, len(mask), -1)  # (1, 1, T, T)
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask)[..., :tokens, :]
 
 
-def by_columns(query: Tensor, key: Tensor, value: Tensor, tokens: int | None = None) -> Tensor:
-    """(B, H, T, K) each -> (B, H, T, K). The first ``tokens`` of each text are real, by default all."""
+def by_columns(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """(B, H, T, K) each -> (B, H, T, K)."""
     scores = key @ (query * query.shape[-1] ** -0.5).mT  # (B, H, S, T), the transpose of the book's
-    if tokens is not None:
-        scores[..., tokens:, :] = -torch.inf
     # subtle: down the columns, which a CPU takes many at a time; the 14 numbers of a row it would take one by one
     return scores.softmax(dim=-2).mT @ value
 
 
-BOOK = {Bert, Embeddings, Layer, Attention, FeedForward, LayerNorm}
-PLAIN = BOOK | {nn.ModuleList, nn.Linear, nn.Embedding, nn.Dropout, nn.Identity}
+# what each name in a book's encoder stands for; layers are numbered
+SLOTS = dict.fromkeys(("query", "key", "value", "output", "up", "down", "pooler"), (nn.Linear,))
+SLOTS |= dict.fromkeys(("norm", *NORMS), (LayerNorm,))
+SLOTS |= dict.fromkeys(("word", "position", "token_type"), (nn.Embedding,))
+SLOTS |= dict.fromkeys(("dropout", "attention_dropout"), (nn.Dropout, nn.Identity))
+SLOTS |= {"": (Bert,), "embeddings": (Embeddings,), "layers": (nn.ModuleList,)}
+SLOTS |= {"attention": (Attention,), "feed_forward": (FeedForward,)}
+PARAMETERS = {nn.Linear: 2, LayerNorm: 2, nn.Embedding: 1}
 
 
 def is_plain(model: Bert) -> bool:
     """Is every module the book's own, without hooks? ``FusedBert`` reads the weights and would ignore any other."""
-    return all(type(module) in PLAIN and not has_hooks(module) for module in model.modules())
+    return not hooks_everywhere() and all(
+        is_books(name.rpartition(".")[2], module) for name, module in model.named_modules(remove_duplicate=False)
+    )
+
+
+def is_books(name: str, module: nn.Module) -> bool:
+    """Is this the kind of module that the book has by that name, with all its parameters and methods?"""
+    kind = type(module)
+    if kind not in ((Layer,) if name.isdigit() else SLOTS.get(name, ())) or has_hooks(module):
+        return False
+    found = sum(1 for _ in module.parameters(recurse=False))  # a weight may be gone, or a tensor in its place
+    return found == PARAMETERS.get(kind, 0) and not vars(module).keys() & {*vars(kind), "weight", "bias"}
+
+
+def rounded(tokens: int) -> int:
+    """The number of rows that ``tokens`` tokens take."""
+    # subtle: oneDNN compiles and keeps a kernel for each new M, a quarter of a megabyte; rounding keeps them few
+    step = 8 if tokens < 64 else 16 if tokens < 256 else 64
+    return tokens + -tokens % step
 
 
 class FusedBert:
     """Hidden states as ``Bert`` gives them, without gradients and dropout, computed in ``dtype``.
 
-    In the weights' own dtype nothing is copied, so later changes of the weights are seen. For bfloat16 the layers'
-    weights are rounded here, and only the layers compute in it: embeddings and result have the weights' dtype, and on
-    a CPU attention is in float32 for texts of at most ``LONG`` tokens.
+    In the weights' own dtype nothing is copied unless ``copy`` is set, so later changes of the weights are seen. Copies
+    are laid out for oneDNN, query, key and value as one matrix. For bfloat16 the layers' weights are always copied, and
+    only the layers compute in it: embeddings and result have the weights' dtype, and on a CPU attention is in float32
+    for texts of at most ``LONG`` tokens.
     """
 
-    def __init__(self, model: Bert, dtype: torch.dtype):
+    def __init__(self, model: Bert, dtype: torch.dtype, copy: bool = False):
         self.model = model
         self.dtype = dtype
-        self.layers = [
-            {name: prepared(parameter.detach(), dtype) for name, parameter in layer.named_parameters()}
-            for layer in model.layers
-        ]
+        self.copied = copy or dtype != model.embeddings.word.weight.dtype
+        self.layers = [copied_weights(layer, dtype) if self.copied else live_weights(layer) for layer in model.layers]
 
+    @torch.no_grad()
     def __call__(self, groups: Sequence[Tensor], trace: dict[str, list[Tensor]] | None = None) -> list[Tensor]:
         """Groups of texts of one length, ids (B, T) each -> hidden states (B, T, D) each.
 
@@ -133,10 +163,9 @@ class FusedBert:
             parts = x[: len(states)].to(states.dtype).split([ids.numel() for ids in groups])
             return [part.view(*ids.shape, -1) for part, ids in zip(parts, groups, strict=True)]
 
-        # subtle: oneDNN compiles and keeps a kernel for each new M, a quarter of a megabyte; rounding keeps them few
-        x = pad(states.to(self.dtype), (0, 0, 0, -len(states) % (8 if len(states) < ROWS else ROWS)))
-        for i, weights in enumerate(self.layers):
-            x = self.layer(x, [ids.shape for ids in groups], weights)
+        x = pad(states.to(self.dtype), (0, 0, 0, rounded(len(states)) - len(states)))
+        for i, (layer, weights) in enumerate(zip(self.model.layers, self.layers, strict=True)):
+            x = self.layer(x, [ids.shape for ids in groups], layer, weights)
             if trace is not None:
                 trace[f"layers.{i}"] = apart(x)
         return apart(x)
@@ -145,28 +174,47 @@ class FusedBert:
         """``core.bert.Embeddings`` without token types, and without dropout in any mode: ids (B, T) -> (B, T, D)."""
         tables = self.model.embeddings
         x = tables.word(ids) + tables.position.weight[tables.offset : tables.offset + ids.shape[1]]  # (B, T, D)
-        return tables.norm(x if tables.token_type is None else x + tables.token_type.weight[0])
+        x = x if tables.token_type is None else x + tables.token_type.weight[0]
+        return layer_norm(x, x.shape[-1:], tables.norm.weight, tables.norm.bias, tables.norm.eps)
 
-    def layer(self, x: Tensor, shapes: Sequence[tuple[int, int]], weights: dict[str, Tensor]) -> Tensor:
+    def layer(self, x: Tensor, shapes: Sequence[tuple[int, int]], layer: Layer, weights: "Weights") -> Tensor:
         """One ``core.bert.Layer``: x (M, D), the tokens of groups of shapes (B, T) one after the other -> (M, D)."""
 
-        def project(name: str, x: Tensor, with_gelu: bool = False) -> Tensor:
-            return linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"], with_gelu)
-
         def norm(name: str, x: Tensor) -> Tensor:
-            weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
-            return layer_norm(x, weight.shape, weight, bias, self.model.config.layer_norm_eps)
+            return layer_norm(x, x.shape[-1:], *weights[name], getattr(layer, name).eps)
 
-        query, key, value = (project(f"attention.{name}", x) for name in ("query", "key", "value"))  # (M, D)
+        if "attention.all" in weights:
+            projected = linear(x, *weights["attention.all"]).chunk(3, dim=-1)  # query, key, value: (M, D) each
+        else:
+            projected = tuple(linear(x, *weights[name]) for name in MATRICES[:3])
         context = torch.empty_like(x)  # (M, D); the rows added by rounding are never read
         start = 0
         for texts, tokens in shapes:
 
             def heads(x: Tensor, rows: slice = slice(start, start + texts * tokens), shape=(texts, tokens)) -> Tensor:
-                return x[rows].view(*shape, self.model.config.num_attention_heads, -1).transpose(1, 2)  # (B, H, T, K)
+                return x[rows].view(*shape, layer.attention.heads, -1).transpose(1, 2)  # (B, H, T, K)
 
-            heads(context).copy_(attention(heads(query), heads(key), heads(value)))
+            heads(context).copy_(attention(*map(heads, projected)))
             start += texts * tokens
-        x = norm("attention_norm", x + project("attention.output", context))
-        up = project("feed_forward.up", x, with_gelu=True)  # (M, F)
-        return norm("feed_forward_norm", x + project("feed_forward.down", up))
+        x = norm("attention_norm", linear(context, *weights["attention.output"]).add_(x))
+        up = linear(x, *weights["feed_forward.up"], with_gelu=True)  # (M, F)
+        return norm("feed_forward_norm", linear(up, *weights["feed_forward.down"]).add_(x))
+
+
+Weights = dict[str, tuple[Tensor, Tensor]]  # of one layer: a module's name -> its weight and bias
+
+
+def live_weights(layer: Layer) -> Weights:
+    """A layer's parameters themselves."""
+    modules = {name: layer.get_submodule(name) for name in (*MATRICES, *NORMS)}
+    return {name: (module.weight, module.bias) for name, module in modules.items()}
+
+
+def copied_weights(layer: Layer, dtype: torch.dtype) -> Weights:
+    """Copies in ``dtype``, matrices laid out for oneDNN; query, key and value are one matrix, ``attention.all``."""
+    # subtle: oneDNN gets copies even in the same dtype, because its reading looks to ``kernels.watch`` like writing
+    live = live_weights(layer)
+    copies = {name: tuple(x.detach().to(dtype, copy=True) for x in pair) for name, pair in live.items()}
+    weights, biases = zip(*(copies.pop(name) for name in MATRICES[:3]), strict=True)
+    copies["attention.all"] = torch.cat(weights), torch.cat(biases)
+    return {name: (laid_out(weight) if weight.ndim == 2 else weight, bias) for name, (weight, bias) in copies.items()}

@@ -5,7 +5,6 @@ vectors = encoder.encode(["A cat sits.", "A kitten is sitting."])  # (2, 384) fl
 encoder.similarity(vectors, vectors)  # (2, 2) cosines
 """
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +19,13 @@ from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import check_texts
 from minisbert.fast.batching import ID_BYTES, chunks, packed_batches, to_ids, tokenize
-from minisbert.fast.fused import FusedBert, evaluating, is_plain
+from minisbert.fast.engine import Engine
+from minisbert.fast.fused import FusedBert, evaluating
+from minisbert.fast.fused_training import hidden_states
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.folders import find_model, model_folder
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
-from minisbert.models.outputs import check_options, store
+from minisbert.models.outputs import check_options, empty, filled, store
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.prompts import with_prompt
 from minisbert.models.settings import Settings, read_settings, similarity_matrix, write_settings
@@ -55,6 +56,7 @@ class SentenceEncoder(encoder.SentenceEncoder):
         self.width = sentence_width(pooling, dense, bert)  # columns of a vector, before ``settings.truncate_dim``
         self.settings = settings
         self.truncated = 0  # texts that the last ``encode`` had to cut
+        self.engine = Engine()
 
     @classmethod
     def load(
@@ -72,7 +74,9 @@ class SentenceEncoder(encoder.SentenceEncoder):
         pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned, folder)
         tokenizer = Tokenizer.load(encoder_folder, limit)
         settings = replace(read_settings(folder), include_prompt=config.include_prompt)
-        return cls(tokenizer, bert, pooling_module, config.normalize, config.dense, settings).to(device).eval()
+        model = cls(tokenizer, bert, pooling_module, config.normalize, config.dense, settings)
+        model.engine.loaded(bert)
+        return model.to(device).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``precision`` as in ``hidden``."""
@@ -95,13 +99,10 @@ class SentenceEncoder(encoder.SentenceEncoder):
     ) -> Tensor:
         """Hidden states (B, T, D) as ``Bert.forward`` gives them, its matrix products in ``precision``.
 
-        In bfloat16 only the encoder is autocast: pooling, heads and losses keep their precision, since sums over many
-        numbers belong in float32 (Micikevicius et al. 2018, section 3).
+        In bfloat16 only the encoder computes in it: pooling, heads and losses keep their precision, since sums over
+        many numbers belong in float32 (Micikevicius et al. 2018, section 3).
         """
-        if precision == torch.float32:
-            return self.bert(ids, mask, token_types, trace)
-        with torch.autocast(self.device.type, precision):
-            return self.bert(ids, mask, token_types, trace).float()
+        return hidden_states(self.bert, ids, mask, token_types, precision, trace)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
         """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens, to (B, D)."""
@@ -153,29 +154,38 @@ class SentenceEncoder(encoder.SentenceEncoder):
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
         columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
-        fused = self._fused(precision)
+        dtype = self._layers_dtype(precision)
         line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
         rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
+        total = sum(map(len, rows)) // ID_BYTES
         # created here, not in inference mode: a caller may compute gradients with it
-        result = torch.empty(len(texts), columns, dtype=self.dtype)
-        if output == "token":
-            sizes = (len(key) // ID_BYTES for key in tokens)
-            result = [torch.empty(size, self.bert.config.hidden_size, dtype=self.dtype) for size in sizes]
-        moded = (self.pooling, self.dense) if fused else (self,)  # the fused encoder has no dropout in any mode
-        with evaluating(*moded), torch.autocast(self.device.type, enabled=False), line:
-            line.expect(len(texts), sum(map(len, rows)) // ID_BYTES)
+        result = empty(tokens, columns if output == "sentence" else self.bert.config.hidden_size, self.dtype, output)
+        with (
+            self.engine.fused(self.bert, dtype, total) as fused,
+            evaluating(*((self.pooling, self.dense) if fused else (self,))),  # the fused encoder has no dropout
+            torch.autocast(self.device.type, enabled=False),
+            line,
+        ):
+            line.expect(len(texts), total)
             for batch in packed_batches(rows, batch_tokens):
                 for group, hidden, first in self._states(fused, batch):
-                    computed = self._finish(hidden, first, skip, normalize, columns) if output == "sentence" else hidden
-                    store(result, [rows[key] for key in group], computed, texts)
-                line.done(sum(map(len, itertools.chain(*batch))) // ID_BYTES)
-        for row, key in enumerate(tokens):
-            if rows[key] != row:
-                result[row] = result[rows[key]].clone()
-        if convert == "tensor":
-            return result
-        return result.numpy() if output == "sentence" else [states.numpy() for states in result]
+                    found = hidden if output == "token" else self._finish(hidden, first, skip, normalize, columns)
+                    store(result, [rows[key] for key in group], found, texts)
+                line.done(sum(len(key) for group in batch for key in group) // ID_BYTES)
+        return filled(result, tokens, rows, convert)
+
+    def prepare(self, precision: str = "float32") -> None:
+        """Copy the weights as ``encode`` reads them fastest; its second call does so by itself (``fast/engine.py``).
+
+        84 MB for MiniLM-L6, 63 in bfloat16. ``InputError`` for foreign modules, hooks, and shared or busy weights.
+        """
+        self.engine.prepare(self.bert, self._layers_dtype(precision))
+
+    def _layers_dtype(self, precision: str) -> torch.dtype:
+        """The dtype that the layers compute in. Raises ``InputError`` as ``choose_precision``."""
+        dtype, _ = choose_precision(precision, self.device)
+        return dtype if dtype == torch.bfloat16 else self.dtype
 
     def _states(self, fused: FusedBert | None, batch: list[list[bytes]]) -> Iterator[tuple]:
         """Each group of a batch with its hidden states (B, T, D), and the first layer's if the pooling needs them."""
@@ -198,15 +208,6 @@ class SentenceEncoder(encoder.SentenceEncoder):
         if normalize is None:
             return (unit(vectors) if self.normalize else vectors)[:, :columns]
         return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
-
-    def _fused(self, precision: str) -> FusedBert | None:
-        """The encoder in fused operations; None if somebody has put other modules or hooks into it."""
-        dtype, _ = choose_precision(precision, self.device)
-        if is_plain(self.bert):
-            return FusedBert(self.bert, dtype if dtype == torch.bfloat16 else self.dtype)
-        if dtype == torch.bfloat16:
-            raise InputError("bfloat16 needs the encoder's own modules; this one has others or hooks: use float32")
-        return None
 
     def encode_stream(
         self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any

@@ -8,7 +8,7 @@ tables of ``encode_speed`` begin with these lines. A rate is that of the six lin
 tokens with all of torch's threads, the best of several rounds:
 
 MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
-oneDNN float32    ``minisbert.fast.kernels.linear``, weights prepared by ``kernels.prepared``
+oneDNN float32    ``minisbert.fast.kernels.linear``, weights laid out by ``kernels.laid_out``
 oneDNN bfloat16   the same
 oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
 """
@@ -84,7 +84,7 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
 
     def prepared_layer(dtype: torch.dtype) -> list[Callable[[], Tensor]]:
         return [
-            partial(kernels.linear, x.to(dtype), kernels.prepared(weight, dtype), bias.to(dtype))
+            partial(kernels.linear, x.to(dtype), kernels.laid_out(weight.to(dtype)), bias.to(dtype))
             for x, weight, bias in operands
         ]
 
