@@ -2,6 +2,7 @@
 
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
+python -m minisbert.search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
 import argparse
@@ -10,7 +11,14 @@ import json
 from minisbert.core import InputError
 from minisbert.fast.search import top_k
 from minisbert.objectives.corpora import read_sentences
-from minisbert.run.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
+from minisbert.run.index import (
+    add_corpus_options,
+    add_prompt_options,
+    encode_with_progress,
+    load_and_encode,
+    prompt_of,
+    read_corpus,
+)
 from minisbert.system.console import run_command, say
 
 
@@ -28,6 +36,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--queries", metavar="FILE", help="one query per line")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="results per query (default: %(default)s)")
     add_corpus_options(parser)
+    add_prompt_options(parser)
     options = parser.parse_args(arguments)
     if bool(options.query) == bool(options.queries):
         raise InputError("give either --query TEXT, once or several times, or --queries FILE")
@@ -45,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
     encoder, vectors = load_and_encode(corpus, options)
-    queries = encode_with_progress(encoder, options.queries)
+    queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
     scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
     if options.json:
         results = [

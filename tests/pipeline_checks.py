@@ -13,12 +13,13 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
-from minisbert.core import data, loop, read_json, tokenizer
+from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
-from minisbert.fast import search
+from minisbert.fast import quantized, search
 from minisbert.models.families import FAMILIES
+from minisbert.objectives import distillation
 from tests.checks import check, normal
-from tests.formula_checks import fact
+from tests.formula_checks import fact, randomised
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -134,6 +135,47 @@ def grouped_batches() -> Iterator[Comparison]:
     yield fact("batches of different windows are mixed", not all(apart))
 
 
+# ------------------------------------------------------------------------------------------- layers
+
+
+@check
+def layer_choice() -> Iterator[Comparison]:
+    """By hand; 12 to 6 is the list in DistilBERT's extract_distilbert.py."""
+    for total, keep, expected in (
+        (12, 6, [0, 2, 4, 7, 9, 11]),
+        (12, 4, [0, 4, 7, 11]),
+        (12, 3, [0, 6, 11]),
+        (6, 3, [0, 3, 5]),
+        (6, 2, [0, 5]),
+        (6, 1, [5]),
+        (4, 4, [0, 1, 2, 3]),
+    ):
+        layers = distillation.spread_layers(total, keep)
+        compared = compare(f"{keep} layers of {total}", padded(layers, 12), padded(expected, 12), PIECE)
+        yield replace(compared, ours=layers, reference=expected)
+
+
+@check
+def kept_layers() -> Iterator[Comparison]:
+    """The teacher's own layers, one after the other; and the student is a model of its own."""
+    config = bert.BertConfig(31, 8, 5, 2, 11, 9, layer_norm_eps=1e-5)
+    teacher = randomised(bert.Bert(config, pooler=False))
+    before = {name: value.clone() for name, value in teacher.state_dict().items()}
+    ids, mask = torch.tensor([[3, 7, 1, 30], [5, 2, 9, 0]]), torch.tensor([[True] * 4, [True, True, False, False]])
+    for layers in ([0, 2, 4], [1, 2], [3]):
+        student = distillation.keep_layers(teacher, layers)
+        x = teacher.embeddings(ids, None)
+        for i in layers:
+            x, _ = teacher.layers[i](x, mask[:, None, None, :])
+        yield compare(f"hidden states of layers {layers}", student(ids, mask), x, PIECE)
+        yield fact(f"config of layers {layers}", student.config.num_hidden_layers == len(layers))
+        with torch.no_grad():
+            for parameter in student.parameters():
+                parameter.zero_()
+        same = [value.equal(before[name]) for name, value in teacher.state_dict().items()]
+        yield fact(f"teacher unchanged, layers {layers}", all(same) and len(teacher.layers) == 5)
+
+
 # ----------------------------------------------------------------------------------------- training
 
 
@@ -198,3 +240,75 @@ def top_k() -> Iterator[Comparison]:
     order = torch.randperm(64, generator=torch.Generator().manual_seed(3))
     indices = torch.tensor(np.array(search.top_k(turned[:1], close[order], 64)[1]))
     yield fact("cosines 1e-9 apart are in order", order[indices[0]].equal(torch.arange(63, -1, -1)))
+
+
+# ------------------------------------------------------------------------------------------ quantised
+
+
+def eighths(rows: int, columns: int, seed: int) -> np.ndarray:
+    """Random multiples of 1/8 between -6 and 6, float32: every step below is exact."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-48, 49, (rows, columns), generator=generator) / 8).numpy()
+
+
+@check
+def int8_codes() -> Iterator[Comparison]:
+    """Whole steps counted in Python; some values are outside the ranges, one column's range is empty."""
+    x, steps = eighths(9, 6, seed=1), [1 / 32, 1 / 64, 1 / 32, 1 / 4, 1.0, 0.0]
+    low = [-4.0, -1.5, -3.25, -60.0, -2.0, 1.0]
+    ranges = np.array([low, [a + 255 * step for a, step in zip(low, steps, strict=True)]], dtype=np.float32)
+    steps = [*steps[:-1], 1.0]
+    levels = [[min(max((v - a) // s, 0), 255) for v, a, s in zip(row, low, steps, strict=True)] for row in x.tolist()]
+    codes, expected = quantized.to_int8(x, ranges), torch.tensor(levels).double() - 128
+    yield compare("int8 codes", torch.tensor(codes).double(), expected, PIECE)
+    restored = torch.tensor(quantized.from_int8(codes[:, :5], ranges[:, :5])).double()
+    middle = torch.tensor([[a + (q + 0.5) * s for q, a, s in zip(row[:5], low, steps, strict=False)] for row in levels])
+    yield compare("vectors of int8 codes", restored, middle.double(), PIECE)
+
+
+@check
+def bits_of_vectors() -> Iterator[Comparison]:
+    """Bytes from strings of 0 and 1: of 11 columns, padded at the end, and of 16."""
+    for width in (11, 16):
+        x = eighths(7, width, seed=2)
+        x[0], x[1, ::2] = 0, 0
+        rows = ["".join("1" if value > 0 else "0" for value in row).ljust(16, "0") for row in x.tolist()]
+        expected = torch.tensor([[int(row[:8], 2), int(row[8:], 2)] for row in rows]).double()
+        yield compare(f"bits of {width} columns", torch.tensor(quantized.to_bits(x)).double(), expected, PIECE)
+
+
+@check
+def hamming_distances() -> Iterator[Comparison]:
+    """Ones counted in Python's integers, for rows of 5 and of 16 bytes; then the nearest, ties by index."""
+    for width in (5, 16):
+        generator = np.random.default_rng(width)
+        a, b = (generator.integers(0, 256, (n, width), dtype=np.uint8) for n in (4, 9))
+        numbers = [[int.from_bytes(row.tobytes(), "big") for row in side] for side in (a, b)]
+        expected = torch.tensor([[(x ^ y).bit_count() for y in numbers[1]] for x in numbers[0]]).double()
+        found = torch.tensor(quantized.hamming(a, b).astype(np.float64))
+        yield compare(f"Hamming distances of {width} bytes", found, expected, PIECE)
+    x, y = eighths(3, 8, seed=3), eighths(40, 8, seed=4)  # 9 possible distances among 40 rows: many ties
+    differ = [[sum((p > 0) != (q > 0) for p, q in zip(a, b, strict=True)) for b in y.tolist()] for a in x.tolist()]
+    order = [sorted(range(40), key=lambda j, row=row: (row[j], j))[:12] for row in differ]
+    best = [[row[j] for j in chosen] for row, chosen in zip(differ, order, strict=True)]
+    distances, indices = quantized.hamming_top_k(x, quantized.to_bits(y), 12)
+    yield compare("distances of the nearest 12", torch.tensor(distances).double(), torch.tensor(best).double(), PIECE)
+    yield compare("indices of the nearest 12", torch.tensor(indices).double(), torch.tensor(order).double(), PIECE)
+
+
+@check
+def rescored() -> Iterator[Comparison]:
+    """Cosines by torch, sorted by Python; two candidates are multiples of others, and come first."""
+    queries, corpus = normal(4, 6).detach(), normal(30, 6, seed=1).detach()
+    generator = torch.Generator().manual_seed(2)
+    candidates = torch.stack([torch.randperm(30, generator=generator)[:12] for _ in range(4)])  # (4, 12)
+    vectors = corpus[candidates]  # (4, 12, 6)
+    vectors[:, 0], vectors[:, 1] = 2 * queries, 4 * queries
+    cosines = nn.functional.cosine_similarity(queries[:, None], vectors, dim=-1).float().tolist()
+    named = [dict(zip(row.tolist(), scores, strict=True)) for row, scores in zip(candidates, cosines, strict=True)]
+    expected = [sorted(row, key=lambda i, row=row: (-row[i], i))[:5] for row in named]
+    arrays = queries.numpy(), candidates.numpy(), vectors.numpy()
+    scores, indices = (torch.tensor(np.array(found)) for found in quantized.rescore(*arrays, 5))
+    best = torch.tensor([[row[i] for i in chosen] for row, chosen in zip(named, expected, strict=True)])
+    yield compare("scores of the best 5", scores, best, 1e-7)  # as in top_k
+    yield compare("candidates of the best 5", indices.double(), torch.tensor(expected).double(), PIECE)

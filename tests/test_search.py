@@ -7,13 +7,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
 from minisbert.fast import search
-from minisbert.fast.search import closest_pairs, k_best, top_k
+from minisbert.fast.matrices import Matrix, error_bound, products
+from minisbert.fast.search import closest_pairs, k_best, kth_best, top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import main
 
@@ -62,6 +63,16 @@ def test_the_worked_number_of_the_docstring():
     assert columns.tolist() == [[1, 3, 2]]
 
 
+@pytest.mark.parametrize("k", [1, 3, 4, 5, 70])
+def test_the_rough_kth_best_is_never_above_the_exact_one(k):
+    scores = torch.from_numpy(normal(70, 6))
+    exact = scores.sort(dim=0, descending=True).values[k - 1]
+    assert torch.equal(kth_best(scores, k, rough=False), exact)
+    rough = kth_best(scores, k, rough=True)
+    assert (rough <= exact).all()
+    assert (rough > exact - 2).all()
+
+
 # ------------------------------------------------------------------------------------------- top_k
 
 
@@ -104,6 +115,137 @@ def test_scores_do_not_depend_on_the_blocks(monkeypatch):
         np.testing.assert_array_equal(ours, expected)
 
 
+# ------------------------------------------------------------------ float32 products, exact scores
+
+
+@pytest.fixture
+def candidates_only(monkeypatch):
+    """Small blocks, and never an exact score of every pair because they are few."""
+    monkeypatch.setattr(search, "BLOCK", 8)
+    monkeypatch.setattr(search, "ALONE", 1e-9)
+
+
+def exact_scores(queries: np.ndarray, corpus: np.ndarray) -> np.ndarray:
+    """All cosines (Q, N) in float64, rounded to float32."""
+    u, v = (x.astype(np.float64) for x in (queries, corpus))
+    u, v = (x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12) for x in (u, v))
+    return (u @ v.T).astype(np.float32)
+
+
+def assert_exact(queries: np.ndarray, corpus: np.ndarray, k: int) -> None:
+    """Bit by bit what sorting all exact scores gives, ties by index."""
+    expected = exact_scores(queries, corpus)
+    order = np.argsort(-expected, axis=1, kind="stable")[:, :k]
+    scores, indices = top_k(queries, corpus, k)
+    np.testing.assert_array_equal(indices, order)
+    np.testing.assert_array_equal(scores, np.take_along_axis(expected, order, axis=1))
+
+
+def with_near_ties(corpus: np.ndarray, generator: np.random.Generator, step: float) -> np.ndarray:
+    """Half of the rows become copies of others: scaled by powers of 2, or turned by about ``step``; one is zero."""
+    corpus = corpus.astype(np.float64)
+    copies = generator.choice(len(corpus), len(corpus) // 2)
+    corpus[copies] = corpus[generator.permutation(copies)] * 2.0 ** generator.integers(-2, 3, (len(copies), 1))
+    turned = copies[::2]
+    corpus[turned] += step * generator.normal(size=(len(turned), corpus.shape[1]))
+    corpus[copies[:1]] = 0
+    return corpus
+
+
+@pytest.mark.usefixtures("candidates_only")
+@given(
+    st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 90), st.integers(1, 40), st.sampled_from([1e-8, 1e-6]),
+    st.sampled_from(["float32", "float64"]), st.data(),
+)  # fmt: skip
+def test_top_k_is_exact_among_near_ties(seed, count, size, width, step, dtype, data):
+    """A float32 product cannot tell vectors apart that are 1e-8 from each other."""
+    generator = np.random.default_rng(seed)
+    corpus = with_near_ties(generator.normal(size=(size, width)), generator, step).astype(dtype)
+    queries = np.concatenate([corpus[:count], generator.normal(size=(count, width)).astype(dtype)])
+    assert_exact(queries, corpus, data.draw(st.integers(1, size)))
+
+
+@pytest.mark.parametrize("kind", ["better and better", "worse and worse", "all equal", "all nearly equal", "few"])
+@pytest.mark.parametrize("k", [1, 20])
+@pytest.mark.usefixtures("candidates_only")
+def test_top_k_is_exact_in_a_corpus_of_any_order(kind, k):
+    """Every block has new candidates, or more ties than results."""
+    generator = np.random.default_rng(3)
+    queries, corpus = generator.normal(size=(7, 33)), generator.normal(size=(300, 33))
+    if "better" in kind or "worse" in kind:
+        corpus = corpus[np.argsort(exact_scores(queries[:1], corpus)[0])][:: 1 if "better" in kind else -1]
+    if "equal" in kind:
+        corpus = corpus[:1] + (1e-8 if "nearly" in kind else 0.0) * corpus
+    if kind == "few":
+        corpus = np.sign(corpus[:, :3]) * [1, 1, 0]
+        queries = queries[:, :3]
+    assert_exact(queries, corpus, k)
+
+
+@pytest.mark.parametrize("setting", ["medium", "high", "autocast"])
+def test_lower_precision_for_other_products_does_not_matter(monkeypatch, setting):
+    monkeypatch.setattr(search, "BLOCK", 64)
+    generator = np.random.default_rng(4)
+    corpus = with_near_ties(generator.normal(size=(300, 64)), generator, 1e-4).astype(np.float32)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("highest" if setting == "autocast" else setting)
+        with torch.autocast("cpu", torch.bfloat16, enabled=setting == "autocast"):
+            assert_exact(corpus[:40], corpus, 3)
+            assert closest_pairs(corpus, 40)[1].tolist() == [[i, j] for _, i, j in sorted_pairs(corpus)[:40]]
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def sorted_pairs(vectors: np.ndarray) -> list[tuple[float, int, int]]:
+    """(-score, i, j) of every pair i < j, best first."""
+    scores = exact_scores(vectors, vectors)
+    rows, columns = np.triu_indices(len(vectors), 1)
+    return sorted(zip((-scores[rows, columns]).tolist(), rows.tolist(), columns.tolist(), strict=True))
+
+
+@pytest.mark.usefixtures("candidates_only")
+@settings(max_examples=30)
+@given(st.integers(0, 2**32), st.integers(2, 30), st.integers(1, 20), st.data())
+def test_closest_pairs_are_exact_among_near_ties(seed, count, width, data):
+    generator = np.random.default_rng(seed)
+    vectors = with_near_ties(generator.normal(size=(count, width)), generator, 1e-8)
+    k = data.draw(st.integers(1, count * (count - 1) // 2))
+    scores, pairs = closest_pairs(vectors, k)
+    # a vector and its double are nearly as long as 1: their cosine may round to 1 or to the number below
+    expected = sorted_pairs(vectors)[:k]
+    assert list(zip((-scores).tolist(), *pairs.T.tolist(), strict=True)) == expected
+
+
+@pytest.mark.usefixtures("onednn")
+@pytest.mark.parametrize("scale", [1.0, 1e-9, 3e4, 1e25])
+@pytest.mark.parametrize("width", [1, 7, 384, 5000])
+def test_float32_products_keep_their_bound(width, scale):
+    """Vectors without negative numbers have the largest errors: nothing cancels."""
+    vectors = scale * abs(normal(40, width))
+    matrix = Matrix(vectors, "vectors")
+    unit = matrix.unit(slice(0, 40))
+    found = products(unit, unit).double().numpy()
+    u = vectors.astype(np.float64)
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    assert abs(found - u @ u.T).max() <= error_bound(width)
+    assert error_bound(384) < 1e-4  # so that it leaves few candidates
+
+
+def test_an_array_on_disk_is_read_in_blocks(tmp_path, monkeypatch):
+    queries, corpus = normal(9, 16), normal(400, 16, seed=1)
+    np.save(tmp_path / "corpus.npy", corpus)
+    monkeypatch.setattr(search, "BLOCK", 20)
+    expected = top_k(queries, corpus, 3)
+    sizes, read = [], Matrix.__getitem__
+    monkeypatch.setattr(Matrix, "__getitem__", lambda self, rows: sizes.append(found := read(self, rows)) or found)
+    monkeypatch.setattr("minisbert.fast.matrices.READ", 50)
+    for ours, wanted in zip(top_k(queries, np.load(tmp_path / "corpus.npy", mmap_mode="r"), 3), expected, strict=True):
+        np.testing.assert_array_equal(ours, wanted)
+    assert max(len(block) for block in sizes) == 80
+    assert sum(len(block) for block in sizes) < 1000
+
+
 def test_zero_vectors_have_cosine_0_and_keep_their_order():
     corpus = np.array([[0, 0], [-1, 0], [0, 0], [1, 0]])
     assert top_k(np.array([[5, 0]]), corpus, 4)[1].tolist() == [[3, 0, 2, 1]]
@@ -119,12 +261,16 @@ def test_lengths_do_not_matter(scale):
         np.testing.assert_allclose(ours, expected, atol=1.2e-7, rtol=0)
 
 
-@pytest.mark.parametrize("kind", ["list", "float64", "read-only", "tensor", "bfloat16", "reversed", "with gradient"])
+@pytest.mark.parametrize(
+    "kind", ["list", "float64", "int64", "float16", "read-only", "tensor", "bfloat16", "reversed", "with gradient"]
+)
 def test_vectors_of_every_kind(kind):
     numbers = np.array([[1.0, 0.5], [-2.0, 1.0], [0.25, 4.0]])
     vectors = {
         "list": numbers.tolist(),
         "float64": numbers,
+        "int64": (4 * numbers).astype(np.int64),
+        "float16": numbers.astype(np.float16),
         "read-only": np.frombuffer(numbers.tobytes()).reshape(3, 2),
         "tensor": torch.tensor(numbers),
         "bfloat16": torch.tensor(numbers, dtype=torch.bfloat16),

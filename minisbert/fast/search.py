@@ -1,8 +1,11 @@
 """Exact search by cosine: the k nearest vectors of a corpus for each query, and the closest pairs of a collection.
 
-Scores are computed block by block, so the full score matrix is never in memory. They are computed in float64 and
-rounded to float32, so that equal vectors get equal scores, and exactly 1 with each other, in any block. In float32
-alone the last digit depends on the block, and with it the order of ties.
+A score is the float64 cosine rounded to float32, so that equal vectors get equal scores, and exactly 1 with each other,
+in any block. In float32 alone the last digit depends on the block, and with it the order of ties.
+
+Float32 is twice as fast, though, and its error has a bound: a vector whose float32 product is further than that below
+the k-th best is not among the k best. So the products of a block are computed in float32, and exact scores only of the
+vectors that remain. The full score matrix is never in memory.
 """
 
 import time
@@ -11,13 +14,199 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize
+from minisbert.fast.kernels import laid_out
+from minisbert.fast.matrices import Matrix, Source, error_bound, products
 from minisbert.system.console import LiveLine, duration
 
-BLOCK = 1024  # rows and columns of scores at a time: 8 MiB in float64
-Vectors = np.ndarray | Tensor
+BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
+GROUP = 16  # scores of which at first only the highest is compared
+MOST = 2**21  # results of a block of queries
+CHUNK = 128  # pairs of vectors at a time
+ALONE = 64  # an exact score by itself takes as long as about this many in a block
+
+
+def top_k(queries: Source, corpus: Source, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows of the corpus (N, D) with the highest cosine to each query (Q, D): scores and indices, (Q, k) each.
+
+    Sorted by score, ties by index. A zero vector has cosine 0 with everything. Needs memory for Q x k results and one
+    block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. Raises ``InputError`` if k exceeds the
+    corpus, if there are no vectors, if the widths differ, and for NaN or infinity (naming the row).
+    """
+    queries, corpus = Matrix(queries, "queries"), Matrix(corpus, "corpus")
+    if queries.width != corpus.width:
+        raise InputError(f"queries of width {queries.width} and a corpus of {corpus.width} cannot be compared")
+    if not 1 <= k <= len(corpus):
+        raise InputError(f"k is {k}: it must be 1 to {len(corpus):,}, the size of the corpus")
+    scores = torch.empty(len(queries), k)
+    indices = torch.empty(len(queries), k, dtype=torch.int64)
+    height = max(1, min(BLOCK, MOST // k))  # queries at a time
+    blocks = [(i, j) for i in range(0, len(queries), height) for j in range(0, len(corpus), 4 * BLOCK)]
+    for i, j in with_progress(blocks, progress):
+        rows = slice(i, i + height)
+        if j == 0:
+            nearest = Nearest(queries, rows, corpus, k)
+        nearest.compare(slice(j, j + 4 * BLOCK))
+        if j + 4 * BLOCK >= len(corpus):
+            nearest.prune(exact=True)
+            scores[rows], indices[rows] = nearest.scores.view(-1, k), nearest.columns.view(-1, k)
+    return scores.numpy(), indices.numpy()
+
+
+class Nearest:
+    """The candidates for the k nearest of a block of queries (R, D), as the blocks of the corpus go by in order.
+
+    A candidate is a row (of the queries), a column (a row of the corpus) and a score, a float32 product or exact.
+    """
+
+    def __init__(self, queries: Matrix, block: slice, corpus: Matrix, k: int):
+        self.queries, self.unit, self.corpus, self.k = queries[block], laid_out(queries.unit(block)), corpus, k
+        # with many results, exact scores of everything take less time than those of candidates one by one
+        self.bound = 0.0 if k * ALONE >= len(corpus) else error_bound(corpus.width)
+        self.low = torch.full((len(self.queries),), -torch.inf)  # a lower score is not among the k best of its row
+        self.most = 2 * len(self.queries) * k + BLOCK
+        self.rows = self.columns = torch.empty(0, dtype=torch.int64)
+        self.scores = torch.empty(0)
+
+    def compare(self, block: slice) -> None:
+        """Add what may be among the k best from a block (C, D) of the corpus."""
+        fast = self.bound > 0
+        scores = products(self.corpus.unit(block), self.unit) if fast else cosines(self.corpus[block], self.queries)
+        found = at_least(scores, self.low, self.most)  # scores are (C, R)
+        for rough in (True, False):
+            if found is None:  # as in the first block
+                self.raise_low(kth_best(scores, self.k, rough))
+                found = at_least(scores, self.low, self.most)
+        if found is None:  # ties, or nearly
+            best, columns = k_best(cosines(self.queries, self.corpus[block]), self.k)  # (R, k)
+            rows = torch.arange(len(best)).repeat_interleave(self.k)
+            best, columns = best.flatten(), columns.flatten()
+        else:
+            columns, rows, best = found
+        self.rows, self.columns = torch.cat([self.rows, rows]), torch.cat([self.columns, block.start + columns])
+        self.scores = torch.cat([self.scores, best])
+        if len(self.rows) > self.most:
+            self.prune()
+            if len(self.rows) > 0.75 * self.most:
+                self.prune(exact=True)
+
+    def prune(self, exact: bool = False) -> None:
+        """Drop candidates that are not among the k best; if ``exact``, all but the k best, which are then sorted."""
+        if exact and self.bound:
+            self.prune()  # exact scores are only of those that remain
+            self.keep(self.columns.argsort(stable=True))  # the sort by score keeps this order for ties
+            self.scores = cosines_of(self.queries, self.rows, self.corpus, self.columns)
+        self.keep((self.rows * 2**32 - as_integers(self.scores)).argsort(stable=True))
+        rank = torch.arange(len(self.rows)) - torch.searchsorted(self.rows, self.rows)  # 0 for the best of each row
+        last = rank == self.k - 1
+        low = torch.full_like(self.low, -torch.inf)
+        low[self.rows[last]] = self.scores[last]
+        self.raise_low(low)
+        self.keep(rank < self.k if exact else self.scores >= self.low[self.rows])
+
+    def keep(self, chosen: Tensor) -> None:
+        """Replace the candidates by some of them, given by a mask or in order."""
+        self.rows, self.columns, self.scores = self.rows[chosen], self.columns[chosen], self.scores[chosen]
+
+    def raise_low(self, scores: Tensor) -> None:
+        """Take note that each row has k candidates of at least this score (R,)."""
+        # subtle: twice the bound, since the k-th best may be worse than its score, and what is below it better
+        self.low = torch.maximum(self.low, scores - 2 * self.bound)
+
+
+def closest_pairs(vectors: Source, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """The k pairs i < j with the highest cosine among vectors (N, D), each pair once: scores (k,) and pairs (k, 2).
+
+    Sorted by score, ties by i, then by j. Needs memory for k pairs and one block. Raises ``InputError`` if k exceeds
+    the N (N - 1) / 2 pairs, for fewer than two vectors, and for NaN or infinity.
+    """
+    vectors = Matrix(vectors, "vectors")
+    count = len(vectors)
+    if count < 2:
+        raise InputError("one vector makes no pair: at least two are needed")
+    if not 1 <= k <= count * (count - 1) // 2:
+        raise InputError(f"k is {k}: it must be 1 to {count * (count - 1) // 2:,}, the number of pairs")
+    scores, keys = torch.empty(0), torch.empty(0, dtype=torch.int64)  # a pair's key is i * count + j
+    lowest = -torch.inf  # of the k best so far; -inf until there are k
+    blocks = [(i, j) for i in range(0, count, BLOCK) for j in range(i, count, BLOCK)]
+    for i, j in with_progress(blocks, progress):
+        rows, columns, found = pairs_above(vectors, i, j, lowest)
+        if len(rows) == 0:
+            continue
+        keys, order = torch.cat([keys, rows * count + columns]).sort()
+        scores = torch.cat([scores, found])[order]
+        best, order = k_best(scores[None], min(k, len(scores)))
+        scores, keys = best[0], keys[order[0]]
+        if len(scores) == k:
+            lowest = scores[-1].item()
+    return scores.numpy(), torch.stack([keys // count, keys % count], dim=1).numpy()
+
+
+def pairs_above(vectors: Matrix, i: int, j: int, lowest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, columns and scores, (n,) each, of the pairs in the block from row i and column j that reach ``lowest``."""
+    first, second = slice(i, i + BLOCK), slice(j, j + BLOCK)
+    if lowest > -torch.inf:
+        scores = products(vectors.unit(first), vectors.unit(second))  # (R, C)
+        low = torch.full((scores.shape[1],), lowest - error_bound(vectors.width))
+        found = at_least(scores, low, scores.numel() // ALONE)
+    if lowest == -torch.inf or found is None:
+        exact = cosines(vectors[first], vectors[second])  # (R, C)
+        rows, columns = (exact >= lowest).nonzero(as_tuple=True)
+        scores = exact[rows, columns]
+    else:
+        rows, columns, _ = found
+        scores = cosines_of(vectors[first], rows, vectors, j + columns)
+    rows, columns = i + rows, j + columns
+    kept = (rows < columns) & (scores >= lowest)  # no vector with itself, no pair twice
+    return rows[kept], columns[kept], scores[kept]
+
+
+def cosines(a: Tensor, b: Tensor) -> Tensor:
+    """Exact cosines (R, C), float32, of the rows of a (R, D) with those of b (C, D)."""
+    return (normalize(a.double()) @ normalize(b.double()).T).float()
+
+
+def cosines_of(a: Tensor, rows: Tensor, b: Matrix, columns: Tensor) -> Tensor:
+    """Exact cosines (n,), float32, of the rows (n,) of a (R, D) with the rows ``columns`` (n,) of b (C, D)."""
+    a = normalize(a.double())
+    parts = zip(rows.split(CHUNK), columns.split(CHUNK), strict=True)
+    return torch.cat([(a[i] * normalize(b[j].double())).sum(dim=1) for i, j in parts]).float()
+
+
+def at_least(scores: Tensor, low: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Rows, columns and values, (n,) each, of the scores (R, C) that reach ``low`` (C,); None if n exceeds ``most``.
+
+    Rows ascend within each column.
+    """
+    if missing := -len(scores) % GROUP:
+        scores = pad(scores, (0, 0, 0, missing), value=-torch.inf)
+    scores = scores.view(-1, GROUP, len(low))  # (R / GROUP, GROUP, C)
+    # most groups have none: to compare only the highest of each takes a fifth of the time
+    groups, columns = (scores.amax(dim=1) >= low).nonzero(as_tuple=True)
+    if len(groups) > most:
+        return None
+    members = scores[groups, :, columns]  # (groups, GROUP)
+    which, within = ((members >= low[columns, None]) & (members > -torch.inf)).nonzero(as_tuple=True)
+    if len(which) > most:
+        return None
+    return groups[which] * GROUP + within, columns[which], members[which, within]
+
+
+def kth_best(scores: Tensor, k: int, rough: bool) -> Tensor:
+    """The k-th highest score (C,) of each column of (R, C); if ``rough``, that or a lower one, ten times as fast."""
+    whole = len(scores) // GROUP
+    if rough and k <= whole:  # k groups with a maximum of at least x have k scores of at least x
+        scores = scores[: whole * GROUP].view(whole, GROUP, -1).amax(dim=1)  # (R / GROUP, C)
+    return scores.topk(k, dim=0).values[-1]
+
+
+def as_integers(scores: Tensor) -> Tensor:
+    """Float32 scores to int64 in the same order, of less than 2^31."""
+    bits = (scores + 0.0).view(torch.int32).long()  # + 0.0: of -0.0 and 0.0, which are equal, neither is first
+    return torch.where(bits < 0, -(2**31) - bits, bits)  # the first bit is the sign, the others the size
 
 
 def k_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -33,88 +222,6 @@ def k_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = chosen.nonzero()[:, 1].view(-1, k)  # (R, k), ascending
     values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
     return values, columns.gather(1, order)
-
-
-def top_k(queries: Vectors, corpus: Vectors, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows of the corpus (N, D) with the highest cosine to each query (Q, D): scores and indices, (Q, k) each.
-
-    Sorted by score, ties by index. A zero vector has cosine 0 with everything. Needs memory for Q x k results and one
-    block. Raises ``InputError`` if k exceeds the corpus, if there are no vectors, if the widths differ, and for NaN
-    or infinity (naming the row).
-    """
-    queries, corpus = as_vectors(queries, "queries"), as_vectors(corpus, "corpus")
-    if queries.shape[1] != corpus.shape[1]:
-        raise InputError(f"queries of width {queries.shape[1]} and a corpus of {corpus.shape[1]} cannot be compared")
-    if not 1 <= k <= len(corpus):
-        raise InputError(f"k is {k}: it must be 1 to {len(corpus):,}, the size of the corpus")
-    scores = torch.full((len(queries), k), -torch.inf)
-    indices = torch.zeros(len(queries), k, dtype=torch.int64)
-    blocks = [(i, j) for j in range(0, len(corpus), BLOCK) for i in range(0, len(queries), BLOCK)]
-    for i, j in with_progress(blocks, progress):
-        block = cosines(queries, i, corpus, j)  # (R, C)
-        values, columns = k_best(block, min(k, block.shape[1]))
-        # earlier results come first: their indices are lower, which keeps ties in order
-        values = torch.cat([scores[i : i + BLOCK], values], dim=1)
-        found = torch.cat([indices[i : i + BLOCK], j + columns], dim=1)
-        scores[i : i + BLOCK], order = k_best(values, k)
-        indices[i : i + BLOCK] = found.gather(1, order)
-    return scores.numpy(), indices.numpy()
-
-
-def closest_pairs(vectors: Vectors, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """The k pairs i < j with the highest cosine among vectors (N, D), each pair once: scores (k,) and pairs (k, 2).
-
-    Sorted by score, ties by i, then by j. Needs memory for k pairs and one block. Raises ``InputError`` if k exceeds
-    the N (N - 1) / 2 pairs, for fewer than two vectors, and for NaN or infinity.
-    """
-    vectors = as_vectors(vectors, "vectors")
-    count = len(vectors)
-    if count < 2:
-        raise InputError("one vector makes no pair: at least two are needed")
-    if not 1 <= k <= count * (count - 1) // 2:
-        raise InputError(f"k is {k}: it must be 1 to {count * (count - 1) // 2:,}, the number of pairs")
-    scores, keys = torch.empty(0), torch.empty(0, dtype=torch.int64)  # a pair's key is i * count + j
-    lowest = -torch.inf  # of the k best so far; -inf until there are k
-    blocks = [(i, j) for i in range(0, count, BLOCK) for j in range(i, count, BLOCK)]
-    for i, j in with_progress(blocks, progress):
-        block = cosines(vectors, i, vectors, j)  # (R, C)
-        candidates = block >= lowest
-        if i == j:
-            candidates = candidates.triu(diagonal=1)  # no vector with itself, no pair twice
-        rows, columns = candidates.nonzero(as_tuple=True)
-        if len(rows) == 0:
-            continue
-        keys, order = torch.cat([keys, (i + rows) * count + j + columns]).sort()
-        scores = torch.cat([scores, block[rows, columns]])[order]
-        best, order = k_best(scores[None], min(k, len(scores)))
-        scores, keys = best[0], keys[order[0]]
-        if len(scores) == k:
-            lowest = scores[-1].item()
-    return scores.numpy(), torch.stack([keys // count, keys % count], dim=1).numpy()
-
-
-def as_vectors(vectors: Vectors, name: str) -> Tensor:
-    """A finite, non-empty (N, D) tensor on the CPU, or ``InputError``."""
-    try:
-        if not isinstance(vectors, Tensor):
-            vectors = torch.from_numpy(np.require(vectors, requirements="CW"))  # a layout that torch accepts
-        matrix = vectors.detach().cpu()
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the {name} are not an array of numbers: {error}") from error
-    if matrix.ndim != 2 or matrix.numel() == 0:
-        raise InputError(f"the {name} have shape {tuple(matrix.shape)}: (N, D) is needed, at least (1, 1)")
-    for start in range(0, len(matrix), BLOCK):
-        finite = matrix[start : start + BLOCK].isfinite().all(dim=1)  # (R,)
-        if not finite.all():
-            row = start + int(finite.int().argmin())
-            raise InputError(f"the {name}, row {row}: NaN or infinity has no cosine with anything")
-    return matrix
-
-
-def cosines(a: Tensor, i: int, b: Tensor, j: int) -> Tensor:
-    """Cosines (R, C), float32, of a block of rows of a (N, D) from row i with one of b (M, D) from row j."""
-    a, b = (normalize(rows.double()) for rows in (a[i : i + BLOCK], b[j : j + BLOCK]))
-    return (a @ b.T).float()
 
 
 def with_progress(blocks: list[tuple[int, int]], progress: bool) -> Iterator[tuple[int, int]]:

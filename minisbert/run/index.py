@@ -20,11 +20,13 @@ from minisbert.models.checkpoint import read_metadata, read_safetensors, write_s
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
+from minisbert.objectives.retrieval import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.system.console import say
-from minisbert.system.devices import choose_device
+from minisbert.system.devices import add_threads_option, choose_device, use_threads
 from minisbert.system.files import atomic_file
 
 MARK = {"minisbert": "index"}  # in the metadata: a file with this mark may be rebuilt
+ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
 
 def add_corpus_options(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,7 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     model.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     model.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_threads_option(model)
     kept = parser.add_argument_group("files")
     kept.add_argument(
         "--index",
@@ -42,6 +45,25 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
         help="keep the vectors in F.safetensors, to be reused with the same model and texts",
     )
     kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """The prompts of queries and of a corpus, for ``prompt_of``."""
+    group = parser.add_argument_group("prompts")
+    for role, names in ROLES.items():
+        kept = f"the model's {' or '.join(names)} prompt, else its own choice"
+        group.add_argument(
+            f"--{role}-prompt", metavar="TEXT", help=f'put this before each text, "" for nothing ({kept})'
+        )
+        group.add_argument(f"--{role}-prompt-name", metavar="NAME", help="one of the model's prompts")
+
+
+def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str) -> str:
+    """The prompt of "query" or "corpus": from the options, or the one that the model keeps for it, or its default."""
+    prompt, name = getattr(options, f"{role}_prompt"), getattr(options, f"{role}_prompt_name")
+    if prompt is None and name is None:
+        name = next((name for name in ROLES[role] if name in encoder.settings.prompts), None)
+    return choose_prompt(encoder.settings, prompt, name)
 
 
 def read_corpus(path: str) -> list[str]:
@@ -53,23 +75,32 @@ def read_corpus(path: str) -> list[str]:
 
 
 def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[SentenceEncoder, np.ndarray]:
-    """The model and the vectors (N, D) of the texts, from the index if one is given."""
+    """The model and the vectors (N, D) of the texts, from the index if one is given.
+
+    They are a corpus if there are options for its prompt (``add_prompt_options``).
+    """
+    use_threads(options.threads)
     if options.index:
         check_index(options.index)  # before the model is loaded
     encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
+    prompt = None
+    if hasattr(options, "corpus_prompt"):
+        _, prompt = (prompt_of(encoder, options, role) for role in ROLES)  # an unknown name is found before the work
     if options.index:
-        return encoder, indexed_vectors(encoder, texts, options.index)
-    return encoder, encode_with_progress(encoder, texts)
+        return encoder, indexed_vectors(encoder, texts, options.index, prompt)
+    return encoder, encode_with_progress(encoder, texts, prompt)
 
 
-def indexed_vectors(encoder: SentenceEncoder, texts: Sequence[str], path: str | Path) -> np.ndarray:
+def indexed_vectors(
+    encoder: SentenceEncoder, texts: Sequence[str], path: str | Path, prompt: str | None = None
+) -> np.ndarray:
     """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
     Rebuilds an index of another model or other texts, or one with other bytes than were written, and says so. Raises
     ``InputError`` if the file is not an index.
     """
     path = Path(path)
-    wanted = {"model": model_hash(encoder), "corpus": corpus_hash(texts)}
+    wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
     if (found := check_index(path)) is not None:
         stale = [name for name, value in wanted.items() if found[name] != value]
         if not stale and (vectors := intact_vectors(path, found)) is not None:
@@ -77,7 +108,7 @@ def indexed_vectors(encoder: SentenceEncoder, texts: Sequence[str], path: str | 
         reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
         say(f"{path} {reason}: rebuilding it")
     with atomic_file(path) as partial:
-        vectors = encode_with_progress(encoder, texts)
+        vectors = encode_with_progress(encoder, texts, prompt)
         wanted["vectors"] = vectors_hash(torch.from_numpy(vectors))
         write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
@@ -113,16 +144,16 @@ def check_index(path: Path) -> dict[str, str] | None:
     return metadata
 
 
-def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str]) -> np.ndarray:
+def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
     """``encode`` with a progress line; reports how many texts were truncated."""
-    vectors = encoder.encode(texts, progress=True)
+    vectors = encoder.encode(texts, progress=True, prompt=prompt)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
     return vectors
 
 
-def model_hash(encoder: SentenceEncoder) -> str:
-    """sha256 of everything the vectors depend on: tokenizer, configuration, names and bytes of all weights."""
+def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
+    """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
     settings = {
         "bert": dataclasses.asdict(encoder.bert.config),
         "pooling": encoder.pooling.mode,
@@ -131,7 +162,7 @@ def model_hash(encoder: SentenceEncoder) -> str:
         "limit": encoder.tokenizer.limit,
         "cut_start": encoder.tokenizer.cut_start,
         "truncate_dim": encoder.settings.truncate_dim,
-        "prompt": [choose_prompt(encoder.settings), encoder.settings.include_prompt],
+        "prompt": [choose_prompt(encoder.settings, prompt), encoder.settings.include_prompt],
         "tokenizer": encoder.tokenizer.backend.to_str(),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

@@ -1,0 +1,89 @@
+"""Vectors for the search: read block by block, scaled to length 1, multiplied in float32 with a bound on the error."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError
+from minisbert.fast.kernels import linear
+
+READ = 1024  # rows at a time
+Source = np.ndarray | Tensor
+
+
+class Matrix:
+    """Vectors (N, D) of any kind, read block by block: an array on disk is never in memory as a whole.
+
+    Raises ``InputError`` for anything but a finite, non-empty (N, D).
+    """
+
+    def __init__(self, source: Source, name: str):
+        try:
+            self.source = source.detach().cpu() if isinstance(source, Tensor) else np.asanyarray(source)
+            if isinstance(self.source, np.ndarray):
+                torch.from_numpy(np.empty(0, self.source.dtype))  # does torch have such numbers?
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the {name} are not an array of numbers: {error}") from error
+        shape = tuple(self.source.shape)
+        if len(shape) != 2 or 0 in shape:
+            raise InputError(f"the {name} have shape {shape}: (N, D) is needed, at least (1, 1)")
+        self.name = name
+        self.lengths = torch.cat([self._lengths(start) for start in range(0, len(self), READ)])  # (N,)
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @property
+    def width(self) -> int:
+        return self.source.shape[1]
+
+    def __getitem__(self, rows: slice | Tensor) -> Tensor:
+        """Some rows (R, D), as they are."""
+        if isinstance(self.source, Tensor):
+            return self.source[rows] if isinstance(rows, slice) else self.source.index_select(0, rows)
+        found = self.source[rows] if isinstance(rows, slice) else self.source[rows.numpy()]
+        return torch.from_numpy(np.require(found, requirements="CW"))  # a layout that torch accepts
+
+    def unit(self, rows: slice) -> Tensor:
+        """Some rows (R, D) scaled to length 1, in float32. A zero vector stays zero."""
+        lengths = self.lengths[rows, None]  # (R, 1)
+        if (lengths - 1).abs().max() < 2**-20:  # they are already
+            return self[rows].float()
+        if lengths.max() > 1e18:
+            return (self[rows].double() / lengths).float()
+        return self[rows].float() * (1 / lengths).float()
+
+    def _lengths(self, start: int) -> Tensor:
+        """The lengths (R,) of a block's rows in float64. If they can be computed in float32, that is enough."""
+        rows = self[start : start + READ]
+        if rows.dtype == torch.float32:
+            lengths = torch.linalg.vector_norm(rows, dim=1)  # (R,)
+            if lengths.min() > 1e-12 and lengths.max() < 1e18:  # also false for NaN
+                return lengths.double()
+        rows = rows.double()
+        finite = rows.isfinite().all(dim=1)  # (R,)
+        if not finite.all():
+            row = start + int(finite.int().argmin())
+            raise InputError(f"the {self.name}, row {row}: NaN or infinity has no cosine with anything")
+        return torch.linalg.vector_norm(rows, dim=1).clamp_min(1e-12)  # as in ``normalize``
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Products (R, C), in float32, of a (R, D) with b (C, D), which may be ``laid_out``."""
+    with torch.autocast("cpu", enabled=False):
+        return linear(a, b, None)
+
+
+def error_bound(width: int) -> float:
+    """How far ``products`` of two vectors of this width, scaled by ``Matrix.unit``, can be from their cosine.
+
+    A sum of D products, in whatever order, is off by at most D u / (1 - D u) times the sum of their sizes, which is at
+    most 1 here; u is 2^-24 (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1). Each of the
+    two lengths, a root of a sum of D squares, adds D u / 2 if computed, 16 u if taken for 1. The 52 are for these and
+    the other roundings, the factor 1.1 for their products.
+    """
+    matmul = getattr(torch.backends.mkldnn, "matmul", None)  # since torch 2.9
+    name = torch.get_float32_matmul_precision() if matmul is None else matmul.fp32_precision
+    # a user may let torch multiply in TF32 or bfloat16; then everything is a candidate
+    unit = 2**-24 if name in ("highest", "ieee", "none") else 2**-8
+    return 1.1 * (2 * width + 52) * unit
