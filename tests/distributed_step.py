@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 
 import torch
+from torch import distributed
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from minisbert.core import data
 from minisbert.models.checkpoint import write_safetensors
@@ -19,7 +21,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.registry import make_objective
 from minisbert.run.distributed import ProcessGroup, process_group, run_distributed_command
 from minisbert.run.options import parse
-from minisbert.run.training import main
+from minisbert.run.training import divide, main
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
 
@@ -31,13 +33,22 @@ def gradients(arguments: list[str], group: ProcessGroup, dtype: torch.dtype) -> 
     objective = make_objective(options, SentenceEncoder.load(options.model))
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
-    network = group.wrap(objective.network.to(dtype).eval())
-    found = {}
+    objective.network.to(dtype).eval()
+    _, network = divide(objective, options, group)
+    found, sent = {}, []
+    if group.size > 1:
+
+        def count(state: None, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            sent.append(bucket.index())
+            return allreduce_hook(state, bucket)
+
+        network.replica.register_comm_hook(None, count)
     for i, rows in enumerate(BATCHES if objective.separable else BATCHES[:2]):
         objective.network.zero_grad()
         loss = objective.loss(network, rows)
         loss.backward()
-        found[f"{i}.loss"] = loss.detach()
+        found[f"{i}.loss"], found[f"{i}.buckets"] = loss.detach(), torch.tensor(len(sent))
+        sent.clear()
         found |= {f"{i}.{n}": p.grad.clone() for n, p in objective.network.named_parameters() if p.grad is not None}
     return found
 

@@ -8,11 +8,11 @@ constants that float32 holds exactly.
 from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from minisbert.core import losses
-from minisbert.objectives import more_losses
+from minisbert.objectives import distillation, gradient_cache, more_losses
 from tests.checks import check, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
@@ -178,3 +178,83 @@ def losses_with_other_constants() -> Iterator[Comparison]:
         ("nt_xent_warm", lambda u, v: nt_xent(u, v, temperature=0.5), "u v"),
     ):
         yield from with_golden(name, loss, inputs)
+
+
+class Texts(nn.Module):
+    """Row numbers -> vectors (B, 3, 4) of three texts each, with dropout, by torch alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(21, 5)
+        self.layer = nn.Linear(5, 4)
+        generator = torch.Generator().manual_seed(7)
+        for parameter in self.double().parameters():
+            parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+
+    def forward(self, rows: list[int]) -> Tensor:
+        ids = 3 * torch.tensor(rows)[:, None] + torch.arange(3)  # (B, 3)
+        return functional.dropout(self.layer(functional.dropout(self.table(ids), 0.25)).tanh(), 0.25)
+
+
+@check
+def batch_in_parts() -> Iterator[Comparison]:
+    """A batch of seven triplets in four parts, with dropout, and the same masks in one graph."""
+    network, lengths = Texts(), [20, 30, 90, 40, 30, 50, 30]
+
+    def loss(vectors: Tensor) -> Tensor:
+        u, v, w = vectors.unbind(1)  # (B, 4) each
+        logits = torch.cat([cosines(u, v), cosines(u, w) + 0.75 * torch.eye(len(u)).double()], 1) / 0.25
+        return functional.cross_entropy(logits, torch.arange(len(u)))
+
+    torch.manual_seed(11)
+    expected_vectors = torch.cat([network(part) for part in ([6, 3], [0, 1, 4], [2], [5])])
+    expected, after = loss(expected_vectors), torch.rand(1)
+    gradients = torch.autograd.grad(expected, list(network.parameters()))
+
+    torch.manual_seed(11)
+    parts = gradient_cache.cut([6, 3, 0, 1, 4, 2, 5], lengths, 90)
+    vectors = gradient_cache.GradientCache(network, lambda _: parts)([6, 3, 0, 1, 4, 2, 5])
+    found = torch.zeros_like(expected_vectors)
+    found[: len(vectors)] = vectors.detach()  # rows that no part has are 0
+    yield compare("batch in parts, vectors", found, expected_vectors, PIECE)
+    value = loss(vectors)
+    yield compare("batch in parts, loss", value, expected, PIECE)
+    value.backward()
+    for (name, parameter), gradient in zip(network.named_parameters(), gradients, strict=True):
+        found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        yield compare(f"batch in parts, gradient of {name}", found, gradient, GRADIENT)
+    yield compare("batch in parts, the next random number", torch.rand(1), after, PIECE)
+
+
+@check
+def distillation_loss() -> Iterator[Comparison]:
+    """Against torch's mse_loss, which has no gradient for a detached teacher."""
+    u, v = (golden("losses")[key].requires_grad_() for key in "uv")
+    value, expected = distillation.distillation_loss(u, v), functional.mse_loss(u, v.detach())
+    yield compare("distillation", value, expected, PIECE)
+    student, teacher = torch.autograd.grad(value, (u, v), allow_unused=True)
+    teacher = torch.zeros_like(v) if teacher is None else teacher
+    student = torch.zeros_like(u) if student is None else student
+    yield compare("distillation, gradient of student", student, torch.autograd.grad(expected, u)[0], GRADIENT)
+    yield compare("distillation, gradient of teacher", teacher, torch.zeros_like(v), GRADIENT)
+
+
+@check
+def matryoshka_loss() -> Iterator[Comparison]:
+    """Prefixes cut and scaled by torch, under a loss that depends on their length."""
+    u, v = (golden("losses")[key].requires_grad_() for key in "uv")
+    width = u.shape[1]
+    for name, dims, weights in (
+        ("matryoshka", (2, width), None),
+        ("matryoshka, weights", (1, 3, width - 1), (0.5, 2.0, 0.25)),
+    ):
+
+        def expected(u: Tensor, v: Tensor, dims=dims, weights=weights) -> Tensor:
+            ends = zip(dims, weights or [1.0] * len(dims), strict=True)
+            cut = functional.normalize
+            return sum(w * functional.mse_loss(cut(u[:, :d], dim=1), cut(v[:, :d], dim=1)) for d, w in ends)
+
+        def ours(u: Tensor, v: Tensor, dims=dims, weights=weights) -> Tensor:
+            return distillation.matryoshka_loss(functional.mse_loss, u, v, dims=dims, weights=weights)
+
+        yield from with_gradients(name, ours, expected, u, v)

@@ -193,7 +193,10 @@ def test_the_first_process_to_fail_says_why_and_all_end_at_once(
 
 
 def test_two_processes_have_the_gradients_of_one(still, tmp_path):
-    """Loss and every gradient: means, in-batch negatives, heads; uneven shares, and a process without a row."""
+    """Loss and every gradient: means, in-batch negatives, heads; uneven shares, and a process without a row.
+
+    Gradient caching with parts for both processes, and for one of them alone, sends what is sent without it.
+    """
     model, files = still
     stsb = ["--dev", files["dev"], "--test", files["test"], "--model", model]
     runs = {
@@ -202,17 +205,23 @@ def test_two_processes_have_the_gradients_of_one(still, tmp_path):
         "cross": ["--objective", "cross", "--data", files["scored"], *stsb],
         "mnr": ["--objective", "mnr", "--symmetric", "--projection", "--data", files["triplets"], *stsb],
     }
+    for tokens in ("60", "72"):  # a row has 24 tokens, the processes have four and three rows
+        runs[f"mnr {tokens}"] = [*runs["mnr"], "--micro-tokens", tokens]
     done = torchrun("gradients", str(tmp_path), json.dumps(runs))
     assert done.returncode == 0, done.stderr
+    sent = {}
     for name, flags in runs.items():
         for dtype, bound in ((torch.float64, 1e-9), (torch.float32, 1e-5)):
             found = read_safetensors(tmp_path / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
             expected = gradients(flags, ALONE, dtype)
+            sent[name, dtype] = {key: found.pop(key).item() for key in list(found) if key.endswith("buckets")}
+            expected = {key: value for key, value in expected.items() if not key.endswith("buckets")}
             assert found.keys() == expected.keys()
             assert len(expected) > 20
             for key, value in expected.items():
                 torch.testing.assert_close(found[key], value, rtol=0, atol=bound, msg=lambda m, k=key: f"{k}: {m}")
             assert max(value.abs().max() for key, value in expected.items() if key.startswith("0.model")) > 1e-4
+            assert sent[name, dtype] == sent[name.split()[0], dtype], "gradients are sent once a step"
 
 
 def run_flags(still: tuple[str, dict[str, str]]) -> list[str]:

@@ -9,13 +9,16 @@ from minisbert.run.training import main
 from tests import toys
 
 
-def test_the_table_leaves_out_what_only_one_split_has(capsys):
-    print_table(
-        {"dev": {"f1": 0.5, "alignment": 1.0}, "test": {"f1": 0.25}}, {"dev": {"f1": 0.75}, "test": {"f1": 1.0}}
-    )
-    header, row = capsys.readouterr().out.splitlines()
+def test_the_table_shows_what_only_dev_has_under_dev(capsys):
+    before = {"dev": {"f1": 0.5, "loss": 2.0, "alignment": 1.0}, "test": {"f1": 0.25, "loss": 2.0}}
+    after = {"dev": {"f1": 0.75, "loss": 1.0, "alignment": 0.5}, "test": {"f1": 1.0, "loss": 1.0}}
+    print_table(before, after)
+    header, *rows = capsys.readouterr().out.splitlines()
     assert header.split() == ["x", "100", "dev", "test"]
-    assert row.split() == ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"]
+    assert [row.split() for row in rows] == [
+        ["f1", "50.00", "->", "75.00", "25.00", "->", "100.00"],
+        ["alignment", "100.00", "->", "50.00"],
+    ]
 
 
 def flags(tiny, tmp_path) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from minisbert.core import InputError, encoder, loop, losses
 from minisbert.core.tokenizer import pad_batch
@@ -224,6 +225,25 @@ def targets(objective: str, labels: list[str]) -> Tensor:
     if FORM[objective] == "nli":
         return torch.tensor([["contradiction", "entailment", "neutral"].index(label) for label in labels])
     return torch.tensor([float(label) / (5 if FORM[objective] == "scored" else 1) for label in labels])
+
+
+@pytest.mark.parametrize("objective", ["mnr", "simcse-supervised"])
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective, width):
+    """Each anchor picks its positive among all positives and all negatives of the batch."""
+    words = [[toys.NOUNS[i - 3 * column] for column in range(width)] for i in range(20)]
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join("\t".join(f"{word} {i}" for word in row) + "\n" for i, row in enumerate(words)))
+    task = make(objective, "--data", str(path), "--temperature", "0.25")
+    columns = [[f"{words[row][column]} {row}" for row in ROWS] for column in range(width)]
+    anchors, *others = (vectors(task.model, column) for column in columns)
+    logits = functional.cosine_similarity(anchors[:, None], torch.cat(others)[None], dim=-1) / 0.25  # (B, (n - 1) B)
+    expected = functional.cross_entropy(logits, torch.arange(len(ROWS)))
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+    assert task.notes["train"] == f"{path} (20 { ({2: 'pairs', 3: 'triplets', 5: 'rows of 3 negatives'}[width]) })"
+    if width != 3 and objective == "simcse-supervised":
+        with pytest.raises(InputError, match="--hard-negative-weight is for rows with one negative"):
+            make(objective, "--data", str(path), "--hard-negative-weight", "1")
 
 
 HEADED = [

@@ -25,15 +25,8 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.objectives.objective import Objective
 from minisbert.objectives.scored_pairs import ScoredPair
 from minisbert.run import state
-from minisbert.run.state import (
-    RunState,
-    content_hash,
-    identity,
-    load_state,
-    random_state,
-    save_state,
-    set_random_state,
-)
+from minisbert.run.state import RunState, content_hash, identity, load_state, save_state
+from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import recover
 
 CPU = torch.device("cpu")

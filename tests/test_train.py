@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.core import InputError, bert
+from minisbert.core import InputError
 from minisbert.core import losses as loss_functions
+from minisbert.fast import fused_training
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import scoring
@@ -541,6 +542,17 @@ def test_a_run_can_be_stopped_again_and_again(run, whole, monkeypatch, tmp_path)
     assert_same_run(tmp_path / "run", whole)
 
 
+def test_a_resumed_run_keeps_its_number_of_threads_unless_another_is_given(run, monkeypatch, tmp_path, capsys):
+    threads, torch_set = [], torch.set_num_threads
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: threads.append(count) or torch_set(count))
+    stop_at(3, run, monkeypatch, "run", *DROPOUT, "--threads", "2")
+    for given, used in ([], 2), (["--threads", "1"], 1), ([], 1):
+        threads.clear()
+        stop_at(3, resume, monkeypatch, tmp_path / "run", *given)
+        assert threads[-1] == torch.get_num_threads() == used
+        assert ("threads: 1, before 2: the last bits may differ" in capsys.readouterr().err) == (given != [])
+
+
 @pytest.mark.parametrize("evaluation", [1, 2, 3, 5])
 def test_an_evaluation_that_was_stopped_is_made_again(run, whole, monkeypatch, tmp_path, evaluation):
     """The first and second are of dev and test before training, the others of dev after an epoch."""
@@ -674,36 +686,26 @@ def test_a_batch_in_parts_is_the_batch(run, without_dropout):
     np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
-@pytest.mark.parametrize("objective", ["mnr", "simcse", "simcse-supervised", "cosent"])
-def test_parts_of_a_batch_of_negatives_are_refused(tiny, tmp_path, objective):
-    files = toys.write_all(tmp_path)
-    form = {"simcse": "sentences", "cosent": "scored"}.get(objective, "triplets")
-    data = ["--data", files[form], "--dev", files["dev"], "--test", files["test"]]
-    with pytest.raises(InputError, match=f"--accumulate: objective {objective} compares the rows of a batch"):
-        main(["--model", str(tiny), *data, "--objective", objective, "--accumulate", "2", "--out", str(tmp_path / "r")])
-    assert not (tmp_path / "r").exists()
-
-
 ALONE, ON_GPU = ProcessGroup(0, 1, torch.device("cpu")), ProcessGroup(0, 1, torch.device("cuda"))
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "separable", "group", "expected"),
+    ("accumulate", "group", "expected"),
     [
-        (1, True, ALONE, [6]),
-        (2, True, ALONE, [3, 3]),
-        (4, True, ON_GPU, [2, 2, 2]),
-        (9, True, ALONE, [1] * 6),
-        (None, True, ProcessGroup(0, 2, torch.device("cpu")), [3, 3]),
-        (None, True, ALONE, [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
-        (None, True, ON_GPU, [6]),
-        (None, False, ALONE, [6]),
+        (1, ALONE, [6]),
+        (2, ALONE, [3, 3]),
+        (4, ON_GPU, [2, 2, 2]),
+        (9, ALONE, [1] * 6),
+        (None, ProcessGroup(0, 2, torch.device("cpu")), [3, 3]),
+        (None, ALONE, [2, 2, 2]),  # 6 rows of 300 tokens: 1,800 are three parts of at most 768
+        (None, ON_GPU, [6]),
     ],
 )
-def test_micro_batches_by_hand(accumulate, separable, group, expected):
+def test_micro_batches_by_hand(accumulate, group, expected):
     rows = [11, 4, 7, 0, 9, 2]
-    objective = SimpleNamespace(lengths=[300] * 12, separable=separable)
-    found = micro_batches(rows, objective, accumulate, group)
+    objective = SimpleNamespace(lengths=[300] * 12, separable=True)
+    options = SimpleNamespace(accumulate=accumulate, micro_tokens=None)
+    found = micro_batches(rows, objective, options, group.device, group.size)
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
@@ -712,21 +714,21 @@ def test_bfloat16_reaches_the_encoder_and_nothing_else(run, monkeypatch, capsys)
     """Matrix products in bfloat16, weights, vectors, losses and what is saved in float32."""
     monkeypatch.setattr(device, "bfloat16_hardware", lambda _: (True, "the CPU has it"))
     seen = {"linear": set(), "loss": set()}
-    linear, loss = bert.nn.Linear.forward, loss_functions.cosine_mse_loss
+    linear, loss = fused_training.linear, loss_functions.cosine_mse_loss
 
-    def spy_linear(self, x):
-        found = linear(self, x)
-        seen["linear"].add((self.training, found.dtype))
+    def spy_linear(*inputs):
+        found = linear(*inputs)
+        seen["linear"].add(found.dtype)
         return found
 
     def spy_loss(u, v, target):
         seen["loss"].add((u.dtype, torch.is_autocast_enabled("cpu")))
         return loss(u, v, target)
 
-    monkeypatch.setattr(bert.nn.Linear, "forward", spy_linear)
+    monkeypatch.setattr(fused_training, "linear", spy_linear)
     monkeypatch.setattr(loss_functions, "cosine_mse_loss", spy_loss)
     folder = run("run", "--precision", "auto", "--max-steps", "2", "--log-every", "1")
-    assert seen["linear"] == {(True, torch.bfloat16)}  # evaluation has fused operations of its own
+    assert seen["linear"] == {torch.bfloat16}  # evaluation has fused operations of its own
     assert seen["loss"] == {(torch.float32, False)}
     assert "bfloat16 (the CPU has it)" in capsys.readouterr().err
     assert {parameter.dtype for parameter in SentenceEncoder.load(folder / "model").parameters()} == {torch.float32}

@@ -9,13 +9,13 @@ import gzip
 import json
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from io import BufferedReader
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
 import torch
 
@@ -40,8 +40,7 @@ class LabelledPair:
     label: int
 
 
-@dataclass(frozen=True)
-class Triplet:
+class Triplet(NamedTuple):
     """A sentence, one with the same meaning, one with another."""
 
     anchor: str
@@ -156,8 +155,8 @@ def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> 
     return kept, len(found) - len(kept)
 
 
-def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
-    """``FILE, line N`` and the text of each line, streamed from a plain file, a .gz, or one file of a .zip."""
+def file_lines(path: str | Path, split: str = "", to_text: Callable[..., str] = decode) -> Iterator[tuple[str, str]]:
+    """``FILE, line N`` and each line's text (by ``to_text``), streamed from a plain file, a .gz or one in a .zip."""
     where = str(path)
     with ExitStack() as stack:
         stream: IO[bytes] = stack.enter_context(open_bytes(path))
@@ -170,7 +169,7 @@ def file_lines(path: str | Path, split: str = "") -> Iterator[tuple[str, str]]:
                 # subtle: buffered, because an archive's own readline with a limit takes ten times as long
                 stream, where = stack.enter_context(BufferedReader(archive.open(member))), f"{where}/{member}"
             for number, content in enumerate(byte_lines(stream, where), start=1):
-                yield f"{where}, line {number}", decode(content, where, number).removesuffix("\n")
+                yield f"{where}, line {number}", to_text(content, where, number).removesuffix("\n")
         except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
             raise InputError(f"{where} is damaged or not what its name says: {error}") from error
 
@@ -186,15 +185,20 @@ def split_member(where: str, names: list[str], split: str) -> str:
     return chosen[0]
 
 
-def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the stripped strings under ``keys`` of each line's JSON object (or list of just these)."""
+def json_values(path: str | Path, split: str = "") -> Iterator[tuple[str, Any]]:
+    """``FILE, line N`` and the value of each line that is not blank."""
     for where, line in file_lines(path, split):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            yield where, json.loads(line)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not valid JSON: {getattr(error, 'msg', error)}") from error
+
+
+def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the stripped strings under ``keys`` of each line's JSON object (or list of just these)."""
+    for where, row in json_values(path, split):
         if isinstance(row, list) and len(row) == len(keys):
             row = dict(zip(keys, row, strict=True))
         if not isinstance(row, dict):
@@ -215,8 +219,8 @@ def check_unicode(text: str, where: str) -> None:
         raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}") from error
 
 
-def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the wanted cells of each row, stripped; ``columns`` lists the names a header may use."""
+def cells_of(path: str | Path) -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the stripped cells of each row, tab- or comma-separated."""
     content = (line for _, line in file_lines(path))
     first = next(content, "")
     content = chain([first], content)
@@ -226,11 +230,15 @@ def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tupl
         rows = quoted_rows(Path(path), content, delimiter="\t")
     else:
         rows = tab_rows(content)
+    for line, cells in rows:
+        yield f"{path}, line {line}", [cell.strip() for cell in cells]
+
+
+def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the wanted cells of each row; ``columns`` lists the names a header may use."""
     wanted, width = list(range(len(columns[0]))), len(columns[0])
     expected = f"{width} are needed ({', '.join(columns[0])})"
-    for number, (line, cells) in enumerate(rows):
-        where = f"{path}, line {line}"
-        cells = [cell.strip() for cell in cells]
+    for number, (where, cells) in enumerate(cells_of(path)):
         header = [cell.lower() for cell in cells]
         names = next((names for names in columns if set(names) <= set(header)), None) if number == 0 else None
         if names:

@@ -26,6 +26,7 @@ from minisbert.objectives.corpora import (
 )
 from minisbert.objectives.evaluation import check_scores
 from minisbert.objectives.scored_pairs import SPLITS, ScoredPair, load_scored_pairs
+from minisbert.objectives.tuples import read_tuples
 from minisbert.system.assets import asset, assets, ensure
 
 HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
@@ -46,6 +47,7 @@ SCORED = Form("stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", js
 NLI = Form("snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", json=True)
 DUPLICATES = Form("quora", "duplicates (label 0 or 1, sentence1, sentence2)", json=False)
 TRIPLETS = Form("snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", json=None)
+TUPLES = Form("snli", "pairs or triplets (anchor, positive, negatives) or NLI rows (.jsonl or .zip)", json=None)
 SENTENCES = Form(None, "plain sentences, one a line (.txt or .txt.gz)", json=False)
 
 
@@ -113,18 +115,23 @@ def labelled_rows(
     return rows, notes
 
 
-def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet], str]:
-    """Training triplets, read from a file or built from NLI rows, and a note."""
-    data = source_for(options, options.data, TRIPLETS)
+def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tuple[str, ...]], str]:
+    """Training triplets, read from a file or built from NLI rows, and a note.
+
+    For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
+    """
+    form, read = (TRIPLETS, read_triplets) if options.objective == "triplet" else (TUPLES, read_tuples)
+    data = source_for(options, options.data, form)
     names = several(data)
     if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
-        rows, skipped = read_triplets(data, options.limit)
-        if all(re.fullmatch(r"\d+(\.\d*)?", row.anchor) for row in rows):
+        rows, skipped = read(data, options.limit)
+        if all(re.fullmatch(r"\d+(\.\d*)?", row[0]) for row in rows[1:] or rows):  # the first may be a header
             raise InputError(
                 f"{data}: the first column holds numbers: scores or labels of pairs? "
-                f"Objective {options.objective} reads {TRIPLETS.file}"
+                f"Objective {options.objective} reads {form.file}"
             )
-        return rows, note(data, rows, "triplets", skipped)
+        what = {2: "pairs", 3: "triplets"}.get(len(rows[0]), f"rows of {len(rows[0]) - 2} negatives")
+        return rows, note(data, rows, what, skipped)
     labelled, skipped = load_all_nli(data, "train", options.limit)
     rows = nli_triplets(labelled)
     if not rows:

@@ -18,6 +18,7 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.batches import unique_batches
+from minisbert.objectives.retrieval import REPORTED, Retrieval, retrieval_scores
 
 Scores = dict[str, float]
 
@@ -64,6 +65,7 @@ class Objective:
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
     order = "grouped"  # one of BATCHES; only if ``keys`` is None
+    retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
     def __init__(
@@ -81,6 +83,19 @@ class Objective:
     def evaluate(self, split: str) -> Scores:
         """The scores on ``dev`` or ``test``."""
         raise NotImplementedError
+
+    def scores(self, split: str) -> Scores:
+        """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
+        found, task = self.evaluate(split), (self.retrieval or {}).get(split)
+        if task is not None:
+            search = retrieval_scores(self.encoder, task)
+            found = found | {name: search[name] for name in REPORTED}
+        return found
+
+    @property
+    def cacheable(self) -> bool:
+        """Does the network compute each row by itself, so that gradients can be cached (``gradient_cache.py``)?"""
+        return isinstance(self.network, VectorNetwork)
 
     @property
     def model(self) -> SentenceEncoder | PairModel:

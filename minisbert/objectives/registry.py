@@ -17,6 +17,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
 from minisbert.objectives.objective import Objective
 from minisbert.objectives.pairs import Duplicates, Regression, Softmax
+from minisbert.objectives.retrieval import load_retrieval_folder
 from minisbert.objectives.vectors import (
     Contrastive,
     CoSENT,
@@ -69,4 +70,8 @@ def make_objective(
         raise InputError(f"objective {options.objective}: {error}") from error
     if objective.keys is None:
         objective.order = options.batches
+    if options.retrieval:
+        objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
+        size = objective.retrieval["dev"]
+        objective.notes["retrieval"] = f"{options.retrieval} ({len(size.queries):,} dev queries)"
     return objective

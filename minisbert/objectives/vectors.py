@@ -132,13 +132,14 @@ class WithoutScores(VectorObjective):
 
 
 class TripletRows(WithoutScores):
-    """Anchor, positive, negative."""
+    """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
         rows, note = triplet_rows(options)
-        columns = [r.anchor for r in rows], [r.positive for r in rows], [r.negative for r in rows]
+        if options.hard_negative_weight and len(rows[0]) != 3:
+            raise InputError(f"{note}: --hard-negative-weight is for rows with one negative")
         self.options = options
-        super().__init__(options, encoder, columns, note, precision)
+        super().__init__(options, encoder, list(zip(*rows, strict=True)), note, precision)
 
 
 class TripletMargin(TripletRows):
@@ -155,16 +156,21 @@ class Ranking(TripletRows):
     """The positive ranked above all other positives and negatives of the batch (multiple negatives ranking)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
+        hard = torch.cat(negatives) if negatives else None
         scale, symmetric = 1 / self.options.temperature, self.options.symmetric
-        return losses.multiple_negatives_ranking_loss(*network(rows).unbind(dim=1), scale, symmetric)
+        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale, symmetric)
 
 
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
         temperature, weight = self.options.temperature, self.options.hard_negative_weight
-        return losses.simcse_loss(*network(rows).unbind(dim=1), temperature, weight)
+        if len(negatives) > 1:  # eq. 5 with all of them in the sum; it is the ranking loss
+            return losses.multiple_negatives_ranking_loss(anchors, positives, torch.cat(negatives), 1 / temperature)
+        return losses.simcse_loss(anchors, positives, *(negatives or [None]), temperature, weight)
 
 
 class SimCSE(WithoutScores):

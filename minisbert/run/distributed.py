@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from minisbert.core import InputError, one_line
+from minisbert.objectives.gradient_cache import Cut, GradientCache, compute_in_parts, whole
 from minisbert.system.console import run_command, say, settle_output
 from minisbert.system.devices import choose_device
 
@@ -44,9 +45,11 @@ class ProcessGroup:
         """The one process that prints, evaluates and writes."""
         return self.rank == 0
 
-    def wrap(self, network: nn.Module) -> nn.Module:
-        """The network, shared out if there are several processes."""
-        return network if self.size == 1 else DistributedNetwork(network, self)
+    def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
+        """The network, shared out if there are several processes; it computes its rows in the parts of ``cut``."""
+        if self.size > 1:
+            return DistributedNetwork(network, self, cut)
+        return network if cut is whole else GradientCache(network, cut)
 
     def reseed(self, seed: int, step: int) -> None:
         """Before a step: dropout masks of its own for each process but the leader, whose generator is saved.
@@ -61,11 +64,11 @@ class ProcessGroup:
         """How many rows of a batch each process takes: ``ProcessGroup(0, 3, cpu).shares(8) = [3, 3, 2]``."""
         return [(count + self.size - 1 - rank) // self.size for rank in range(self.size)]
 
-    def share(self, rows: Sequence[int]) -> list[int]:
+    def share(self, rows: Sequence[int], rank: int | None = None) -> list[int]:
         """This process's rows, in order. At least one, since all must take part: ``gather`` drops a spare one."""
-        shares = self.shares(len(rows))
-        start = sum(shares[: self.rank])
-        return list(rows[start : start + shares[self.rank]]) or list(rows[:1])
+        rank, shares = self.rank if rank is None else rank, self.shares(len(rows))
+        start = sum(shares[:rank])
+        return list(rows[start : start + shares[rank]]) or list(rows[:1])
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
         """All processes' outputs (b, ...) of a batch of ``count`` rows -> (count, ...), the same in every process.
@@ -97,13 +100,18 @@ class ProcessGroup:
 class DistributedNetwork(nn.Module):
     """A network from row numbers to outputs (B, ...), each process computing its share of the rows."""
 
-    def __init__(self, network: nn.Module, group: ProcessGroup):
+    def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
         super().__init__()
         self.replica = nn.parallel.DistributedDataParallel(network)  # the leader's weights, combined gradients
-        self.group = group
+        self.group, self.cut = group, cut
 
     def forward(self, rows: list[int]) -> Tensor:
-        return self.group.gather(self.replica(self.group.share(rows)), len(rows))
+        own = self.group.share(rows)
+        # subtle: all processes cache gradients or none does, because they must send and receive in the same order
+        shares = (self.group.share(rows, rank) for rank in range(self.group.size))
+        cached = any(len(self.cut(share)) > 1 for share in shares)
+        outputs = compute_in_parts(self.replica, self.cut(own)) if cached else self.replica(own)
+        return self.group.gather(outputs, len(rows))
 
 
 @contextmanager
@@ -172,13 +180,13 @@ def say_once(text: str) -> None:
         say(text)
 
 
-def environment_number(name: str, smallest: int, largest: int = 10**6, why: str = "") -> int:
-    """An environment variable that torchrun sets; ``InputError`` unless it is a whole number in that range."""
+def environment_number(name: str, smallest: int, largest: int = 10**6, why: str = "", starter: str = "torchrun") -> int:
+    """A variable that torchrun or ``starter`` sets; ``InputError`` unless it is a whole number in that range."""
     text = os.environ.get(name, "")
     if text.isascii() and text.isdigit() and len(text) < 8 and smallest <= int(text) <= largest:
         return int(text)
     found = f"{name} is {one_line(text)}" if name in os.environ else f"{name} is not set"
-    raise InputError(f"{found}, not a whole number from {smallest} to {largest}{why}: started with torchrun?")
+    raise InputError(f"{found}, not a whole number from {smallest} to {largest}{why}: started with {starter}?")
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:

@@ -130,7 +130,8 @@ def draw(out: Path, objective: Objective) -> None:
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    both = [name for name in before["dev"] if name in before["test"] and name != "loss"]  # alignment needs alike pairs
-    for metric in both:
-        shown = [f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}" for split in ("dev", "test")]
-        print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}")
+    for metric in (name for name in before["dev"] if name != "loss"):
+        # test may have no alike pairs for alignment, and no qrels for a search
+        both = [(before[split], after[split]) for split in ("dev", "test")]
+        shown = [f"{100 * b[metric]:.2f} -> {100 * a[metric]:.2f}" if metric in b else "" for b, a in both]
+        print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}".rstrip())

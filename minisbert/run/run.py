@@ -24,8 +24,9 @@ from minisbert.objectives.objective import Objective
 from minisbert.run.distributed import ProcessGroup
 from minisbert.run.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, draw, open_log, print_table
 from minisbert.run.interrupts import Interrupts
-from minisbert.run.state import RunState, identity, load_state, random_state, save_state, set_random_state
+from minisbert.run.state import RunState, identity, load_state, save_state
 from minisbert.system.console import LiveLine, duration, say
+from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import atomic_file, naming, write_json
 
 RECENT = 20  # losses in the live line's mean
@@ -186,9 +187,9 @@ class Run:
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
         state, objective = self.state, self.objective
-        scores = objective.evaluate("dev") if self.group.leader else {}
+        scores = objective.scores("dev") if self.group.leader else {}
         if self.group.leader and not state.before:
-            state.before = {"dev": scores, "test": objective.evaluate("test")}
+            state.before = {"dev": scores, "test": objective.scores("test")}
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         with self.interrupts.defer():
@@ -199,7 +200,7 @@ class Run:
                     objective.model.save(self.folder / MODEL)
             self.record(dev=scores)
             state.evaluated, state.waited = state.step, 0 if better else state.waited + 1
-            state.best = score if better else state.best
+            state.best, state.best_dev = (score, scores) if better else (state.best, state.best_dev)
 
     def save(self) -> None:
         """Everything that ``resume`` needs."""
@@ -233,7 +234,7 @@ class Run:
         try:
             model = objective.model
             model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
-            after = {split: objective.evaluate(split) for split in ("dev", "test")}
+            after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
             say(f"stopped in the last evaluation, all {state.step} steps are saved: --resume {folder} makes it again")
             raise

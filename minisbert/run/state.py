@@ -39,6 +39,7 @@ class RunState:
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
     best: float | None = None  # dev score of the best model
+    best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
     waited: int = 0  # evaluations since the best
     tokens: int = 0
     seconds: float = 0.0  # of training, without evaluation
@@ -142,21 +143,3 @@ def identity(objective: Objective, options: argparse.Namespace) -> str:
     settings = {name: value for name, value in vars(options).items() if name not in FREE}
     settings["device"] = objective.encoder.device.type
     return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The states of the random generators that dropout uses."""
-    states = {"cpu": torch.get_rng_state()}
-    if device.type == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    if device.type == "mps":
-        states["mps"] = torch.mps.get_rng_state()
-    return states
-
-
-def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
-    torch.set_rng_state(states["cpu"])
-    if "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
-    if "mps" in states:
-        torch.mps.set_rng_state(states["mps"])

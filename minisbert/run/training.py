@@ -3,26 +3,30 @@
 import argparse
 import math
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.models.tuning import count_parameters, freeze
+from minisbert.objectives.gradient_cache import Cut, cut, whole
 from minisbert.objectives.objective import Objective
 from minisbert.objectives.recipes import list_recipes
 from minisbert.objectives.registry import load_encoder, make_objective
 from minisbert.objectives.schedules import SCHEDULES
 from minisbert.run import plots
-from minisbert.run.distributed import ProcessGroup, lost_contact, process_group, restarts
+from minisbert.run.distributed import ProcessGroup, lost_contact, process_group, restarts, say_once
 from minisbert.run.folder import STATE, describe, recover_run
 from minisbert.run.options import parse
 from minisbert.run.run import Run, resume, start
-from minisbert.system.devices import choose_precision, keep_few_kernels
+from minisbert.system.devices import choose_precision, keep_few_kernels, use_threads
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
+CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a third more time
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if options.plots:
         plots.require()  # now, not after the training
+    use_threads(options.threads)
     with process_group(options.device) as group:
         train(options, group)
 
@@ -57,6 +62,9 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
     objective, counts = set_up(options, group.device, precision)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with (resume if options.resume else start)(options, objective, optimizer, group) as run:
+        if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
+            say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
+            torch.set_num_threads(options.threads)
         if group.leader:
             describe(options, objective, counts, run.total, f"{str(precision).removeprefix('torch.')} ({reason})")
         try:
@@ -79,11 +87,7 @@ def set_up(
     except ValueError as error:
         raise InputError(f"--freeze-layers: {error}") from error
     objective = make_objective(options, encoder, precision)
-    if not objective.separable and (options.accumulate or 1) > 1:
-        raise InputError(
-            f"--accumulate: objective {options.objective} compares the rows of a batch with each other, and two halves "
-            "of a batch do not teach what the whole does; take a smaller --batch-size"
-        )
+    check_micro_batches(options, objective)
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
@@ -99,8 +103,8 @@ def step_through(run: Run, options: argparse.Namespace) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup * run.total)
     schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
-    parts = partial(micro_batches, objective=run.objective, accumulate=options.accumulate, group=run.group)
-    network = run.group.wrap(run.objective.network).train()
+    parts, network = divide(run.objective, options, run.group)
+    network.train()
     while True:
         if run.evaluation_due:
             run.evaluate()
@@ -118,16 +122,47 @@ def step_through(run: Run, options: argparse.Namespace) -> None:
                 break
 
 
-def micro_batches(
-    rows: list[int], objective: Objective, accumulate: int | None, group: ProcessGroup
-) -> list[list[int]]:
-    """The rows of a step in parts that are computed one after the other, their gradients added up.
+def divide(objective: Objective, options: argparse.Namespace, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+    """The micro-batches of ``fit``, and the network, shared out; if rows are compared, it caches gradients instead."""
+    cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
+    if objective.separable:
+        return partial(cut_batch, processes=group.size), group.wrap(objective.network)
+    return whole, group.wrap(objective.network, cut_batch)
 
-    ``--accumulate`` parts; unless that is given, on a CPU as many as a long batch needs. One part if the batch's loss
-    is not the mean of its rows' losses.
+
+def check_micro_batches(options: argparse.Namespace, objective: Objective) -> None:
+    """``InputError`` unless the objective's batches can be divided as ``--accumulate`` or ``--micro-tokens`` say."""
+    given = {"--accumulate": (options.accumulate or 1) > 1, "--micro-tokens": options.micro_tokens is not None}
+    if all(given.values()):
+        raise InputError("--accumulate and --micro-tokens both divide a batch: give one of them")
+    if any(given.values()) and not (objective.separable or objective.cacheable):
+        flag = next(flag for flag, used in given.items() if used)
+        raise InputError(
+            f"{flag}: objective {options.objective} compares the rows of a batch with each other inside the network, "
+            "and two halves of a batch do not teach what the whole does; take a smaller --batch-size"
+        )
+    longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
+    if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
+        raise InputError(
+            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone takes "
+            f"{objective.lengths[longest]} tokens; give at least that many, or cut texts by --max-length"
+        )
+
+
+def micro_batches(
+    rows: Sequence[int], objective: Objective, options: argparse.Namespace, device: torch.device, processes: int = 1
+) -> list[list[int]]:
+    """Rows in the parts that ``processes`` compute one after the other.
+
+    ``--accumulate`` parts, or parts of ``--micro-tokens`` per process. Without both, on a CPU, as many as a long batch
+    needs: one if it compares its rows and has up to ``CACHED_TOKENS``, because to cut it takes another forward.
     """
-    count = accumulate or 1
-    if accumulate is None and objective.separable and group.device.type == "cpu":
-        count = math.ceil(sum(objective.lengths[row] for row in rows) / (MICRO_TOKENS * group.size))
+    if not (objective.separable or objective.cacheable):
+        return whole(rows)
+    if options.micro_tokens is not None:
+        return cut(rows, objective.lengths, options.micro_tokens * processes)
+    count, tokens = options.accumulate or 1, sum(objective.lengths[row] for row in rows) / processes
+    if options.accumulate is None and device.type == "cpu" and (objective.separable or tokens > CACHED_TOKENS):
+        count = math.ceil(tokens / MICRO_TOKENS)
     size = math.ceil(len(rows) / count)
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
