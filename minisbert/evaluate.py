@@ -1,12 +1,15 @@
-"""Evaluate a model: the correlation of its similarities with human scores, or its accuracy on triplets.
+"""Evaluate a model: correlation with human scores, accuracy on triplets, retrieval, or the STS suite of the papers.
 
 python -m minisbert.evaluate --split test
 python -m minisbert.evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
 python -m minisbert.evaluate --data triplets.tsv
+python -m minisbert.evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
+python -m minisbert.evaluate --suite sts
 """
 
 import argparse
 import json
+from typing import Any
 
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -18,42 +21,96 @@ from minisbert.objectives.evaluation import (
     holds_triplets,
     load_triplets,
 )
+from minisbert.objectives.retrieval import CUTOFFS, load_retrieval, retrieval_scores
+from minisbert.objectives.retrieval_metrics import METRICS
 from minisbert.objectives.scored_pairs import SPLITS, load_scored_pairs
+from minisbert.objectives.sts_suite import average, evaluate_suite, load_suite
+from minisbert.run.trained_on import trained_on
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_device, keep_freed_memory
+from minisbert.system.devices import add_threads_option, choose_device, keep_freed_memory, use_threads
+
+RETRIEVAL = ("queries", "corpus", "qrels")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.evaluate",
         description="Pearson and Spearman correlation of a model's similarities with human scores, or, for triplets, "
-        "the share whose anchor is closer to the positive than to the negative, by the cosine.",
+        "the share whose anchor is closer to the positive than to the negative, by the cosine. With --queries, "
+        "--corpus and --qrels: accuracy, precision, recall, MRR, nDCG and MAP of the exact search. With --suite sts: "
+        "STS12 to STS16, STS-B and SICK-R as papers report them.",
         epilog="Example: python -m minisbert.evaluate --split test --json",
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument(
         "--data",
-        default="stsb",
         help="stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)",
     )
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
+    parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
+    parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
+    parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
+    parser.add_argument(
+        "--ignore-identical-ids",
+        action="store_true",
+        help="leave the document with a query's own id out of its ranking",
+    )
+    parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     options = parser.parse_args(arguments)
-    if options.data == "stsb":
-        options.split = options.split or "dev"
-    elif options.split:
+    check(options)
+    if not (options.suite or options.qrels):
+        options.data = options.data or "stsb"
+        options.split = options.split or ("dev" if options.data == "stsb" else None)
+    return options
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` for options that do not go together."""
+    files = [name for name in RETRIEVAL if getattr(options, name)]
+    if files and len(files) < len(RETRIEVAL):
+        missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in files)
+        raise InputError(f"retrieval needs three files: {missing} missing")
+    if sum(map(bool, (options.data, files, options.suite))) > 1:
+        raise InputError("--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one")
+    if options.ignore_identical_ids and not files:
+        raise InputError("--ignore-identical-ids belongs to --queries, --corpus and --qrels")
+    if options.split and (options.data or "stsb") != "stsb":
         raise InputError("--split belongs to --data stsb; a file has no splits")
+    if options.split and (files or options.suite):
+        raise InputError("--split belongs to --data stsb")
     if not options.scale > 0:
         raise InputError(f"--scale {options.scale:g}: the largest score must be above 0")
-    return options
+
+
+def load(options: argparse.Namespace) -> SentenceEncoder:
+    keep_freed_memory()
+    use_threads(options.threads)
+    return SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
+
+
+def report_cut(encoder: SentenceEncoder, texts: int) -> None:
+    if encoder.truncated:
+        say(encoder.tokenizer.cut_message(encoder.truncated, texts))
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
+    if options.suite:
+        suite(options)
+    elif options.qrels:
+        retrieval(options)
+    else:
+        pairs_or_triplets(options)
+
+
+def pairs_or_triplets(options: argparse.Namespace) -> None:
+    """``--data``."""
     noun, texts_in_a_row = "pairs", 2
     if options.data != "stsb" and holds_triplets(options.data):
         noun, texts_in_a_row = "triplets", 3
@@ -61,11 +118,9 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         rows = load_scored_pairs(options.data, options.split or "", options.scale)
         check_scores(rows, options.data)
-    keep_freed_memory()
-    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
+    encoder = load(options)
     result = (evaluate if noun == "pairs" else evaluate_triplets)(encoder, rows, progress=True)
-    if encoder.truncated:
-        say(encoder.tokenizer.cut_message(encoder.truncated, texts_in_a_row * len(rows)))
+    report_cut(encoder, texts_in_a_row * len(rows))
     if options.json:
         about = {"data": options.data, "split": options.split, noun: len(rows), "model": options.model}
         print(json.dumps(about | {"pooling": encoder.pooling.mode} | result))
@@ -79,6 +134,67 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{'x 100':<10}{'Pearson':>10}{'Spearman':>10}")
     for name in result["pearson"]:
         print(f"{name:<10}{100 * result['pearson'][name]:>10.2f}{100 * result['spearman'][name]:>10.2f}")
+
+
+def retrieval(options: argparse.Namespace) -> None:
+    """``--queries``, ``--corpus``, ``--qrels``."""
+    task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
+    encoder = load(options)
+    result = retrieval_scores(encoder, task)
+    report_cut(encoder, len(task.queries) + len(task.corpus))
+    if options.json:
+        about = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "model")}
+        counts = {"evaluated_queries": len(task.queries), "documents": len(task.corpus)}
+        print(json.dumps(about | {"pooling": encoder.pooling.mode} | counts | result))
+        return
+    left = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
+    print(f"model     {options.model}, {encoder.pooling.mode} pooling")
+    print(f"data      {len(task.queries):,} queries{left}, {len(task.corpus):,} documents")
+    print("protocol  exact search by cosine, ties in the order of the corpus; mean over the queries\n")
+    print(f"{'x 100':<8}" + "".join(f"{name:>11}" for name in METRICS))
+    for k in CUTOFFS:
+        print(f"{f'@{k}':<8}" + "".join(f"{100 * result[f'{name}@{k}']:>11.2f}" for name in METRICS))
+
+
+def suite(options: argparse.Namespace) -> None:
+    """``--suite sts``."""
+    tasks, missing = load_suite()
+    if not tasks:
+        raise InputError("no task of the suite is there: python -m minisbert.assets fetch sts12, and so on")
+    pairs, note = trained_on(options.model)
+    encoder = load(options)
+    lines = evaluate_suite(encoder, tasks, pairs, progress=True)
+    report_cut(encoder, 2 * sum(line["pairs"] for line in lines))
+    for name, reason in missing.items():
+        say(f"{name} is left out: {reason}")
+    if options.json:
+        about = {"suite": options.suite, "model": options.model, "pooling": encoder.pooling.mode, "trained_on": note}
+        print(json.dumps(about | {"average": average(lines), "tasks": lines, "missing": list(missing)}))
+        return
+    print(f"model     {options.model}, {encoder.pooling.mode} pooling")
+    print(f"trained   {note}")
+    print("protocol  each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100\n")
+    print_suite(lines, list(missing))
+
+
+def print_suite(lines: list[dict[str, Any]], missing: list[str]) -> None:
+    """A line for each task, the average, and a warning if the model was trained on some of the pairs."""
+    print(f"{'':<13}{'pairs':>7}{'score':>8}{'mean':>8}{'weighted':>10}{'trained on':>12}  protocol")
+    for line in lines:
+        several = len(line["sets"]) > 1
+        means = [f"{100 * line[name]:.2f}" if several else "" for name in ("mean", "weighted_mean")]
+        known = "?" if line["trained"] is None else f"{line['trained']:,}" + (" !" if line["trained"] else "")
+        print(
+            f"{line['task']:<13}{line['pairs']:>7,}{100 * line['spearman']:>8.2f}{means[0]:>8}{means[1]:>10}{known:>12}"
+            f"  {line['protocol']}"
+        )
+    total = average(lines)
+    left_out = f"without {', '.join(missing)} there is none"
+    how = left_out if total is None else "of STS12 to SICK-R, each rounded first, as in SimCSE"
+    print(f"{'average':<13}{'':>7}{'-' if total is None else f'{total:.2f}':>8}{'':>30}  {how}")
+    if warned := [line for line in lines if line["trained"]]:
+        shares = ", ".join(f"{100 * line['trained'] / line['pairs']:.0f} % of {line['task']}" for line in warned)
+        print(f"\n! the model was trained on {shares}: such a score says little about other texts")
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ Importing this module adds them to ``checks.CHECKS``. The values come from ``ref
 """
 
 from collections.abc import Callable, Iterator
+from math import log2
 
 import torch
 
-from minisbert.objectives import more_metrics
+from minisbert.objectives import more_metrics, retrieval_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 
@@ -48,3 +49,35 @@ def geometry() -> Iterator[Comparison]:
     for name in ("anchor", "narrow"):
         yield with_golden(f"uniformity.{name}", more_metrics.uniformity, name)
         yield with_golden(f"mean_cosine.{name}", more_metrics.mean_off_diagonal_cosine, name)
+
+
+# four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the third one
+RANKED = [[0, 1, 0, 2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2], [3, 0, 1, 1, 0]]
+JUDGED = [[1, 2, 0, 3], [1, 0, 0, 0], [0, 2, 0, 0], [1, 1, 1, 3]]  # in the order of a file, filled up with 0
+BEST = {"first": 3 + 2 / log2(3) + 1 / 2, "last": 3 + 1 / log2(3) + 1 / 2}  # DCG at 3 of 3, 2, 1 and of 3, 1, 1
+BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of the rankings
+    "accuracy": ([1, 1, 0, 1], [1, 1, 1, 1]),
+    "precision": ([1 / 3, 1 / 3, 0, 2 / 3], [2 / 6, 1 / 6, 1 / 6, 3 / 6]),
+    "recall": ([1 / 3, 1, 0, 2 / 4], [2 / 3, 1, 1, 3 / 4]),
+    "mrr": ([1 / 2, 1, 0, 1], [1 / 2, 1, 1 / 5, 1]),
+    "ndcg": (
+        [1 / log2(3) / BEST["first"], 1, 0, (3 + 1 / 2) / BEST["last"]],
+        [
+            (1 / log2(3) + 2 / log2(5)) / BEST["first"],
+            1,
+            1 / log2(6),
+            (3 + 1 / 2 + 1 / log2(5)) / (BEST["last"] + 1 / log2(5)),
+        ],
+    ),
+    "map": ([1 / 2 / 3, 1, 0, (1 + 2 / 3) / 4], [(1 / 2 + 2 / 4) / 3, 1, 1 / 5, (1 + 2 / 3 + 3 / 4) / 4]),
+}
+
+
+@check
+def retrieval() -> Iterator[Comparison]:
+    """Accuracy, precision, recall, MRR, nDCG and MAP at k, worked by hand."""
+    for name, values in BY_HAND.items():
+        for k, terms in zip((3, 6), values, strict=True):
+            found = retrieval_metrics.METRICS[name](RANKED, JUDGED, k)
+            value, expected = torch.tensor([found, sum(terms) / 4], dtype=torch.float64)
+            yield compare(f"{name}@{k}", value, expected, PIECE)

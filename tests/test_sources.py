@@ -237,6 +237,12 @@ def test_a_url_yields_its_one_file(line):
         assert collect(sources.from_url((MODEL,), source, line)) == {"model.bin": b"content"}
 
 
+def test_a_url_that_ends_in_a_slash_yields_the_files_below_it(line):
+    with serve({f"/data/{name}": data for name, data in CONTENT.items()}) as site:
+        assert collect(sources.from_url(FILES, {"url": f"{site.address}/data/"}, line)) == CONTENT
+        assert site.asked == [f"/data/{name}" for name in CONTENT]
+
+
 def test_a_missing_page_is_named_with_the_servers_answer(line):
     with serve({}) as site, pytest.raises(FetchError) as error:
         collect(sources.from_url((MODEL,), {"url": f"{site.address}/gone"}, line))

@@ -191,9 +191,11 @@ def from_hub(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> File
 
 
 def from_url(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
-    (file,) = files
-    with connect(source["url"]) as stream:
-        yield file, stream
+    """The file at a URL, or, if the URL ends in a slash, the files below it."""
+    for file in files:
+        address = source["url"]
+        with connect(address + file.name if address.endswith("/") else address) as stream:
+            yield file, stream
 
 
 def from_archive(files: tuple[AssetFile, ...], source: dict, line: LiveLine) -> Files:
