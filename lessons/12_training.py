@@ -25,7 +25,8 @@ from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.folders import find_model
 from minisbert.objectives.schedules import SCHEDULES
 from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.run.state import RunState, load_state, random_state, save_state, set_random_state
+from minisbert.run.state import RunState, load_state, save_state
+from minisbert.system.devices import random_state, set_random_state
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core

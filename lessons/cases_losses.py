@@ -1,13 +1,14 @@
-"""Hand examples and traps of lessons 11 and 12: losses, geometry, the schedule and the optimizer."""
+"""Hand examples and traps of lessons 11, 12 and 17: losses, geometry, schedule, optimizer, batches in parts."""
 
 import math
+from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lessons.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.objectives import more_losses, more_metrics
+from minisbert.objectives import gradient_cache, more_losses, more_metrics
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
@@ -218,3 +219,100 @@ def _():
     yield case("a tiny gradient: eps outside the root", small, step, zero, d([1e-12]), zero, zero, 1, 0.1, 0.0)
     one = d([1.0])
     yield case("step 100,000", (d([-0.1 / (1 + 1e-8)]), one, one), step, zero, one, one, one, 100_000, 0.1, 0.0)
+
+
+# ---------------------------------------------------------------------------------- batches in parts
+
+
+class Times(nn.Module):
+    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout would."""
+
+    def __init__(self, noise: bool = False):
+        super().__init__()
+        self.weight, self.noise = nn.Parameter(s(3.0)), noise
+
+    def forward(self, rows: list[int]) -> Tensor:
+        x = d(1.0, 2.0, 4.0)[rows] * (torch.rand(len(rows), dtype=torch.float64) if self.noise else 1)
+        return (self.weight * x)[:, None, None]  # (b, 1, 1)
+
+
+def noises(*parts: int) -> list[Tensor]:
+    """The random numbers that ``Times`` draws from seed 0 for parts of these sizes."""
+    torch.manual_seed(0)
+    return [torch.rand(size, dtype=torch.float64) for size in parts]
+
+
+@example("gradient_cache.cut")
+def _():
+    parts = [[0, 1], [2, 3]]
+    yield case("2 * 50 and 2 * 40 of 100 tokens", parts, gradient_cache.cut, [0, 1, 2, 3], [30, 50, 20, 40], 100)
+    parts = [[2, 0], [1], [3]]
+    yield case("2 * 30, 50 and 40 of 60 tokens", parts, gradient_cache.cut, [2, 0, 1, 3], [30, 50, 20, 40], 60)
+
+
+@trap("gradient_cache.cut")
+def _():
+    name = "a row longer than a part may be, in front, between and at the end"
+    yield case(name, [[1], [0, 0], [1], [0], [1]], gradient_cache.cut, [1, 0, 0, 1, 0, 1], [4, 9], 8)
+    yield case("no rows", [], gradient_cache.cut, [], [4, 9], 8)
+    yield case("all in one part", [[2, 0, 1]], gradient_cache.cut, [2, 0, 1], [5, 5, 5], 15)
+    yield case("a long row does not count in the next part", [[0], [1, 2]], gradient_cache.cut, [0, 1, 2], [9, 4, 4], 9)
+
+
+@example("gradient_cache.vectors_in_parts")
+def _():
+    run = lambda: gradient_cache.vectors_in_parts(Times(), [[2, 0], [1]])[0]  # noqa: E731
+    yield case("3 times 4, 1 and 2", d([[12.0]], [[3.0]], [[6.0]]), run)
+
+
+@trap("gradient_cache.vectors_in_parts")
+def _():
+    def noisy(answer: Callable[[Tensor, list], object]) -> object:
+        torch.manual_seed(0)
+        return answer(*gradient_cache.vectors_in_parts(Times(noise=True), [[2, 0], [1]]))
+
+    def drawn(at: int, size: int) -> Tensor:
+        torch.set_rng_state(noisy(lambda _, states: states[at])["cpu"])
+        return torch.rand(size, dtype=torch.float64)
+
+    first, second = noises(2, 1)
+    yield case(
+        "vectors of random numbers",
+        3 * (torch.cat([first, second]) * d(4.0, 1.0, 2.0))[:, None, None],
+        noisy,
+        lambda vectors, _: vectors,
+    )
+    yield case("the state before the first part", first, drawn, 0, 2)
+    yield case("the state before the second part", second, drawn, 1, 1)
+    yield case("one state for each part", 2, noisy, lambda _, states: len(states))
+    yield case("no graph", False, noisy, lambda vectors, _: vectors.requires_grad)
+
+
+def replayed(parts: list[list[int]], gradient: Tensor, before: float | None = None, noise: bool = False) -> Tensor:
+    """The weight's gradient after ``replay`` from the states of seed 0."""
+    network, states = Times(noise), []
+    network.weight.grad = None if before is None else s(before)
+    torch.manual_seed(0)
+    for part in parts:
+        states.append({"cpu": torch.get_rng_state()})
+        torch.rand(len(part), dtype=torch.float64)
+    with torch.no_grad():  # as in the middle of a backward
+        gradient_cache.replay(network, parts, states, gradient)
+    return network.weight.grad
+
+
+@example("gradient_cache.replay")
+def _():
+    yield case("rows 1 and 2, pulled by 6 and 3", s(12.0), replayed, [[0], [1]], d([[6.0]], [[3.0]]))
+    yield case("in one part", s(12.0), replayed, [[0, 1]], d([[6.0]], [[3.0]]))
+
+
+@trap("gradient_cache.replay")
+def _():
+    gradient = d([[6.0]], [[3.0]], [[5.0]])
+    yield case("parts of two rows and one", s(4 * 6 + 3.0 + 2 * 5), replayed, [[2, 0], [1]], gradient)
+    yield case("it adds to what is there", s(37 + 100.0), replayed, [[2, 0], [1]], gradient, before=100.0)
+    first, second = noises(1, 2)
+    expected = 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
+    yield case("the random numbers of the first forward", expected, replayed, [[2], [0, 1]], gradient, noise=True)
+    yield case("no parts", s(1.0), replayed, [], gradient[:0], before=1.0)

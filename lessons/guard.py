@@ -61,7 +61,8 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
     """
     tree = ast.parse(text)
     own = bound(tree) | {piece.path[0] for piece in pieces}  # the package's pieces are there without a definition
-    names_of = Names(imported(tree), own, {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)})
+    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names_of = Names(imported(tree), own, classes, parts_of_copies(tree))
     spans = {piece.master: span for piece in pieces if (span := span_of(tree, piece.path))}
     allowed = helpers(pieces)
     found: dict[str, str] = {}
@@ -117,6 +118,25 @@ def bound(tree: ast.Module) -> set[str]:
     )
 
 
+def parts_of_copies(tree: ast.Module) -> set[ast.AST]:
+    """The attributes, as in ``student.layers``, of names that a function only binds to ``copy.deepcopy(argument)``."""
+    return {node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in copied(function)}
+
+
+def copied(function: ast.FunctionDef) -> Iterator[ast.Attribute]:
+    nodes = list(ast.walk(function))
+    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    calls = {f"{name}({argument})" for name in ("copy.deepcopy", "deepcopy") for argument in arguments}
+    made = [node for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.value) in calls]
+    names = [target.id for node in made for target in node.targets if isinstance(target, ast.Name)]
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    outer = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+    only = {name for name in names if names.count(name) == stored.count(name)} - arguments - outer
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in only:
+            yield node
+
+
 @dataclass(frozen=True)
 class Names:
     """What the names in a learner's file are."""
@@ -124,6 +144,7 @@ class Names:
     modules: dict[str, ModuleType]  # of others, by the name that the file gives them
     own: set[str]  # everything that the file defines
     classes: set[str]
+    copied: set[ast.AST]  # attributes of copies of arguments: these may be set
 
 
 def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], names_of: Names) -> str | None:
@@ -150,7 +171,7 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], n
 def attribute_objection(node: ast.Attribute, refused: set[str], names_of: Names) -> str | None:
     base = node.value.id if isinstance(node.value, ast.Name) else ""
     own = base in ("self", "cls")  # the object's parts, whatever their names
-    if not own and not isinstance(node.ctx, ast.Load):
+    if not own and node not in names_of.copied and not isinstance(node.ctx, ast.Load):
         return f"{ast.unparse(node)} is set: change nothing outside this file"
     special = node.attr.startswith("__")
     if not special and (own or (base in names_of.classes and node.attr.startswith("_"))):

@@ -6,6 +6,7 @@ numbers, it is named.
 """
 
 import contextlib
+import copy
 import inspect
 import sys
 import traceback
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lessons import cases_encoder, cases_losses, cases_scores, cases_text  # noqa: F401 (they register their cases)
+from lessons import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
 from lessons.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
 from lessons.guard import Refused, refusing
 from lessons.pieces import Piece
@@ -181,6 +182,8 @@ def copied(value: Any) -> Any:
     """A copy of an argument for the master, whose changes then have no effect."""
     if isinstance(value, Tensor):
         return value.detach().clone()
+    if isinstance(value, nn.Module):
+        return copy.deepcopy(value)
     if isinstance(value, torch.Generator):
         return torch.Generator().set_state(value.get_state())
     return dict(value) if isinstance(value, dict) else value

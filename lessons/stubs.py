@@ -195,10 +195,13 @@ def attributes_of(piece: Piece) -> list[str]:
 
 
 def aliases(piece: Piece) -> list[ast.Assign]:
-    """The module's own names in a signature: ``Vectors = np.ndarray | Tensor``."""
+    """The package's own names in a signature: ``Vectors = np.ndarray | Tensor``, of its module or imported there."""
     source = source_of(piece.source)
     wanted = names_in(source.find(piece.path).args)
-    return [node for node in source.tree.body if isinstance(node, ast.Assign) and names_in(node.targets[0]) & wanted]
+    homes = sorted(filter(None, {source.home(name) for name in wanted} - {source.dotted}))
+    files = [piece.source, *(ROOT / "minisbert" / f"{home.replace('.', '/')}.py" for home in homes)]
+    nodes = [node for file in files if file.is_file() for node in source_of(file).tree.body]
+    return [node for node in nodes if isinstance(node, ast.Assign) and names_in(node.targets[0]) & wanted]
 
 
 def imports(pieces: list[Piece]) -> str:

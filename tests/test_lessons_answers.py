@@ -403,6 +403,81 @@ RIGHT = {
     ),
 }
 
+# lessons 16 and 17
+RIGHT |= {
+    "layers by int": (
+        "distillation.spread_layers",
+        "if keep == 1:\n    return [total - 1]\nreturn [int(i * (total - 1) / (keep - 1) + 0.5) for i in range(keep)]",
+    ),
+    "layers deleted from a copy": (
+        "distillation.keep_layers",
+        "student = copy.deepcopy(bert)\nfor i in reversed(range(len(bert.layers))):\n"
+        "    if i not in layers:\n        del student.layers[i]\n"
+        "student.config = replace(bert.config, num_hidden_layers=len(layers))\nreturn student",
+    ),
+    "squares summed and divided": (
+        "distillation.distillation_loss",
+        "with torch.no_grad():\n    target = teacher.clone()\n"
+        "return ((student - target) * (student - target)).sum() / student.numel()",
+    ),
+    "prefixes with torch's normalize": (
+        "distillation.matryoshka_loss",
+        "parts = [[torch.nn.functional.normalize(x[:, :m], dim=-1) for x in vectors] for m in dims]\n"
+        "return sum(w * loss(*part) for w, part in zip(weights or [1.0] * len(dims), parts))",
+    ),
+    "int8 by torch": (
+        "quantized.to_int8",
+        "x, r = torch.as_tensor(vectors).float(), torch.as_tensor(ranges).float()\n"
+        "step = (r[1] - r[0]) / 255\nstep = torch.where(step == 0, torch.ones_like(step), step)\n"
+        "return (((x - r[0]) / step).floor().clamp(0, 255) - 128).to(torch.int8).numpy()",
+    ),
+    "bits row by row": (
+        "quantized.to_bits",
+        "rows = []\nfor row in np.asarray(vectors):\n"
+        "    text = ''.join('1' if x > 0 else '0' for x in row)\n"
+        "    text += '0' * (-len(text) % 8)\n"
+        "    rows.append([int(text[i : i + 8], 2) for i in range(0, len(text), 8)])\n"
+        "return np.array(rows, dtype=np.uint8)",
+    ),
+    "distances by unpackbits": (
+        "quantized.hamming",
+        "return np.unpackbits(a[:, None] ^ b[None], axis=-1).sum(-1, dtype=np.int64)",
+    ),
+    "distances by a product": (
+        "quantized.hamming",
+        "x, y = (np.unpackbits(z, axis=1).astype(np.int64) for z in (a, b))\n"
+        "return x.sum(1)[:, None] + y.sum(1) - 2 * x @ y.T",
+    ),
+    "rescored by torch": (
+        "quantized.rescore",
+        "q, v = (torch.as_tensor(x).double() for x in (queries, vectors))\n"
+        "q, v = (x / x.norm(dim=-1, keepdim=True).clamp_min(1e-12) for x in (q, v))\n"
+        "scores = (v @ q[..., None])[..., 0].float().numpy()\nbest = []\n"
+        "for row, found in zip(candidates, scores):\n"
+        "    best.append(sorted(zip(-found, row))[:k])\n"
+        "return np.array([[-s for s, _ in r] for r in best], 'float32'), np.array([[i for _, i in r] for r in best])",
+    ),
+    "parts by a running maximum": (
+        "gradient_cache.cut",
+        "parts, part = [], []\nfor row in rows:\n"
+        "    if part and (len(part) + 1) * max(lengths[r] for r in [*part, row]) > tokens:\n"
+        "        parts.append(part)\n        part = []\n    part.append(row)\n"
+        "return [*parts, part] if part else parts",
+    ),
+    "vectors detached": (
+        "gradient_cache.vectors_in_parts",
+        "device = next(network.parameters()).device\nfound = []\nfor part in parts:\n"
+        "    state = random_state(device)\n    found.append((network(part).detach(), state))\n"
+        "return torch.cat([v for v, _ in found]), [s for _, s in found]",
+    ),
+    "replay by a product": (
+        "gradient_cache.replay",
+        "start = 0\nfor part, state in zip(parts, states):\n"
+        "    set_random_state(state, gradient.device)\n    pull = gradient[start : start + len(part)]\n"
+        "    start += len(part)\n    with torch.enable_grad():\n        (network(part) * pull).sum().backward()",
+    ),
+}
+
 
 @pytest.mark.parametrize(("master", "body"), RIGHT.values(), ids=RIGHT)
 def test_a_right_answer_passes(master, body):

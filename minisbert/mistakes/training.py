@@ -1,12 +1,20 @@
-"""Mistakes in training: the schedule of the learning rate and the optimizer."""
+"""Mistakes in training: the schedule of the learning rate, the optimizer, and batches computed in parts."""
+
+from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minisbert.core import loop
 from minisbert.mistakes.planting import mistake
+from minisbert.objectives import gradient_cache
+from minisbert.system.devices import random_state
 
-_step, _linear = loop.adamw_step, loop.linear_schedule  # the right ones, kept from before anything is planted
+# the right ones, kept from before anything is planted
+_step, _linear = loop.adamw_step, loop.linear_schedule
+_vectors, _replay = gradient_cache.vectors_in_parts, gradient_cache.replay
+
+Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
 
 
 @mistake(loop, "linear_schedule", "warm-up off by one", "the first step already has part of the learning rate")
@@ -90,3 +98,81 @@ def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9
 @mistake(loop, "adamw_step", "betas and eps hard-coded", "neither betas nor eps are those that are asked for")
 def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter, gradient, mean, square, step, lr, weight_decay)
+
+
+# -------------------------------------------------------------------------------- batches in parts
+
+
+@mistake(gradient_cache, "cut", "a forgotten last part", "the rows after the last part that is full are dropped")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts, part = [], []
+    for row in rows:
+        if part and (len(part) + 1) * max(lengths[each] for each in [*part, row]) > tokens:
+            parts.append(part)
+            part = []
+        part.append(row)
+    return parts
+
+
+@mistake(gradient_cache, "cut", "pads not counted", "a part is measured by the sum of its rows, not by its longest")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts = []
+    for row in rows:
+        if parts and sum(lengths[each] for each in [*parts[-1], row]) <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+@mistake(gradient_cache, "cut", "the longest of all parts", "a part is measured by the longest row up to there")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts, longest = [], 0
+    for row in rows:
+        longest = max(longest, lengths[row])
+        if parts and (len(parts[-1]) + 1) * longest <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+@mistake(gradient_cache, "vectors_in_parts", "hard negatives misaligned", "texts are joined by column within each part")
+def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
+    vectors, states = _vectors(network, parts)  # (B, n, D)
+    columns = [part.transpose(0, 1).flatten(0, 1) for part in vectors.split([len(part) for part in parts])]  # (n b, D)
+    return torch.cat(columns).unflatten(0, (-1, len(vectors))).transpose(0, 1), states  # as if it were (n, B, D)
+
+
+@mistake(
+    gradient_cache, "vectors_in_parts", "state after the part", "the random state is kept after its masks are drawn"
+)
+def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
+    vectors, states = _vectors(network, parts)
+    return vectors, [*states[1:], random_state(vectors.device)]
+
+
+@mistake(gradient_cache, "replay", "replay without the random state", "each part gets new dropout masks")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    with torch.enable_grad():
+        for part, pull in zip(parts, gradient.split([len(part) for part in parts]), strict=True):
+            network(part).backward(pull)
+
+
+@mistake(gradient_cache, "replay", "one random state for all parts", "every part has the first part's dropout masks")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    _replay(network, parts, [states[0] for _ in parts], gradient)
+
+
+@mistake(gradient_cache, "replay", "the last part not replayed", "its rows of the gradient never reach the encoder")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    _replay(network, parts[:-1], states[:-1], gradient[: len(gradient) - len(parts[-1])] if parts else gradient)
+
+
+@mistake(
+    gradient_cache, "replay", "gradients of one part only", "each part's gradients replace those of the part before"
+)
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    for part, state, pull in zip(parts, states, gradient.split([len(part) for part in parts]), strict=True):
+        network.zero_grad()
+        _replay(network, [part], [state], pull)

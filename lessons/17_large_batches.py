@@ -1,0 +1,365 @@
+# %% [markdown]
+# # Lesson 17: large batches on a small machine
+#
+# Steps through `minisbert/objectives/gradient_cache.py`. About 40 minutes. You will cut a contrastive batch into parts
+# without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
+# loss curve shows.
+
+# %%
+import inspect
+import math
+from collections import Counter
+
+import torch
+from course import TINY, figure, largest_difference
+from torch import nn
+
+from minisbert.core import losses
+from minisbert.core.data import TextColumns
+from minisbert.core.loop import adamw, fit
+from minisbert.mistakes import MISTAKES, planted
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives import gradient_cache
+from minisbert.objectives.gradient_cache import GradientCache, cut
+from minisbert.objectives.objective import VectorNetwork
+from minisbert.objectives.scored_pairs import load_scored_pairs
+
+threads = torch.get_num_threads()
+torch.set_num_threads(min(threads, 2))
+
+# %% [markdown]
+# ## The question
+#
+# Lesson 12 had a trick for batches that do not fit into memory: compute one half, then the other, and add up the
+# gradients. It works because the mean of a batch is made of the means of its halves. SimCSE trains on batches of 512,
+# and there it does not work: each row is compared with all others. Half a batch has half the wrong answers to choose
+# from. Must the machine be as large as the batch?
+#
+# ## The formula
+#
+# `v_i` are the vectors of row i, f the encoder with parameters theta, `L` any loss of all rows together. The chain
+# rule, row by row:
+#
+#     v_i       =  f(x_i, theta)
+#     dL/dtheta =  sum over i of   dL/dv_i  *  dv_i/dtheta
+#
+# The first factor needs all vectors and no encoder. The second needs the encoder and one row only. So:
+#
+#     1.  v_i for all rows, part by part; keep the vectors, throw the rest away
+#     2.  L, and dL/dv_i for all rows: a matrix of the size of the vectors, the cache
+#     3.  each part again, and backward from its rows of the cache
+#
+# That is gradient caching (Gao et al. 2021). Nothing in it is an approximation.
+
+# %% [markdown]
+# ## The real function
+#
+# First the trick that does not work. Four sentences at right angles, each its own answer, temperature 1. All four
+# together have three wrong answers each, two halves have one.
+
+# %%
+four = torch.eye(4)
+whole = losses.simcse_loss(four, four, temperature=1.0).item()
+halves = sum(losses.simcse_loss(half, half, temperature=1.0).item() for half in four.chunk(2)) / 2
+print(f"the batch {whole:.5f}, the mean of its halves {halves:.5f}")
+assert abs(whole - math.log(1 + 3 / math.e)) < 1e-6, "-log( e / (e + 1 + 1 + 1) )"
+assert abs(halves - math.log(1 + 1 / math.e)) < 1e-6, "-log( e / (e + 1) ): an easier question"
+
+# %% [markdown]
+# Now the one that does, on the smallest loss that compares rows: the product of two. One weight w = 3 is the encoder,
+# the rows are x = 1 and x = 2, their "vectors" w x. By hand:
+#
+#     v          3 and 6                     loss  3 * 6 = 18  =  2 w^2
+#     dL/dv      6 and 3                     each row's gradient is the other row
+#     dL/dw      6 * 1  +  3 * 2  =  12      and 4 w = 12
+
+
+# %%
+class Weight(nn.Module):
+    """Row i to w x_i, (b, 1, 1): rows, texts of a row, columns of a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+        self.calls = []
+
+    def forward(self, rows):
+        self.calls.append((list(rows), torch.is_grad_enabled()))
+        return (self.w * torch.tensor([1.0, 2.0], dtype=torch.float64)[rows])[:, None, None]
+
+
+encoder = Weight()
+vectors, states = gradient_cache.vectors_in_parts(encoder, [[0], [1]])
+print("step 1:", vectors.flatten().tolist(), "has a graph:", vectors.requires_grad)
+assert vectors.flatten().tolist() == [3, 6], "one after the other"
+assert not vectors.requires_grad, "and no way back to w: of each part only the vectors are left"
+
+vectors.requires_grad_()
+loss = vectors.prod()
+loss.backward()
+print(f"step 2: loss {loss.item()}, cache {vectors.grad.flatten().tolist()}, gradient of w: {encoder.w.grad}")
+assert vectors.grad.flatten().tolist() == [6, 3], "known for both rows; the encoder was not asked"
+
+for part in range(2):
+    gradient_cache.replay(encoder, [[part]], states[part : part + 1], vectors.grad[part : part + 1])
+    print(f"step 3: after part {part} the gradient of w is {encoder.w.grad.item()}")
+assert encoder.w.grad.item() == 12, "6 * 1, then 3 * 2 more"
+
+# %% [markdown]
+# The package puts the three steps behind a network. To the loss a `GradientCache` looks like any other: rows in,
+# vectors out. What comes out is a leaf, as `vectors` was above, and a hook on it waits for its gradient and replays
+# the parts. So neither a loss nor `fit` need know that a batch was cut.
+
+# %%
+print(inspect.getsource(gradient_cache.compute_in_parts))
+encoder = Weight()
+loss = GradientCache(encoder, lambda rows: [[row] for row in rows])([0, 1]).prod()
+loss.backward()
+print("calls (rows, with a graph?):", encoder.calls)
+assert encoder.w.grad.item() == 12, "the same number"
+assert encoder.calls == [([0], False), ([1], False), ([0], True), ([1], True)], "twice forward: this is the price"
+
+# %% [markdown]
+# ## Dropout
+#
+# A row goes through the encoder twice, and dropout throws dice each time. But the gradient is that of the vectors of
+# step 1: with other dice in step 3 it would be multiplied with the derivative of *another* network. So the state of
+# the random generator is kept before each part and put back before its replay.
+#
+# The tiny model, twelve pairs in parts, float64, dropout on. For the reference we draw the masks part by part too, but
+# keep all graphs and make one ordinary backward.
+
+# %%
+pairs = load_scored_pairs("stsb", "dev")
+texts = [[pair.sentence1 for pair in pairs[:12]], [pair.sentence2 for pair in pairs[:12]]]
+model = SentenceEncoder.load(TINY).double().train()
+columns = TextColumns(model.tokenizer, texts)
+network = VectorNetwork(model, columns)  # row numbers to (B, 2, D)
+rows = list(range(12))
+
+
+def in_batch_loss(vectors):
+    """SimCSE's loss of pairs, (B, 2, D)."""
+    return losses.simcse_loss(*vectors.unbind(1))
+
+
+def gradients(make_vectors):
+    """The loss from seed 0, and all gradients in one long vector."""
+    network.zero_grad()
+    torch.manual_seed(0)
+    loss = in_batch_loss(make_vectors())
+    loss.backward()
+    return loss.item(), torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
+
+
+cached = GradientCache(network, lambda rows: cut(rows, columns.lengths, tokens=100))
+parts = cached.cut(rows)
+print(f"{len(parts)} parts of", [len(part) * max(columns.lengths[row] for row in part) for part in parts], "tokens")
+expected_loss, expected = gradients(lambda: torch.cat([network(part) for part in parts]))
+found_loss, found = gradients(lambda: cached(rows))
+print(f"loss {found_loss:.12f}, one graph {expected_loss:.12f}")
+print(f"largest gradient {expected.abs().max():.4f}, largest difference {largest_difference(found, expected):.1e}")
+assert len(parts) > 3, "cut, and not only once"
+assert found_loss == expected_loss, "the same vectors, so the same loss, to the last bit"
+assert largest_difference(found, expected) < 1e-12, "exact: what differs is the order of a sum"
+
+# %% [markdown]
+# ## The figure
+#
+# What does a graph keep? Everything that backward will need: in MiniLM's six layers far more than a hundred numbers of
+# each token for every one of the 384 columns. We count those bytes, by a hook that torch calls when it keeps a tensor.
+# Left: one graph, and gradient caching in parts of 256 tokens. Right: what one gets who cuts the batch into parts and
+# adds up their losses' gradients after all: the cosine of that gradient with the right one.
+#
+# ![Memory by batch size, and the gradient of parts beside that of the batch](figures/17_large_batches.png)
+
+# %%
+minilm = SentenceEncoder.load("all-MiniLM-L6-v2").train()
+short = sorted(pairs, key=lambda pair: len(pair.sentence1) + len(pair.sentence2))[:128]
+short_texts = TextColumns(minilm.tokenizer, [[pair.sentence1 for pair in short], [pair.sentence2 for pair in short]])
+large = VectorNetwork(minilm, short_texts)
+large_in_parts = GradientCache(large, lambda rows: cut(rows, short_texts.lengths, tokens=256))
+
+
+weights = {parameter.untyped_storage().data_ptr() for parameter in large.parameters()}
+
+
+def kept_for_backward(network, rows):
+    """The most MiB that graphs keep at any moment of a forward and its backward, without the weights themselves."""
+    kept, most = Counter(), 0  # how often each piece of memory is kept
+
+    class Kept:
+        def __init__(self, tensor):
+            nonlocal most
+            self.tensor, storage = tensor, tensor.untyped_storage()
+            self.piece = storage.data_ptr(), storage.nbytes()
+            if self.piece[0] not in weights:
+                kept[self.piece] += 1
+                most = max(most, sum(size for _, size in kept))
+
+        def __del__(self):
+            kept[self.piece] -= 1
+            if kept[self.piece] <= 0:
+                del kept[self.piece]
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        in_batch_loss(network(rows)).backward()
+    return most / 2**20
+
+
+sizes = [8, 16, 32, 64]
+memory = {"one graph": [], "in parts": []}
+for size in sizes:
+    batch = list(range(0, 128, 128 // size))  # short and less short
+    memory["one graph"].append(kept_for_backward(large, batch))
+    memory["in parts"].append(kept_for_backward(large_in_parts, batch))
+    print(f"{size:3} pairs: one graph {memory['one graph'][-1]:6.1f} MiB, in parts {memory['in parts'][-1]:5.1f} MiB")
+assert memory["one graph"][-1] > 6 * memory["one graph"][0], "eight times the rows, nearly eight times the memory"
+assert max(memory["in parts"]) < 1.25 * min(memory["in parts"][1:]), "the largest part decides, not the batch"
+
+with torch.no_grad():
+    fixed = torch.stack(
+        [
+            torch.from_numpy(minilm.encode([getattr(p, side) for p in pairs[:256]]))
+            for side in ("sentence1", "sentence2")
+        ],
+        1,
+    )  # (256, 2, D)
+
+
+def by_vectors(parts):
+    """The gradient by the vectors, if each part of so many rows has a loss of its own."""
+    leaf = fixed.clone().requires_grad_()
+    sum(in_batch_loss(part) * len(part) / len(leaf) for part in leaf.chunk(parts)).backward()
+    return leaf.grad.flatten()
+
+
+cuts = [1, 2, 4, 8, 16, 32, 64, 128]
+alike = [torch.cosine_similarity(by_vectors(1), by_vectors(parts), dim=0).item() for parts in cuts]
+print("cosine with the gradient of 256 pairs:", {parts: round(cos, 2) for parts, cos in zip(cuts, alike, strict=True)})
+assert alike == sorted(alike, reverse=True), "the more parts, the further away"
+assert alike[-1] < 0.7, "from two parts on it is the gradient of something else"
+
+
+def draw(plt):
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8, 3), layout="constrained")
+    for (name, values), style, shade in zip(memory.items(), ("o-", "s--"), ("#1f4e79", "#c0392b"), strict=True):
+        left.plot(sizes, values, style, color=shade, label=name)
+    left.set(title="kept for backward", xlabel="pairs in the batch", ylabel="MiB", ylim=0, xticks=sizes)
+    left.legend(frameon=False)
+    right.semilogx(cuts, alike, "o-", base=2, color="#1f4e79")
+    right.set(title="losses of parts, added up", xlabel="parts of a batch of 256", ylim=(0, 1.05))
+    right.set_xticks(cuts, cuts)
+    right.set_ylabel("cosine with the right gradient")
+    return drawn
+
+
+figure("17_large_batches", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# Something must grow with the batch, or it could be as large as the data set. How many bytes are the vectors of 1,024
+# triplets, and how many the cosines of each anchor with all positives and negatives? And how many would the graph be?
+
+# %%
+B, n, D = 1024, 3, 384
+tokens = B * n * 16  # of 16 tokens each
+per_token = memory["one graph"][-1] * 2**20 / sum(short_texts.lengths[row] for row in range(0, 128, 2))
+print(f"vectors {B * n * D * 4 / 2**20:.1f} MiB, cosines {B * 2 * B * 4 / 2**20:.1f} MiB,", end=" ")
+print(f"graph {tokens * per_token / 2**30:.1f} GiB ({per_token / 2**20:.2f} MiB for each token)")
+assert B * n * D * 4 == 4_718_592, "4.5 MiB, and the cache as many"
+assert B * 2 * B * 4 == 8_388_608, "8 MiB; this one grows with the square of the batch, but it starts so small"
+assert tokens * per_token > 1000 * (B * n * D * 4), "a thousand times the vectors: what step 1 throws away"
+
+# %% [markdown]
+# Without dropout, does the random state matter? And how much slower is a step: twice as many forwards, but a backward
+# takes about two forwards of time. Count.
+
+# %%
+network.eval()
+(_, with_state), generator = gradients(lambda: cached(rows)), torch.get_rng_state()
+with planted(MISTAKES["replay without the random state"]):
+    _, without = gradients(lambda: cached(rows))
+network.train()
+assert largest_difference(with_state, without) == 0, "no dice, no state: a test in eval mode would never notice"
+print(f"a step of 1 forward and a backward of 2 takes {(2 + 2) / (1 + 2):.2f} times as long with 2 forwards")
+assert round((2 + 2) / (1 + 2), 2) == 1.33, "a third more; memory is what it buys"
+
+# %% [markdown]
+# ## Break it
+#
+# Three mistakes. First the one that was invisible in eval mode, now with dropout.
+
+# %%
+with planted(MISTAKES["replay without the random state"]):
+    broken_loss, broken = gradients(lambda: cached(rows))
+error = ((broken - expected).norm() / expected.norm()).item()
+print(f"loss {broken_loss:.12f}, as before; the gradient is {100 * error:.0f} % off")
+assert broken_loss == expected_loss, "steps 1 and 2 are right, so the loss is"
+assert error > 0.1, "and the gradient is not"
+
+# %% [markdown]
+# Does training show it? Thirty steps each way.
+
+
+# %%
+def train(steps=30):
+    """Losses of the tiny model on the twelve pairs."""
+    model = SentenceEncoder.load(TINY).train()
+    network = VectorNetwork(model, columns)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()  # a loaded tensor may be shared with the file's
+    torch.manual_seed(1)
+    optimizer = adamw([p for name, p in network.named_parameters() if "pooler" not in name], lr=1e-3)
+    in_parts = GradientCache(network, lambda rows: cut(rows, columns.lengths, tokens=100))
+    run = fit(in_parts, lambda network, rows: in_batch_loss(network(rows)), [rows] * steps, optimizer, lambda step: 1.0)
+    return [step.loss for step in run]
+
+
+right = train()
+with planted(MISTAKES["replay without the random state"]):
+    wrong = train()
+print(f"from {right[0]:.2f} to {sum(right[-5:]) / 5:.2f}; with the mistake to {sum(wrong[-5:]) / 5:.2f}")
+assert right[0] == wrong[0], "the first loss is that of the same vectors"
+assert sum(wrong[-5:]) < 5 * wrong[0], "and it falls: who has only the curve has no reason to look further"
+
+# %% [markdown]
+# The second: texts are collected column by column *within each part* and then read as if they had been collected
+# column by column over the batch. Anchors get other rows' positives; with three columns, other rows' hard negatives.
+# The third is the classic of every loop over chunks: what is left over at the end is left out.
+
+# %%
+for name in ("hard negatives misaligned", "the last part not replayed"):
+    with planted(MISTAKES[name]):
+        broken_loss, broken = gradients(lambda: cached(rows))
+    print(f"{name}: loss {broken_loss:.4f} instead of {expected_loss:.4f}, gradient off by", end=" ")
+    print(f"{100 * ((broken - expected).norm() / expected.norm()).item():.0f} %")
+    assert largest_difference(broken, expected) > 1e-3, "both are caught by the numbers"
+with planted(MISTAKES["a forgotten last part"]):
+    left = gradient_cache.cut(rows, columns.lengths, 100)
+print(f"a forgotten last part: {sum(map(len, left))} of {len(rows)} rows")
+assert sum(map(len, left)) < len(rows), "count the rows that come out: the cheapest test there is"
+torch.set_num_threads(threads)
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. `python -m minisbert.train --objective mnr --batch-size 512 --micro-tokens 768 --limit 5000 --max-steps 3 --out
+#    runs/large`. Watch the memory (`/usr/bin/time -v`), then with `--micro-tokens 3000`.
+# 2. In `Weight`, let the loss be the mean of v^2, which compares nothing. Is the cache wrong there? Is it needed?
+# 3. With batch normalisation a row's vector depends on the other rows of its part. Which line of the formula breaks?
+# 4. The rows of a batch are sorted by length before they are cut. What changes in the number of parts, and what in the
+#    gradient?
+# 5. Replay costs a forward because the graph was thrown away. Keep the graph of the last part of step 1 instead: how
+#    much time does it save with four parts, and what does it cost?
+# 6. Graded: the cut, the first forward, the replay: `python -m lessons.check start 17`, `run 17`, `hint 17`.
+#
+# ## Sources
+#
+# - Gao, Zhang, Han and Callan 2021, *Scaling deep contrastive learning batch size under memory limited setup*
+#   (arXiv 2101.06983): the three steps, and their use in several processes.
+# - Gao, Yao and Chen 2021, *SimCSE*, appendix A: batches of 512 for supervised training.
+# - Chen et al. 2016, *Training deep nets with sublinear memory cost*: the other way to trade a forward for memory,
+#   along the layers instead of the rows.
+# - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
