@@ -1,0 +1,150 @@
+"""Find hard negatives for (anchor, positive) pairs in a corpus, and write triplets to train on.
+
+python -m minisbert.mine --pairs pairs.tsv --out triplets.jsonl
+python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
+python -m minisbert.mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
+"""
+
+import argparse
+import json
+import os
+import statistics
+from itertools import chain
+from pathlib import Path
+
+from minisbert.core import InputError
+from minisbert.objectives.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
+from minisbert.objectives.retrieval import read_texts
+from minisbert.objectives.tuples import read_tuples
+from minisbert.run.index import (
+    add_corpus_options,
+    add_prompt_options,
+    encode_with_progress,
+    load_and_encode,
+    prompt_of,
+    read_corpus,
+)
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import keep_freed_memory
+from minisbert.system.files import atomic_file
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; ``options.rules`` are the ``Rules``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.mine",
+        description="Hard negatives for (anchor, positive) pairs: texts that the model finds close to an anchor.",
+        epilog="Example: python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 "
+        "--out triplets.jsonl, then: python -m minisbert.train --objective mnr --data triplets.jsonl",
+    )
+    files = "two columns, anchor and positive: .tsv, .csv or .jsonl, also as .gz"
+    parser.add_argument("--pairs", metavar="FILE", required=True, help=files)
+    parser.add_argument(
+        "--corpus",
+        metavar="FILE",
+        help="where to look: one text per line, or .jsonl with _id and text; the positives of other anchors are always "
+        "candidates, and without this they are all",
+    )
+    parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
+    group = parser.add_argument_group("which candidates become negatives")
+    group.add_argument(
+        "--num-negatives", type=int, default=3, metavar="N", help="at most N for each anchor (default: %(default)s)"
+    )
+    group.add_argument(
+        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be positives nobody marked"
+    )
+    group.add_argument(
+        "--range-max", type=int, metavar="N", help="look at the N best (default: 10 per negative if some can fail)"
+    )
+    group.add_argument(
+        "--absolute-margin", type=float, metavar="M", help="at least M below the anchor's worst positive in cosine"
+    )
+    group.add_argument(
+        "--relative-margin", type=float, metavar="M", help="at least the share M of the positive's cosine below it"
+    )
+    group.add_argument("--max-score", type=float, metavar="S", help="no cosine above S")
+    group.add_argument("--min-score", type=float, metavar="S", help="no cosine below S")
+    add_corpus_options(parser)
+    add_prompt_options(parser)
+    options = parser.parse_args(arguments)
+    names = ("absolute_margin", "relative_margin", "max_score", "min_score")
+    numbers = {name: getattr(options, name) for name in ("num_negatives", "range_min", "range_max", *names)}
+    options.rules = Rules(**numbers)
+    if options.out.suffix != ".jsonl":
+        raise InputError(f"--out {options.out}: the name must end in .jsonl")
+    for given in filter(None, (options.pairs, options.corpus)):
+        if options.out.exists() and os.path.exists(given) and os.path.samefile(options.out, given):
+            raise InputError(f"--out {options.out} would replace {given}: name another file")
+    return options
+
+
+def read_files(options: argparse.Namespace) -> Candidates:
+    rows, skipped = read_tuples(options.pairs)
+    if skipped:
+        say(f"{options.pairs}: {skipped:,} rows with an empty text are skipped")
+    if len(rows[0]) > 2:
+        say(f"{options.pairs}: only anchor and positive are read, not the {len(rows[0]) - 2} negatives of each row")
+    corpus: list[str] = []
+    if options.corpus:
+        is_json = ".jsonl" in Path(options.corpus).suffixes
+        corpus = [*filter(None, read_texts(options.corpus).values())] if is_json else read_corpus(options.corpus)
+    return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus)
+
+
+def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
+    """The numbers of ``--json``."""
+    counts = [len(rows) for rows in mined.negatives]
+    means = {
+        name: statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
+        for name, scores in (("positives", mined.positive_scores), ("negatives", mined.scores))
+    }
+    return {
+        "anchors": len(task.anchors),
+        "pairs": sum(map(len, task.positives)),
+        "documents": len(task.documents),
+        "negatives": sum(counts),
+        "triplets": sum(len(own) * count for own, count in zip(task.positives, counts, strict=True)),
+        "anchors_without_negative": counts.count(0),
+        "anchors_with_fewer": sum(0 < count < rules.num_negatives for count in counts),
+        "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
+        "mean_cosine": means,
+    }
+
+
+def show(found: dict, rules: Rules, out: Path) -> None:
+    print(f"{found['anchors']:,} anchors with {found['pairs']:,} positives, {found['documents']:,} documents")
+    for reason, count in found["left_out"].items():
+        print(f"{count:>12,}  candidates left out: {reason}")
+    print(f"{found['anchors_without_negative']:>12,}  anchors left out: no candidate remained")
+    print(f"{found['anchors_with_fewer']:>12,}  anchors with fewer than {rules.num_negatives} negatives")
+    print(f"{found['negatives']:>12,}  negatives, {found['triplets']:,} triplets in {out}")
+    positive, negative = found["mean_cosine"].values()
+    print(f"mean cosine with the anchor: positives {positive:.4f}, negatives {negative:.4f}")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    task, rules = read_files(options), options.rules
+    keep_freed_memory()
+    with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
+        encoder, documents = load_and_encode(task.documents, options)
+        anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
+        mined = mine(anchors, documents, task, rules, progress=True)
+        found = summary(task, mined, rules)
+        if not found["triplets"]:
+            reasons = ", ".join(f"{count:,} by {name}" for name, count in found["left_out"].items() if count)
+            raise InputError(
+                f"no negative is left for any of {found['anchors']:,} anchors ({reasons or 'no other documents'}): "
+                "relax the margins and scores, raise --range-max, lower --range-min, or give a larger --corpus"
+            )
+        with open(partial, "w", encoding="utf-8") as file:
+            for row in triplets(task, mined):
+                file.write(json.dumps(row._asdict(), ensure_ascii=False) + "\n")
+    if options.json:
+        print(json.dumps({"model": options.model, "out": str(options.out)} | found, ensure_ascii=False))
+    else:
+        show(found, rules, options.out)
+
+
+if __name__ == "__main__":
+    run_command(main)
