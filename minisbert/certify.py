@@ -1,0 +1,126 @@
+"""Are these vectors right? Compare those of any engine with what the model gives, and name the cause if they differ.
+
+python -m minisbert.certify vectors.npy --texts sentences.txt
+python -m minisbert.certify served.jsonl --texts sentences.txt --model my-model --json
+
+``minisbert.trace`` does the same for code whose inner results you have.
+Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+
+import numpy as np
+
+from minisbert.core import InputError
+from minisbert.mistakes.causes import certify
+from minisbert.mistakes.verdicts import EQUAL, EXPLAINED, ROUNDED, Certificate
+from minisbert.models.prompts import choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run.vector_files import GivenVectors, read_vectors
+from minisbert.run.vectors import file_lines
+from minisbert.system.console import run_command
+from minisbert.system.devices import add_threads_option, choose_device, use_threads
+
+SHOWN = 5  # lines that are named
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.certify",
+        description="Compare the vectors of any engine with the model's own: equal, or why not.",
+        epilog="Example: python -m minisbert.certify vectors.npy --texts sentences.txt --model all-MiniLM-L6-v2",
+    )
+    parser.add_argument("vectors", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text")
+    parser.add_argument("--texts", required=True, metavar="FILE", help="the texts, one per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; rows count from 0")
+    group = parser.add_argument_group("what the vectors should be")
+    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument("--prompt", metavar="TEXT", help='before each text, "" for nothing (default: the model\'s)')
+    group.add_argument("--prompt-name", metavar="NAME", help="one of the model's prompts")
+    group.add_argument("--device", default="cpu", help="auto, cpu, cuda or mps (default: %(default)s)")
+    add_threads_option(group)
+    options = parser.parse_args(arguments)
+    if options.prompt is not None and options.prompt_name is not None:
+        raise InputError("--prompt and --prompt-name: give one of them")
+    return options
+
+
+def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace) -> str | None:
+    """The prompt that was asked for; None for the model's own choice."""
+    if options.prompt_name is None:
+        return options.prompt
+    return choose_prompt(encoder.settings, None, options.prompt_name)
+
+
+def sentence(found: Certificate) -> str:
+    """The verdict in words."""
+    if found.verdict == EQUAL:
+        return f"Equal, to {found.digits} digits."
+    if found.verdict == ROUNDED:
+        return f"Equal up to rounding, which is harmless: {found.meaning}."
+    return f"Not equal: {found.meaning}."
+
+
+def lines_of(rows: list[int]) -> str:
+    shown = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN])
+    return f"{'line' if len(rows) == 1 else 'lines'} {shown}{', ...' if len(rows) > SHOWN else ''}"
+
+
+def print_report(
+    found: Certificate, given: GivenVectors, encoder: SentenceEncoder, options: argparse.Namespace
+) -> None:
+    count, width = given.values.shape
+    ending = ", scaled to length 1" if encoder.normalize else ""
+    limit = encoder.tokenizer.limit
+    print(f"model      {options.model}: {encoder.pooling.mode} pooling, at most {limit} tokens{ending}")
+    print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
+    if found.difference is not None:
+        print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")
+        print(f"smallest cosine     {decimals(found.cosine)}")
+    if found.differing and not found.harmless:
+        print(f"texts that differ   {len(found.differing):,} of {count:,}: {lines_of(found.differing)}")
+    print(f"\n{sentence(found)}")
+    if found.verdict == EXPLAINED and found.left is not None:
+        print(f"Computed that way, {found.checked} texts differ from yours by at most {found.left:.1e}.")
+    if found.showing:
+        print(f"It can show in {len(found.showing):,} of {count:,} texts, the longer ones: {lines_of(found.showing)}.")
+
+
+def decimals(cosine: float) -> str:
+    """A cosine with as many digits as say something: ``0.9124``, ``0.99999983``."""
+    gap = max(1 - cosine, 1e-14)
+    return f"{cosine:.{int(max(4, 2 - np.floor(np.log10(gap))))}f}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    given = read_vectors(options.vectors)
+    texts = list(file_lines(options.texts))
+    if len(given.values) != len(texts):  # before a model is loaded
+        counts = f"{options.vectors} has {len(given.values):,} vectors, {options.texts} {len(texts):,} texts"
+        raise InputError(f"{counts}: one vector for each line is needed, in the same order")
+    use_threads(options.threads)
+    device = choose_device(options.device)
+    encoder = SentenceEncoder.load(options.model, options.pooling, device, options.max_length)
+    try:
+        found = certify(encoder, texts, given.values, prompt_of(encoder, options))
+    except InputError as error:
+        raise InputError(f"{options.vectors}: {error}") from error
+    if options.json:
+        about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+        numbers = asdict(found) | {"dtype": given.dtype, "digits": found.digits, "harmless": found.harmless}
+        print(json.dumps(about | numbers | {"sentence": sentence(found)}))
+    else:
+        print_report(found, given, encoder, options)
+    if not found.harmless:
+        sys.stdout.flush()  # now, while a closed pipe can still be reported
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main)
