@@ -1,0 +1,48 @@
+"""docs/from-sentence-transformers.md: both columns of its tables name things that exist."""
+
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from minisbert import encode, evaluate
+from minisbert.run import training
+from minisbert.run.options import parse
+
+PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
+CLASSES = sorted(set(re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE)))
+UTILITIES = sorted(set(re.findall(r"`util\.(\w+)`", PAGE)))
+
+
+def test_the_page_names_losses_evaluators_and_utilities():
+    assert len(CLASSES) >= 15
+    assert "mine_hard_negatives" in UTILITIES
+
+
+@pytest.mark.parametrize("name", re.findall(r"^\| `\w+Loss` \| `([\w-]+)", PAGE, re.MULTILINE))
+def test_an_objective_on_the_page_exists(name):
+    assert parse(["--objective", name]).objective == name
+
+
+@pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", PAGE))))
+def test_an_option_on_the_page_exists(option, capsys):
+    for command in (training.main, evaluate.main, encode.main):
+        with pytest.raises(SystemExit):
+            command(["--help"])
+    assert option in capsys.readouterr().out
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_of_sentence_transformers_exists(name):
+    package = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    rooms = [import_module(f"sentence_transformers.sentence_transformer.{room}") for room in ("losses", "evaluation")]
+    assert any(hasattr(room, name) for room in (package, *rooms))
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", UTILITIES)
+def test_a_utility_of_sentence_transformers_exists(name):
+    util = pytest.importorskip("sentence_transformers.util", reason="needs the reference extra")
+    assert hasattr(util, name)
