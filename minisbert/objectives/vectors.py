@@ -136,8 +136,6 @@ class TripletRows(WithoutScores):
 
     def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
         rows, note = triplet_rows(options)
-        if options.hard_negative_weight and len(rows[0]) != 3:
-            raise InputError(f"{note}: --hard-negative-weight is for rows with one negative")
         self.options = options
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note, precision)
 
@@ -164,6 +162,11 @@ class Ranking(TripletRows):
 
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
+
+    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+        super().__init__(options, encoder, precision)
+        if options.hard_negative_weight and len(self.encoded) != 3:
+            raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
