@@ -5,21 +5,28 @@ python -m minisbert.encode --file sentences.txt --out vectors.npy
 python -m minisbert.encode --file millions.txt --out vectors.npy --precision bfloat16
 sort -u sentences.txt | python -m minisbert.encode - --out vectors.safetensors
 python -m minisbert.encode --file nine.txt --heatmap nine.png
+python -m minisbert.encode --file billions.txt.gz --out parts --part-rows 100000
+python -m minisbert.encode merge parts --out vectors.npy
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
 from minisbert.objectives.scored_pairs import text_lines
 from minisbert.run import plots
+from minisbert.run.distributed import write_error_file
+from minisbert.run.parts import encode_parts, merge_parts, own_device
 from minisbert.run.vectors import encode_to_file, file_lines
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import choose_device, keep_freed_memory
+from minisbert.system.devices import add_threads_option, choose_device, keep_freed_memory, use_threads
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
@@ -40,10 +47,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.encode",
         description="Print the similarities of a few texts, or write the vectors of many to a file.",
-        epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."',
+        epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."\n'
+        "Parts to one file: python -m minisbert.encode merge DIR --out F.npy",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
-    parser.add_argument("--file", metavar="F", help="read one text per line from this file, of any size")
+    parser.add_argument("--file", metavar="F", help="read one text per line from this file or .gz, of any size")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
     parser.add_argument(
         "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (needs the plots extra)"
@@ -53,6 +62,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_threads_option(group)
     group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
     group.add_argument("--prompt", metavar="TEXT", help='put this before each text, "" for nothing')
@@ -63,14 +73,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
     group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
+    group = parser.add_argument_group("parts, for millions of texts and several processes")
+    group.add_argument("--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out")
+    group.add_argument("--overwrite", action="store_true", help="replace parts of another input, model or option")
     options = parser.parse_args(arguments)
 
     if bool(options.texts) == bool(options.file):
         raise InputError('give either texts or --file, such as: python -m minisbert.encode "A cat." "A dog."')
     if options.texts != ["-"] and not all(text.strip() for text in options.texts):
         raise InputError("an empty text has nothing to encode")
-    if options.out and options.out.suffix not in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors")
+    check_parts(options)
+    if options.out and not options.part_rows and options.out.suffix not in (".npy", ".safetensors"):
+        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors, or give --part-rows")
     if options.heatmap and options.heatmap.suffix != ".png":
         raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
     if options.heatmap and options.out:
@@ -78,6 +92,49 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
         raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
     return options
+
+
+def check_parts(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` for options that ``--part-rows`` needs or does not go with."""
+    if options.part_rows is None:
+        if options.overwrite:
+            raise InputError("--overwrite is for the folder of --part-rows; a file is replaced without it")
+        return
+    if options.part_rows < 1:
+        raise InputError(f"--part-rows {options.part_rows}: at least one row is needed")
+    if not options.file or not options.out:
+        raise InputError("--part-rows needs --file F, which every rank reads, and --out DIR, a folder")
+    if options.out.suffix in (".npy", ".safetensors"):
+        raise InputError(f"--out {options.out}: with --part-rows a folder is written, choose a name without ending")
+    if options.output != "sentence":
+        raise InputError("--part-rows writes vectors of sentences; --output token has one file only")
+
+
+def parse_merge(arguments: list[str]) -> argparse.Namespace:
+    """The options of ``merge``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m minisbert.encode merge",
+        description="Copy the parts of a folder, after --part-rows, to one file, in bounded memory; checks every hash.",
+        epilog="Example: python -m minisbert.encode merge parts --out vectors.npy",
+    )
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the parts")
+    parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
+    options = parser.parse_args(arguments)
+    if options.out.suffix != ".npy":
+        raise InputError(f"--out {options.out}: the name must end in .npy")
+    return options
+
+
+def merge(arguments: list[str]) -> None:
+    options = parse_merge(arguments)
+    rows, width = merge_parts(options.folder, options.out)
+    say(f"wrote {rows:,} vectors of width {width} to {options.out}")
+
+
+def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> SentenceEncoder:
+    keep_freed_memory()
+    use_threads(options.threads)
+    return SentenceEncoder.load(options.model, options.pooling, place(options.device), options.max_length)
 
 
 def check_number(total: int, options: argparse.Namespace) -> None:
@@ -90,7 +147,21 @@ def check_number(total: int, options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["merge"]:
+        merge(arguments[1:])
+        return
     options = parse(arguments)
+    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
+    chosen = {name: getattr(options, name) for name in names}
+    if options.part_rows:
+        load = partial(load_encoder, options, own_device)
+        try:
+            encode_parts(load, options.file, options.out, options.part_rows, options.overwrite, **chosen)
+        except (InputError, OSError) as error:
+            write_error_file(error)  # torchrun, which stops the other ranks, repeats it at the end
+            raise
+        return
     if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
         total = sum(1 for _ in file_lines(options.file))  # also checks every line before the work begins
         texts = file_lines(options.file)
@@ -102,14 +173,11 @@ def main(arguments: list[str] | None = None) -> None:
             texts = list(text_lines(sys.stdin.buffer, "standard input"))
         total = len(texts)
     check_number(total, options)
-    keep_freed_memory()
-    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
-    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
-    chosen = {"progress": True} | {name: getattr(options, name) for name in names}
+    encoder = load_encoder(options)
     if options.out:
-        rows, width = encode_to_file(encoder, texts, total, options.out, **chosen)
+        rows, width = encode_to_file(encoder, texts, total, options.out, progress=True, **chosen)
     else:
-        vectors = encoder.encode(texts, **chosen)
+        vectors = encoder.encode(texts, progress=True, **chosen)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
     if options.out:

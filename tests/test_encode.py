@@ -290,6 +290,14 @@ def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, mon
         (["a cat", "--output", "word"], "output 'word' is not one of sentence, token"),
         (["a cat", "--truncate-dim", "25"], "truncate_dim 25 is not in 1 to 24"),
         (["a cat", "--precision", "int8"], "precision 'int8' is not one of"),
+        (["a cat", "--out", "v.npy", "--overwrite"], "--overwrite is for the folder of --part-rows"),
+        (["a cat", "--out", "d", "--part-rows", "5"], "--part-rows needs --file F, .* and --out DIR"),
+        (["--file", "t.txt", "--part-rows", "5"], "--part-rows needs --file F, .* and --out DIR"),
+        (["--file", "t.txt", "--out", "d", "--part-rows", "0"], "--part-rows 0: at least one row"),
+        (["--file", "t.txt", "--out", "v.npy", "--part-rows", "5"], r"v\.npy: with --part-rows a folder is written"),
+        (["--file", "t.txt", "--out", "d", "--part-rows", "5", "--output", "token"], "--part-rows writes vectors of"),
+        (["--file", "t.txt", "--out", "d", "--part-rows", "5"], r"t\.txt does not exist"),
+        (["--file", "/dev/null", "--out", "d", "--part-rows", "5"], "/dev/null can be read only once"),
     ],
 )
 def test_invalid_arguments_are_errors(tiny, arguments, message):

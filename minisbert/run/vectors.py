@@ -1,8 +1,11 @@
 """Vector files: encode texts and write the results to ``.npy`` or ``.safetensors``."""
 
+import gzip
+import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -14,9 +17,22 @@ from minisbert.objectives.scored_pairs import text_lines
 from minisbert.system.files import atomic_file, open_bytes
 
 
+@contextmanager
+def open_texts(path: str) -> Iterator[IO[bytes]]:
+    """A text file to read bytes from, a ``.gz`` uncompressed; ``InputError`` if it is missing or damaged."""
+    with ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        if Path(path).suffix == ".gz":
+            stream = stack.enter_context(gzip.open(stream))
+        try:
+            yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
+
+
 def file_lines(path: str) -> Iterator[str]:
-    """The lines of a text file, read lazily; ``InputError`` for an empty line and for one that is not UTF-8."""
-    with open_bytes(path) as file:
+    """The lines of a text file or a ``.gz``, read lazily; ``InputError`` for one that is empty or not UTF-8."""
+    with open_texts(path) as file:
         yield from text_lines(file, path)
 
 
@@ -50,13 +66,18 @@ def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int
         written = 0
         for chunk in chunks:
             if not written:
-                header = {"descr": np.lib.format.dtype_to_descr(chunk.dtype), "fortran_order": False}
-                np.lib.format.write_array_header_1_0(file, header | {"shape": (total, chunk.shape[1])})
+                write_header(file, chunk.dtype, (total, chunk.shape[1]))
             file.write(np.ascontiguousarray(chunk).data)
             written += len(chunk)
     if written != total:
         raise InputError(f"{total:,} texts were counted, but {written:,} encoded: did the file change in between?")
     return total, chunk.shape[1]
+
+
+def write_header(file: IO[bytes], dtype: np.dtype, shape: tuple[int, int]) -> None:
+    """The header of a ``.npy`` file: what is in it, before the numbers themselves."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
 
 
 def write_tokens(states: list[np.ndarray], path: Path) -> None:
