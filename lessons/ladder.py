@@ -115,17 +115,23 @@ def from_check(name: str) -> Iterator[Finding]:
 def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[None], guard: bool) -> Callable:
     """The function, watched for changes to its inputs and for the type and shape of its result."""
 
+    inside = False
+
     def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inside
+        if inside:  # of a function that calls itself the outer call is watched
+            return function(*args, **kwargs)
         calls.append(None)
         before = kept([*args, *kwargs.values()])
         with torch.no_grad(), unwatched():
             state = torch.get_rng_state()
             expected = piece.original(*map(copied, args), **{name: copied(value) for name, value in kwargs.items()})
             torch.set_rng_state(state)
+        inside = True
         try:
             with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
                 result = function(*args, **kwargs)
-        except (NotImplementedError, Trouble):  # an inner call of a function that calls itself has said it already
+        except (NotImplementedError, Trouble):  # of another piece, which has said it already
             raise
         except (Exception, SystemExit) as error:
             in_place = isinstance(error, RuntimeError) and "in-place" in str(error)
@@ -133,6 +139,8 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
             raise (
                 Trouble(f"an argument is changed in place ({text})", "inputs") if in_place else Trouble(text)
             ) from error
+        finally:
+            inside = False
         if not equal(before, kept([*args, *kwargs.values()]), 0.0):
             found.append(Finding("inputs", "inputs", False, "an argument is not what it was before the call"))
         if problem := form_problem(result, expected):
