@@ -26,7 +26,7 @@ from minisbert.run.run import Run, resume, start
 from minisbert.system.devices import choose_precision, keep_few_kernels, use_threads
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
-CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a third more time
+CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a quarter more time
 
 
 def main(arguments: list[str] | None = None) -> None:
