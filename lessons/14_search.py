@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
+from minisbert.core.encoder import normalize
 from minisbert.core.heads import JointHead
 from minisbert.fast import search
 from minisbert.mistakes.planting import Mistake, planted
@@ -224,22 +225,27 @@ assert 0.3 < mutual < 0.95, "often, not always: a sentence between many is neare
 
 
 # %%
-def topk_alone(scores, k):
-    return tuple(scores.topk(k))
+def whole_matrix(queries, corpus, k, prepare, best):
+    """A search in one block: vectors through ``prepare``, products, and the k best of each row by ``best``."""
+    scores = prepare(torch.as_tensor(queries)) @ prepare(torch.as_tensor(corpus)).T  # (Q, N)
+    return tuple(found.numpy() for found in best(scores.float(), k))
 
 
-def float32_cosines(a, i, b, j):
-    a, b = (torch.nn.functional.normalize(x.float()[at : at + search.BLOCK]) for x, at in ((a, i), (b, j)))
-    return a @ b.T
+def topk_alone(queries, corpus, k, progress=False):
+    return whole_matrix(queries, corpus, k, lambda x: normalize(x.double()), torch.topk)
 
 
-def dot_products(a, i, b, j):
-    return (a[i : i + search.BLOCK].double() @ b[j : j + search.BLOCK].double().T).float()
+def float32_cosines(queries, corpus, k, progress=False):
+    return whole_matrix(queries, corpus, k, lambda x: normalize(x.float()), search.k_best)
 
 
-TIES = Mistake("ties left to topk", "equal scores come in any order", search, "k_best", topk_alone)
-SINGLE = Mistake("float32 scores", "the last digit depends on the block", search, "cosines", float32_cosines)
-DOTS = Mistake("dot products", "the vectors are not scaled to length 1", search, "cosines", dot_products)
+def dot_products(queries, corpus, k, progress=False):
+    return whole_matrix(queries, corpus, k, lambda x: x.double(), search.k_best)
+
+
+TIES = Mistake("ties left to topk", "equal scores come in any order", search, "top_k", topk_alone)
+SINGLE = Mistake("float32 scores", "the last digit depends on the block", search, "top_k", float32_cosines)
+DOTS = Mistake("dot products", "the vectors are not scaled to length 1", search, "top_k", dot_products)
 
 copies = np.repeat(vectors[:10], 300, axis=0)  # each sentence 300 times, one copy after the other: (3000, D)
 right = search.top_k(vectors[:10], copies, 5)[1]
