@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from minisbert.objectives.corpora import DUPLICATE_COLUMNS, NLI_LABELS
+from minisbert.objectives.evaluation import is_number
 from minisbert.objectives.faults import WARNING, Findings
 from minisbert.objectives.tuples import as_list, named
 
@@ -83,14 +84,6 @@ def is_header(cells: list[str]) -> bool:
     """Whether the cells of a row, in lower case, are names of columns."""
     plain = [cell for cell in cells if cell not in ("", "unnamed: 0")]
     return named(cells) is not None or (len(plain) > 0 and all(HEADING.fullmatch(cell) for cell in plain))
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def share(cells: Sequence[str], holds: Any) -> float:

@@ -7,8 +7,8 @@ those vectors alone. So a batch is computed in parts:
 2. the loss of the whole batch, and its gradient by the vectors, which is the cache
 3. ``replay``: each part again, under the same dropout masks, and its rows of that gradient through the encoder
 
-Memory is that of one part, and of the loss: its B x B cosines. The price is another forward, a quarter more time. A loss
-that is the mean of its rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
+Memory is that of one part, and of the loss: its B x B cosines. The price is another forward, a quarter more time. A
+loss that is the mean of its rows' losses needs none of this: there, ``fit`` adds up the gradients of micro-batches.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,6 +10,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.models.checkpoint import read_safetensors
+from minisbert.objectives.evaluation import is_number
 from minisbert.system.files import decode, listed, open_bytes
 
 KEYS = ("embedding", "vector", "embeddings", "vectors", "values")  # of an object in a .jsonl, the first that is there
@@ -103,14 +104,6 @@ def read_csv(path: Path) -> tuple[np.ndarray, str]:
             raise InputError(f"{where}: {one_line(wrong)} is not a number; only the vectors' columns belong") from error
 
     return read_lines(path, parse)
-
-
-def is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def read_lines(path: Path, parse: Callable[[str, str], list | None]) -> tuple[np.ndarray, str]:
