@@ -12,7 +12,11 @@ import statistics
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
 from minisbert.core import InputError
+from minisbert.fast.matrices import Chosen, Stacked
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.objectives.retrieval import read_texts
 from minisbert.objectives.tuples import read_tuples
@@ -20,6 +24,7 @@ from minisbert.run.index import (
     add_corpus_options,
     add_prompt_options,
     encode_with_progress,
+    in_parts,
     load_and_encode,
     prompt_of,
     read_corpus,
@@ -72,13 +77,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.rules = Rules(**numbers)
     if options.out.suffix != ".jsonl":
         raise InputError(f"--out {options.out}: the name must end in .jsonl")
+    if in_parts(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes):
+        raise InputError(
+            f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its parts, .txt"
+        )
     for given in filter(None, (options.pairs, options.corpus)):
         if options.out.exists() and os.path.exists(given) and os.path.samefile(options.out, given):
             raise InputError(f"--out {options.out} would replace {given}: name another file")
     return options
 
 
-def read_files(options: argparse.Namespace) -> Candidates:
+def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
+    """What to search, and the corpus as it is in its file, with duplicates."""
     rows, skipped = read_tuples(options.pairs)
     if skipped:
         say(f"{options.pairs}: {skipped:,} rows with an empty text are skipped")
@@ -88,7 +98,26 @@ def read_files(options: argparse.Namespace) -> Candidates:
     if options.corpus:
         is_json = ".jsonl" in Path(options.corpus).suffixes
         corpus = [*filter(None, read_texts(options.corpus).values())] if is_json else read_corpus(options.corpus)
-    return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus)
+    return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus), corpus
+
+
+def encode_documents(
+    task: Candidates, corpus: list[str], options: argparse.Namespace
+) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
+    """The model and the vectors (N, D) of the documents; with parts, only those that the corpus lacks are encoded."""
+    if not in_parts(options):
+        return load_and_encode(task.documents, options)
+    encoder, vectors = load_and_encode(corpus, options, options.corpus)
+    rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
+    more = task.documents[len(rows) :]
+    if not more and len(rows) == len(corpus):
+        return encoder, vectors
+    added = np.empty((0, vectors.shape[1]), vectors.dtype)
+    if more:
+        added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
+    known = Chosen(vectors, np.array([*rows.values()]))
+    counts = len(rows), len(more)
+    return encoder, Stacked([known, added].__getitem__, counts, vectors.shape[1], vectors.dtype)
 
 
 def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
@@ -124,10 +153,10 @@ def show(found: dict, rules: Rules, out: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
-    task, rules = read_files(options), options.rules
+    (task, corpus), rules = read_files(options), options.rules
     keep_freed_memory()
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        encoder, documents = load_and_encode(task.documents, options)
+        encoder, documents = encode_documents(task, corpus, options)
         anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
         mined = mine(anchors, documents, task, rules, progress=True)
         found = summary(task, mined, rules)

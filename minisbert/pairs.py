@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs, all are compared")
-    _, vectors = load_and_encode(texts, options)
+    _, vectors = load_and_encode(texts, options, options.file)
     scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
     reached = int((scores >= options.min_score).sum())
     if reached < len(scores):

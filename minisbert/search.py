@@ -2,6 +2,7 @@
 
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
+python -m minisbert.search corpus.txt --query "A guitar." --index parts  # from: encode --out parts --part-rows N
 python -m minisbert.search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
@@ -53,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
-    encoder, vectors = load_and_encode(corpus, options)
+    encoder, vectors = load_and_encode(corpus, options, options.corpus)
     queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
     scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
     if options.json:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import weakref
 
 import numpy as np
 import pytest
@@ -12,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from minisbert.core import InputError
-from minisbert.fast import search
-from minisbert.fast.matrices import Matrix, error_bound, products
+from minisbert.fast import matrices, search
+from minisbert.fast.matrices import Chosen, Matrix, Stacked, error_bound, products
 from minisbert.fast.search import closest_pairs, k_best, kth_best, top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import main
@@ -244,6 +245,80 @@ def test_an_array_on_disk_is_read_in_blocks(tmp_path, monkeypatch):
         np.testing.assert_array_equal(ours, wanted)
     assert max(len(block) for block in sizes) == 80
     assert sum(len(block) for block in sizes) < 1000
+
+
+# -------------------------------------------------------------------------------------- stacked parts
+
+
+SIZES = [[23], [7, 7, 7, 2], [1] * 23, [20, 3], [2, 0, 21, 0]]
+
+
+def stacked(vectors: np.ndarray, sizes: list[int], folder) -> Stacked:
+    """The vectors as memory maps of files with so many rows each."""
+    for i, part in enumerate(np.split(vectors, np.cumsum(sizes)[:-1])):
+        np.save(folder / f"{i}.npy", part)
+    return Stacked(lambda i: np.load(folder / f"{i}.npy", mmap_mode="r"), sizes, *vectors.shape[1:], vectors.dtype)
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_stacked_arrays_have_the_rows_of_one(tmp_path, sizes):
+    vectors = normal(23, 3)
+    stack = stacked(vectors, sizes, tmp_path)
+    assert (stack.shape, len(stack), stack.dtype) == ((23, 3), 23, np.float32)
+    for start in range(24):
+        for stop in range(start, 30):
+            np.testing.assert_array_equal(stack[start:stop], vectors[start:stop])
+    for numbers in ([22, 0, 7, 6, 6, 20], [13], range(23), []):
+        rows = np.array(numbers, np.int64)
+        np.testing.assert_array_equal(stack[rows], vectors[rows])
+        np.testing.assert_array_equal(Chosen(stack, rows)[1:3], vectors[rows][1:3])
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_a_search_of_stacked_arrays_is_that_of_one(tmp_path, monkeypatch, sizes, kind):
+    """Bit by bit, with k larger than a part, blocks that cross their borders, and equal vectors in several."""
+    monkeypatch.setattr(search, "BLOCK", 5)
+    monkeypatch.setattr(search, "ALONE", 1e-9)  # products in float32 first
+    monkeypatch.setattr(matrices, "READ", 6)
+    monkeypatch.setattr(matrices, "OPEN", 2)
+    vectors = normal(23, 8).astype(kind)
+    vectors[[5, 6, 19]] = vectors[14]
+    stack = stacked(vectors, sizes, tmp_path)
+    for k in (1, 9, 23):
+        for ours, expected in zip(top_k(vectors[:7], stack, k), top_k(vectors[:7], vectors, k), strict=True):
+            np.testing.assert_array_equal(ours, expected)
+    for k in (1, 12, 253):
+        for ours, expected in zip(closest_pairs(stack, k), closest_pairs(vectors, k), strict=True):
+            np.testing.assert_array_equal(ours, expected)
+
+
+def test_many_parts_are_never_in_memory_or_open_all_at_once(tmp_path, monkeypatch):
+    """A map itself takes no memory of its own: its pages are the system's, which takes them back when it needs them."""
+    stacked(normal(400, 16, seed=1), [5] * 80, tmp_path)
+    maps, most = [], 0
+
+    def load(i: int) -> np.ndarray:
+        nonlocal most
+        maps.append(weakref.ref(found := np.load(tmp_path / f"{i}.npy", mmap_mode="r")))
+        most = max(most, sum(made() is not None for made in maps))
+        return found
+
+    monkeypatch.setattr(matrices, "OPEN", 3)
+    monkeypatch.setattr(matrices, "READ", 50)
+    monkeypatch.setattr(search, "BLOCK", 20)
+    sizes, read = [], Stacked.__getitem__
+    monkeypatch.setattr(Stacked, "__getitem__", lambda self, rows: sizes.append(len(y := read(self, rows))) or y)
+    stack = Stacked(load, [5] * 80, 16, "float32")
+    top_k(normal(9, 16), stack, 3)
+    closest_pairs(stack, 3)
+    assert 50 <= max(sizes) <= 4 * 20
+    assert most <= 3 + 2  # the one that is read, and that of the row before
+
+
+def test_a_bad_row_of_stacked_arrays_has_its_number_in_all(tmp_path):
+    with pytest.raises(InputError, match="the corpus, row 17: NaN or infinity"):
+        top_k(np.ones((1, 2)), stacked(bad(17, math.nan, 23), [7, 7, 7, 2], tmp_path), 1)
 
 
 def test_zero_vectors_have_cosine_0_and_keep_their_order():

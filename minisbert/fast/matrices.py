@@ -1,5 +1,8 @@
 """Vectors for the search: read block by block, scaled to length 1, multiplied in float32 with a bound on the error."""
 
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,7 +11,53 @@ from minisbert.core import InputError
 from minisbert.fast.kernels import linear
 
 READ = 1024  # rows at a time
-Source = np.ndarray | Tensor
+OPEN = 64  # arrays of a stack that are kept
+
+
+class Stacked:
+    """Arrays (n, D), each below the one before, as one (N, D): parts on disk that are never in memory as a whole.
+
+    ``load(i)`` gives array i, which has ``counts[i]`` rows. Few are kept: each memory map takes a file descriptor, and
+    a folder may have more parts than a process has of these.
+    """
+
+    def __init__(self, load: Callable[[int], np.ndarray], counts: Sequence[int], width: int, dtype: str | np.dtype):
+        self.load, self.dtype = lru_cache(OPEN)(load), np.dtype(dtype)
+        self.ends = np.cumsum(counts)  # (arrays,)
+        self.starts = self.ends - counts
+        self.shape = int(self.ends[-1]), width
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """A copy of some rows (R, D), by a slice of step 1 or by their numbers (R,)."""
+        start, stop, _ = rows.indices(len(self)) if isinstance(rows, slice) else (0, len(rows), 1)
+        found = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
+        if not isinstance(rows, slice):
+            which = self.ends.searchsorted(rows, side="right")  # (R,), the array of each row
+            for i in np.unique(which):
+                own = which == i
+                found[own] = self.load(i)[rows[own] - self.starts[i]]
+        elif len(found):
+            first, last = self.ends.searchsorted([start, stop - 1], side="right")
+            for i in range(first, last + 1):
+                low, high = max(start, self.starts[i]), min(stop, self.ends[i])
+                found[low - start : high - start] = self.load(i)[low - self.starts[i] : high - self.starts[i]]
+        return found
+
+
+class Chosen:
+    """Some rows of stacked arrays, by their numbers (R,), in place of all."""
+
+    def __init__(self, source: Stacked, rows: np.ndarray):
+        self.source, self.rows = source, rows
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return self.source[self.rows[rows]]
+
+
+Source = np.ndarray | Tensor | Stacked
 
 
 class Matrix:
@@ -19,8 +68,10 @@ class Matrix:
 
     def __init__(self, source: Source, name: str):
         try:
-            self.source = source.detach().cpu() if isinstance(source, Tensor) else np.asanyarray(source)
-            if isinstance(self.source, np.ndarray):
+            self.source = source if isinstance(source, Tensor | Stacked) else np.asanyarray(source)
+            if isinstance(source, Tensor):
+                self.source = source.detach().cpu()
+            else:
                 torch.from_numpy(np.empty(0, self.source.dtype))  # does torch have such numbers?
         except (TypeError, ValueError) as error:
             raise InputError(f"the {name} are not an array of numbers: {error}") from error

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError
+from minisbert.fast.matrices import Stacked
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
 from minisbert.objectives.retrieval import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.run.mapped import check_fit, find_parts, part_vectors
 from minisbert.system.console import say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 from minisbert.system.files import atomic_file
@@ -42,7 +44,8 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
         "--index",
         type=Path,
         metavar="F",
-        help="keep the vectors in F.safetensors, to be reused with the same model and texts",
+        help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read them from a "
+        "folder of parts of the same file, written by encode --part-rows",
     )
     kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
 
@@ -74,21 +77,35 @@ def read_corpus(path: str) -> list[str]:
     return texts
 
 
-def load_and_encode(texts: Sequence[str], options: argparse.Namespace) -> tuple[SentenceEncoder, np.ndarray]:
-    """The model and the vectors (N, D) of the texts, from the index if one is given.
+def load_and_encode(
+    texts: Sequence[str], options: argparse.Namespace, file: str = ""
+) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
+    """The model and the vectors (N, D) of the texts, from the index or the folder of parts if one is given.
 
-    They are a corpus if there are options for its prompt (``add_prompt_options``).
+    Parts must be those of ``file``, where the texts are from. The texts are a corpus if there are options for its
+    prompt (``add_prompt_options``).
     """
     use_threads(options.threads)
-    if options.index:
-        check_index(options.index)  # before the model is loaded
+    manifest, folder = None, options.index
+    if in_parts(options):
+        manifest = find_parts(folder, file, len(texts))  # before the model is loaded
+    elif options.index:
+        check_index(options.index)
     encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
     prompt = None
     if hasattr(options, "corpus_prompt"):
         _, prompt = (prompt_of(encoder, options, role) for role in ROLES)  # an unknown name is found before the work
+    if manifest:
+        check_fit(folder, manifest, file, encoder, model_hash(encoder, ""), prompt)
+        return encoder, part_vectors(folder, manifest)
     if options.index:
         return encoder, indexed_vectors(encoder, texts, options.index, prompt)
     return encoder, encode_with_progress(encoder, texts, prompt)
+
+
+def in_parts(options: argparse.Namespace) -> bool:
+    """Is ``--index`` a folder? An index is a file."""
+    return options.index is not None and options.index.is_dir()
 
 
 def indexed_vectors(
@@ -126,7 +143,7 @@ def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
 def check_index(path: Path) -> dict[str, str] | None:
     """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
     if path.suffix != ".safetensors":
-        raise InputError(f"--index {path}: the name must end in .safetensors")
+        raise InputError(f"--index {path}: the name must end in .safetensors, or be that of a folder of parts")
     try:
         str(path).encode()
     except UnicodeEncodeError as error:

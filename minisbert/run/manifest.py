@@ -83,7 +83,7 @@ def read_manifest(folder: Path, overwrite: bool = False) -> Manifest | None:
     except (ValueError, AttributeError) as error:
         raise InputError(f"{damaged(path)} ({error})") from error
     if not marked:
-        raise InputError(f"{path} is not the manifest of a folder of parts: choose another --out")
+        raise InputError(f"{path} is not the manifest of a folder of parts: choose another folder")
     if version != VERSION:
         if overwrite:
             return None
@@ -183,6 +183,19 @@ def read_note(manifest: Manifest, folder: Path, part: int) -> str | None:
         return note["sha256"] if note["manifest"] == manifest.identity else None
     except (InputError, ValueError, KeyError, TypeError):  # missing or damaged: the part is encoded again
         return None
+
+
+def noted_hashes(folder: Path, manifest: Manifest) -> list[str]:
+    """The hash that was noted for each part's file; ``InputError`` names the parts that are missing."""
+    paths = [manifest.path(folder, part) for part in range(len(manifest.parts))]
+    notes = [read_note(manifest, folder, part) for part in range(len(paths))]
+    if lacking := [path.name for path, note in zip(paths, notes, strict=True) if note is None or not path.is_file()]:
+        raise InputError(
+            f"{folder} lacks {len(lacking):,} of {len(paths):,} parts, {listed(lacking)}: encode them first, with "
+            f"python -m minisbert.encode --file {one_line(manifest.input['name'])} --out {folder} "
+            f"--part-rows {manifest.options['part_rows']} and the other options of the first start"
+        )
+    return notes
 
 
 def is_intact(folder: Path, manifest: Manifest, part: int) -> bool:

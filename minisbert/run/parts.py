@@ -33,8 +33,8 @@ from minisbert.run.manifest import (
     file_hash,
     is_intact,
     locked,
+    noted_hashes,
     read_manifest,
-    read_note,
     scan,
     text_hash,
     write_manifest,
@@ -42,7 +42,7 @@ from minisbert.run.manifest import (
 from minisbert.run.vectors import open_texts, write_header, write_npy
 from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.devices import choose_device, choose_precision
-from minisbert.system.files import atomic_file, listed, write_json
+from minisbert.system.files import atomic_file, write_json
 
 
 def read_rank() -> tuple[int, int]:
@@ -217,17 +217,13 @@ def merge_parts(folder: Path, out: Path) -> tuple[int, int]:
         raise InputError(f"{folder} is not a folder of parts: it has no {MANIFEST}")
     if out.resolve().parent == folder.resolve():
         raise InputError(f"--out {out} is in the folder of the parts: choose another place")
-    count = len(manifest.parts)
-    notes = [read_note(manifest, folder, part) for part in range(count)]
-    paths = [manifest.path(folder, part) for part in range(count)]
-    lacking = [path.name for path, note in zip(paths, notes, strict=True) if note is None or not path.is_file()]
-    if lacking:
-        raise InputError(f"{folder} lacks {len(lacking):,} of {count:,} parts, {listed(lacking)}: encode them first")
+    notes = noted_hashes(folder, manifest)
     shape = manifest.input["rows"], manifest.width
     with atomic_file(out) as partial, open(partial, "wb") as target, LiveLine() as line:
         write_header(target, np.dtype(manifest.dtype), shape)
-        for part, (path, note) in enumerate(zip(paths, notes, strict=True)):
-            line.show(f"merging {folder}: {part:,} of {count:,} parts")
+        for part, note in enumerate(notes):
+            line.show(f"merging {folder}: {part:,} of {len(notes):,} parts")
+            path = manifest.path(folder, part)
             if copy_part(path, manifest.data_bytes(part), target) != note:
                 raise InputError(f"{path} is damaged or cut short: start encoding again, which writes it anew")
     return shape
