@@ -64,7 +64,7 @@ def names_used(piece: Piece) -> set[str]:
     source = source_of(piece.source)
     function = source.find(piece.path)
     work = [node for node in function.body if not only_checks(node)]
-    return names_in(function.args, *filter(None, [function.returns]), *work, *aliases(piece))
+    return names_in(function.args, *filter(None, [function.returns]), *work, *(node for _, node in aliases(piece)))
 
 
 # ------------------------------------------------------------------------------------- one function
@@ -152,7 +152,7 @@ def lesson_stubs(lesson: int) -> str:
             blocks[piece.path[0]] = [stub(piece)]
     title = f'"""Lesson {lesson:02}: {LESSONS[lesson]}. Fill in the bodies; python -m lessons.check run {lesson:02}\n\n'
     title += 'If the package raises ValueError for bad arguments, yours need not.\n"""'
-    named = "\n".join(dict.fromkeys(ast.unparse(node) for piece in pieces for node in aliases(piece)))
+    named = "\n".join(dict.fromkeys(ast.unparse(node) for piece in pieces for _, node in aliases(piece)))
     head = "\n\n".join(filter(None, [title, imports(pieces), named]))
     return "\n\n\n".join([head, *("\n\n".join(block) for block in blocks.values())]) + "\n"
 
@@ -194,14 +194,15 @@ def attributes_of(piece: Piece) -> list[str]:
     return attributes(source, source.find(piece.path[:1]), set())
 
 
-def aliases(piece: Piece) -> list[ast.Assign]:
-    """The package's own names in a signature: ``Vectors = np.ndarray | Tensor``, of its module or imported there."""
+def aliases(piece: Piece) -> list[tuple[Source, ast.Assign]]:
+    """The package's own names in a signature: ``Vectors = np.ndarray | Tensor``, each with the file that defines it."""
     source = source_of(piece.source)
     wanted = names_in(source.find(piece.path).args)
     homes = sorted(filter(None, {source.home(name) for name in wanted} - {source.dotted}))
     files = [piece.source, *(ROOT / "minisbert" / f"{home.replace('.', '/')}.py" for home in homes)]
-    nodes = [node for file in files if file.is_file() for node in source_of(file).tree.body]
-    return [node for node in nodes if isinstance(node, ast.Assign) and names_in(node.targets[0]) & wanted]
+    sources = [source_of(file) for file in files if file.is_file()]
+    nodes = [(source, node) for source in sources for node in source.tree.body if isinstance(node, ast.Assign)]
+    return [(source, node) for source, node in nodes if names_in(node.targets[0]) & wanted]
 
 
 def imports(pieces: list[Piece]) -> str:
@@ -227,10 +228,13 @@ def from_lines(names: set[tuple[str, str]]) -> list[str]:
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """Functions of the package that the masters' steps call and that are not among these pieces: (module, name)."""
+    """What the stubs need of the package, as (module, name): classes of the signatures' own names, and the functions
+    that the masters' steps call and that are not among these pieces."""
     found = set()
     for piece in pieces:
         source = source_of(piece.source)
+        needed = ((file, name) for file, node in aliases(piece) for name in names_in(node.value))
+        found |= {(home, name) for file, name in needed if (home := file.home(name))}
         for name in names_used(piece) - set(piece.refused):
             home = source.home(name)
             if home and name.islower() and not name.startswith("_"):  # classes and constants are no helpers

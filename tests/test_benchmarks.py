@@ -1,13 +1,21 @@
-"""What the speed tables are computed from: operations of an encoder, rates of a machine, which libraries are there."""
+"""What the tables of the benchmarks are computed from, and that a benchmark checks what it measures."""
 
+import importlib.util
+import json
 import math
+import random
+import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from minisbert.core import InputError
 from minisbert.core.weights import BertConfig
-from tests.benchmarks import machine, peers
+from minisbert.encode import main as encode
+from tests.benchmarks import handover, machine, parts_files, parts_speed, peers
+from tests.benchmarks.killed_parts import write_texts
 
 
 def config(width: int, layers: int, inner: int) -> BertConfig:
@@ -57,3 +65,186 @@ def test_a_library_that_is_missing(monkeypatch, capsys):
     assert peers.installed(["ctranslate2"]) == ["ctranslate2"]
     with pytest.raises(InputError, match="openvino is not compared"):
         peers.installed(["onnxruntime", "openvino"])
+
+
+# ---------------------------------------------------------------------------------------- the parts
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """No rates of the machine, which take seconds; commands as they are without a launcher."""
+    rates = {"gflop_per_second": {}, "torch": "", "threads": 1, "flags": [], "cores": 1, "family": "", "cpu": "a CPU"}
+    monkeypatch.setattr(machine, "measure", lambda: rates)
+    monkeypatch.setattr(peers, "PAUSE", 0)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    write_texts(tmp_path / "texts.txt", 30, random.Random(0))
+    return tmp_path / "texts.txt"
+
+
+def encode_as(monkeypatch, ranks, size):
+    """In place of processes: each rank's command in this one."""
+
+    def run(command, *_):
+        for rank in ranks:
+            for name, value in parts_speed.environment(rank, size).items():
+                monkeypatch.setenv(name, value)
+            encode(command[3:])
+            monkeypatch.delenv("RANK", raising=False)
+            monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+    return run
+
+
+def test_two_processes_beside_one(quick, texts, tiny, tmp_path, monkeypatch, capsys):
+    started = []
+
+    def seconds_of(command, size):
+        encode_as(monkeypatch, range(size), size)(command)
+        started.append((size, command[-1]))
+        return float(len(started))
+
+    monkeypatch.setattr(parts_speed, "seconds_of", seconds_of)
+    options = ["--what", "processes", "--rows", "30", "--parts", "4", "--rounds", "3", "--place", str(tmp_path)]
+    parts_speed.main([*options, "--file", str(texts), "--model", str(tiny)])
+    assert started == [(2, "1"), (1, "2")] * 6  # a start and all rows of both sides, in three rounds
+    shown = capsys.readouterr().out  # starts took 1, 5, 9 and 2, 6, 10 seconds; all rows 3, 7, 11 and 4, 8, 12
+    assert "30 rows in parts of 8" in shown
+    assert "| 2 x 1 thread | 7.0 | 5.0 | 4 | 15 |" in shown
+    assert "ratio of the seconds 0.875, without the start 1.000" in shown
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
+def test_vectors_that_differ_are_not_reported(quick, texts, tiny, tmp_path, monkeypatch):
+    def seconds_of(command, size):
+        pooling = ["--pooling", "max"] if size == 2 else []
+        encode_as(monkeypatch, range(size), size)([*command, *pooling])
+        return 1.0
+
+    monkeypatch.setattr(parts_speed, "seconds_of", seconds_of)
+    lines = texts.read_text().splitlines()
+    with pytest.raises(InputError, match="nothing is reported, because the vectors of several processes and of one"):
+        parts_speed.processes(str(tiny), lines, 8, 2, 1, tmp_path)
+
+
+def test_the_memory_of_a_rank(quick, texts, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        parts_speed, "peak_of", lambda command, size: encode_as(monkeypatch, [0], size)(command) or 100.0 * size
+    )
+    found = parts_speed.memory(str(tiny), texts.read_text().splitlines(), 8, tmp_path)
+    assert found == {"rank 0 of 2, parts": {"7": 200, "30": 200}, "one .npy": {"7": 100, "30": 100}}
+
+
+def test_processes_start_together_with_their_ranks(tmp_path):
+    code = """
+import os, pathlib, sys, time
+folder, rank, size = pathlib.Path(sys.argv[1]), os.environ["RANK"], int(os.environ["WORLD_SIZE"])
+(folder / rank).touch()
+while len(list(folder.iterdir())) < size:
+    time.sleep(0.01)
+"""
+    assert 0 < parts_speed.seconds_of([sys.executable, "-c", code, str(tmp_path)], 2) < 60
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+    with pytest.raises(InputError, match="an encoding failed: no such rank"):
+        parts_speed.seconds_of([sys.executable, "-c", "import sys; sys.exit('no such rank')"], 1)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="this system does not say")
+def test_the_peak_of_a_command_is_its_own():
+    """Not that of this process, which has loaded torch and is larger."""
+    code = "x = bytearray({}); x[::4096] = bytes(len(x[::4096]))"
+    small, large = (parts_speed.peak_of([sys.executable, "-c", code.format(size)], 1) for size in (1, 60 * 2**20))
+    assert small < 40
+    assert 60 <= large - small + 5 < 75
+
+
+def test_merging_beside_copying(quick, tmp_path, monkeypatch):
+    found = parts_files.merge_speed(1, 2, tmp_path)
+    assert found["parts"] == 7
+    assert found["megabytes"] == pytest.approx(1, rel=0.01)
+    assert set(found["sides"]) == {"merge", "copy", "hash alone"}
+    assert [path.name for path in tmp_path.iterdir()] == ["random"]
+    monkeypatch.setattr(parts_files, "merge_parts", lambda folder, out: np.save(out, np.ones((651, 384), np.float32)))
+    (tmp_path / "again").mkdir()
+    with pytest.raises(InputError, match="part 0 was merged to other numbers"):
+        parts_files.merge_speed(1, 1, tmp_path / "again")
+
+
+def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
+    found = parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+    assert list(found) == ["first pass, .txt", "hash alone, .txt", "first pass, .gz", "hash alone, .gz"]
+    assert (tmp_path / "long.txt").stat().st_size == 999_999 // 11 * 11  # four bytes and seven
+    monkeypatch.setattr(parts_files, "text_hash", lambda path: "0" * 64)
+    with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
+        parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+
+
+# ------------------------------------------------------------------------------------- the hand-over
+
+
+def test_recall_by_hand():
+    assert handover.recall(np.array([[4, 2, -1], [0, 1, 2]]), np.array([[2, 4, 7], [2, 1, 0]])) == pytest.approx(5 / 6)
+
+
+def test_sizes_beyond_the_sentences(capsys):
+    assert handover.sizes_that_fit([100, 10, 10], 100) == [10, 100]
+    assert capsys.readouterr().err == ""
+    assert handover.sizes_that_fit([1000, 10, 200], 70) == [10, 70]
+    assert "only 70 sentences: they stand for 200 and 1,000 vectors" in capsys.readouterr().err
+
+
+def test_sentences_of_two_kinds_of_file(tmp_path):
+    (tmp_path / "a.txt").write_text("A cat.\n\nA  dog.\n")
+    row = {"gold_label": "neutral", "sentence1": "A dog.", "sentence2": "A tree."}
+    (tmp_path / "b.jsonl").write_text(json.dumps(row))
+    found = handover.sentences([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")])
+    assert sorted(found) == ["A cat.", "A dog.", "A tree."]
+
+
+@pytest.mark.reference
+def test_vectors_handed_over(quick, tmp_path, monkeypatch, capsys):
+    """Every index finds the neighbours of vectors that have some; the flat one all, in blocks that do not fit."""
+    pytest.importorskip("faiss", reason="needs the reference extra")
+    from tests.benchmarks import indexes
+
+    monkeypatch.setattr(indexes, "BLOCK", 70)
+    vectors = np.random.default_rng(0).standard_normal((440, 12), np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.save(tmp_path / "vectors.npy", vectors)
+    mapped = np.load(tmp_path / "vectors.npy", mmap_mode="r")
+    libraries = handover.installed()
+    found = handover.measure(mapped[:20], mapped[20:], 5, 1, libraries)
+    sides, size = found["sides"], 420 * 12 * 4
+    assert sides["minisbert, exact"]["recall"] == sides["faiss Flat"]["recall"] == 1
+    assert sides["minisbert, exact"]["bytes"] == size
+    assert size < sides["faiss Flat"]["bytes"] < 1.1 * size
+    assert sides["faiss HNSW, ef 256"]["recall"] > 0.9
+    assert sides["faiss IVF, nprobe 1"]["recall"] < sides["faiss IVF, nprobe 8"]["recall"]
+    assert ("hnswlib, ef 256" in sides) == ("hnswlib" in libraries)
+    assert all(row["recall"] > 0.9 for name, row in sides.items() if name.endswith("ef 256"))
+    handover.show({420: found}, 5)
+    assert "the 5 nearest of 420 vectors" in capsys.readouterr().out
+    with pytest.raises(InputError, match="a side returned indices"):
+        handover.check("a side", np.array([[1, 1]]), 420)
+
+
+def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, capsys):
+    """By the two commands; a second start finds its parts in the folder that is kept."""
+    here = SimpleNamespace(run=lambda command, **_: SimpleNamespace(returncode=encode(command[3:]) or 0))
+    monkeypatch.setattr(handover, "subprocess", here)
+    monkeypatch.setattr(handover, "installed", lambda: [])
+    options = ["--file", str(texts), "--model", str(tiny), "--queries", "4", "--k", "3", "--rounds", "1", "--json"]
+    runs, written = [], []
+    for _ in range(2):
+        handover.main([*options, "--keep", str(tmp_path / "kept"), "--vectors", "20", "100"])
+        runs.append(json.loads(capsys.readouterr().out))
+        written.append((tmp_path / "kept" / "parts" / "part-00000.npy").stat().st_mtime_ns)
+    distinct = len({*texts.read_text().splitlines()})
+    assert written[0] == written[1]
+    assert [*runs[0]] == [*runs[1]] == ["20", str(distinct - 4)]
+    assert runs[0]["20"]["sides"]["minisbert, exact"]["bytes"] == 20 * 24 * 4

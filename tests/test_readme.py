@@ -17,6 +17,7 @@ PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = [ROOT / "README.md", ROOT / "weights" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
+OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
 CHAPTERS = "tokenizer weights bert pooling encoder metrics heads losses data loop".split()
 
 COMMANDS = [
@@ -143,13 +144,23 @@ def test_the_example_in_python_prints_what_the_readme_shows(minilm, tmp_path, mo
     assert capsys.readouterr().out == shown
 
 
-@pytest.mark.parametrize("page", [page for page, text in TEXTS.items() if "docs" in page and "```python" in text])
+RUN_ELSEWHERE = "docs/engines.md"  # test_distributed_encode.py, with the engines
+
+
+@pytest.mark.parametrize(
+    "page", [page for page, text in TEXTS.items() if "docs" in page and "```python" in text and page != RUN_ELSEWHERE]
+)
 def test_the_examples_in_the_docs_run(page, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    missing: list[str] = []
     for code in re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL):
-        if "sentence_transformers" in code:
-            pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+        libraries = {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)} & OPTIONAL
+        if lacking := [name for name in libraries if find_spec(name) is None]:
+            missing += lacking
+            continue
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
+    if missing:
+        pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")
 
 
 # -------------------------------------------------------------------------------------------- scores

@@ -1,0 +1,144 @@
+"""Encode batches in the workers of an engine: Ray Data, Spark, Hugging Face's datasets (``docs/engines.md``).
+
+    encode = EncodeBatch("all-MiniLM-L6-v2", workers=2)
+    encode({"id": [7, 8], "text": ["A cat sits.", "Rain."]})  # the same columns and "vector", (2, 384) float32
+
+The engine reads, splits, schedules, tries again and writes. This file imports none of them.
+"""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minisbert.core import InputError, one_line
+from minisbert.core.tokenizer import check_text
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import assets
+from minisbert.system.devices import choose_device, use_threads
+
+MOST_MODELS = 3  # that a worker keeps, as many as Spark's predict_batch_udf
+IMPORTED_IN = os.getpid()
+
+
+class EncodeBatch:
+    """A function from a batch, column name -> N values, to the batch with a column of vectors, (N, D) float32.
+
+    A pickled copy carries the settings, not the model: each worker process loads it at its first batch and keeps it
+    for every later copy with the same settings.
+
+    model     a name from the manifest or a folder that every worker can read, at the same path
+    text      the column with the texts
+    vector    the new column
+    workers   worker processes a machine; each computes with cores / workers threads. None leaves the number to
+              torch: ``OMP_NUM_THREADS``, which Ray sets to the CPUs of the worker, or all cores.
+              A forked process, as ``datasets`` starts them, always computes with one thread
+
+    The other settings are those of ``SentenceEncoder.load`` and ``SentenceEncoder.encode``; ``max_length`` is the limit
+    in tokens. Raises ``InputError`` for settings that contradict each other, and at the first batch as those two do.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        text: str = "text",
+        vector: str = "vector",
+        workers: int | None = None,
+        pooling: str | None = None,
+        device: str = "cpu",
+        max_length: int | None = None,
+        precision: str = "float32",
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ):
+        if text == vector:
+            raise InputError(f"the column {text!r} holds the texts: give the vectors another name")
+        if workers is not None and (not isinstance(workers, int) or workers < 1):
+            raise InputError(f"workers {one_line(workers)}: a whole number of processes a machine, at least 1")
+        self.text, self.vector, self.workers = text, vector, workers
+        folder = str(model) not in assets() and os.path.isdir(model)
+        self.model = os.path.abspath(model) if folder else str(model)  # workers may start elsewhere
+        # subtle: a model trained anew into the same folder is another model, for workers that still have the old one
+        # and for the cache of ``datasets``, which knows a function by its pickled bytes
+        self.version = folder_version(Path(self.model)) if folder else ()
+        self.loading = {"pooling": pooling, "device": device, "limit": max_length}
+        names = {"prompt": prompt, "prompt_name": prompt_name}
+        self.encoding = {"precision": precision, "normalize": normalize, "truncate_dim": truncate_dim, **names}
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """The columns of ``batch`` as they are, and the vectors (N, D); (0, D) for an empty batch.
+
+        Raises ``InputError`` with column and row for a value that is not a valid text, for a batch without the column
+        of texts, and for one that already has the column of vectors.
+        """
+        texts = self._texts(batch)
+        precision = self.encoding["precision"]
+        encoder = load_encoder(os.getpid(), self.model, self.version, self.workers, precision, **self.loading)
+        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
+
+    def _texts(self, batch: Mapping[str, Any]) -> list[str]:
+        columns = [str(name) for name in batch]
+        if self.text not in columns:
+            raise InputError(f"no column {self.text!r} in {listed_columns(columns)}: give its name, text=...")
+        if self.vector in columns:
+            raise InputError(f"the column {self.vector!r} exists: give the vectors another name, vector=...")
+        texts = list(batch[self.text])
+        for row, text in enumerate(texts):
+            try:
+                check_text(row, text)
+            except InputError as error:
+                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
+                where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
+                where += f", with {one_line(rest)}" if rest else ""
+                raise InputError(f"{where}: {error}; fill or drop such rows first") from error
+        return texts
+
+
+def listed_columns(columns: list[str]) -> str:
+    return f"the batch, which has {', '.join(map(one_line, columns))}" if columns else "a batch without columns"
+
+
+def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Name, bytes and time of every file in a model's folder and the folders in it."""
+    files = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file())
+    return tuple((str(path.relative_to(folder)), path.stat().st_size, path.stat().st_mtime_ns) for path in files)
+
+
+@lru_cache(MOST_MODELS)
+def load_encoder(
+    process: int,
+    model: str,
+    version: tuple,
+    workers: int | None,
+    precision: str,
+    *,
+    pooling: str | None,
+    device: str,
+    limit: int | None,
+) -> SentenceEncoder:
+    """The encoder of this process for these settings; sets the threads of the process.
+
+    ``process`` and ``version`` only distinguish: a forked process has its parent's encoders, but needs other threads.
+    """
+    use_threads(worker_threads(workers))
+    encoder = SentenceEncoder.load(model, pooling, choose_device(device), limit)
+    with suppress(InputError):  # modules of another kind: there is nothing to prepare; a bad precision ends encode, too
+        encoder.prepare(precision)  # now, or the bits of a batch could depend on the batches before it
+    return encoder
+
+
+def worker_threads(workers: int | None) -> int:
+    """The threads of this process if ``workers`` such processes share the machine's cores."""
+    # subtle: torch's OpenMP threads do not survive a fork, and a child would wait for them forever if its parent has
+    # computed with more than one
+    if os.getpid() != IMPORTED_IN:
+        return 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(cores // workers, 1) if workers else min(torch.get_num_threads(), cores)
