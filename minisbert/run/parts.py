@@ -11,6 +11,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -231,9 +232,10 @@ def merge_parts(folder: Path, out: Path) -> tuple[int, int]:
 
 def copy_part(path: Path, size: int, target: IO[bytes]) -> str:
     """Copy the last ``size`` bytes of a file, those of the vectors; the sha256 of the whole file."""
-    with open(path, "rb") as stream:
+    with open(path, "rb") as stream, ThreadPoolExecutor(1) as second:
         digest = hashlib.sha256(stream.read(max(path.stat().st_size - size, 0)))
         while block := stream.read(BLOCK):
-            digest.update(block)
+            hashed = second.submit(digest.update, block)  # while this thread writes
             target.write(block)
+            hashed.result()
     return digest.hexdigest()

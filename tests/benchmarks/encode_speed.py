@@ -82,10 +82,12 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
 
 
 def make_sides(libraries: Sequence[str], encoder: SentenceEncoder) -> tuple[dict[str, Encode], list[peers.Peer]]:
-    """minisbert at every precision that the CPU has, and the peers."""
+    """minisbert at every precision that the CPU has, with its weights laid out as the peers have theirs; the peers."""
     bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
     ours: dict[str, Encode] = {"minisbert float32": encoder.encode}
+    encoder.prepare()
     if bfloat16:
+        encoder.prepare("bfloat16")
         ours["minisbert bfloat16"] = partial(encoder.encode, precision="bfloat16")
     return ours, peers.peers(libraries, bfloat16)
 
