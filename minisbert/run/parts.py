@@ -11,7 +11,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -232,10 +231,9 @@ def merge_parts(folder: Path, out: Path) -> tuple[int, int]:
 
 def copy_part(path: Path, size: int, target: IO[bytes]) -> str:
     """Copy the last ``size`` bytes of a file, those of the vectors; the sha256 of the whole file."""
-    with open(path, "rb") as stream, ThreadPoolExecutor(1) as second:
+    with open(path, "rb") as stream:
         digest = hashlib.sha256(stream.read(max(path.stat().st_size - size, 0)))
         while block := stream.read(BLOCK):
-            hashed = second.submit(digest.update, block)  # while this thread writes
+            digest.update(block)
             target.write(block)
-            hashed.result()
     return digest.hexdigest()
