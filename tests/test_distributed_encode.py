@@ -343,6 +343,7 @@ def run_example(engine: str, home: Path, model: Path) -> Path:
     names = ["Together", "KilledLate" if engine == "datasets" else "Killed", "Spoiled"]
     program = [sys.executable, "-c", START[engine] + RUN, on_tiny(code, model), *names]
     own = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    own["PYSPARK_PYTHON"] = sys.executable  # its workers would take the first python3 of PATH
     own["PYSPARK_SUBMIT_ARGS"] = "--conf spark.ui.enabled=false pyspark-shell"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_NUM", "RAYON_"))}
     done = subprocess.run(program, capture_output=True, text=True, cwd=home, env=inherited | own, timeout=900)
