@@ -247,6 +247,40 @@ def test_an_array_on_disk_is_read_in_blocks(tmp_path, monkeypatch):
     assert sum(len(block) for block in sizes) < 1000
 
 
+def test_a_read_only_array_is_not_copied(monkeypatch):
+    vectors = normal(8, 4)
+    vectors.flags.writeable = False
+    block = Matrix(vectors, "vectors")[2:5]
+
+    def too_old(array):
+        raise BufferError("Cannot export readonly array")
+
+    monkeypatch.setattr(torch, "from_dlpack", too_old)
+    copied = Matrix(vectors, "vectors")[2:5]
+    assert torch.equal(copied, block)
+    assert copied.data_ptr() != vectors[2:].ctypes.data
+    new = [tuple(map(int, version.split(".")[:2])) for version in (np.__version__, torch.__version__)]
+    if new[0] >= (2, 1) and new[1] >= (2, 13):  # older ones may refuse, as above
+        assert block.data_ptr() == vectors[2:].ctypes.data
+
+
+def test_a_matrix_of_the_corpus_serves_many_calls(monkeypatch):
+    queries, corpus = normal(6, 16), normal(300, 16, seed=1)
+    expected = top_k(queries, corpus, 4)
+    ready = Matrix(corpus, "corpus")
+    monkeypatch.setattr(Matrix, "_lengths", lambda self, start, read=Matrix._lengths: checked(self, start, read))
+    names = []
+
+    def checked(matrix, start, read):
+        names.append(matrix.name)
+        return read(matrix, start)
+
+    for row in range(6):
+        for ours, wanted in zip(top_k(queries[row : row + 1], ready, 4), expected, strict=True):
+            np.testing.assert_array_equal(ours, wanted[row : row + 1])
+    assert names == ["queries"] * 6
+
+
 # -------------------------------------------------------------------------------------- stacked parts
 
 

@@ -63,7 +63,7 @@ Source = np.ndarray | Tensor | Stacked
 class Matrix:
     """Vectors (N, D) of any kind, read block by block: an array on disk is never in memory as a whole.
 
-    Raises ``InputError`` for anything but a finite, non-empty (N, D).
+    Their lengths are taken here, once, so they must not change while it is in use. ``name`` is for messages. Raises ``InputError`` for anything but a finite, non-empty (N, D).
     """
 
     def __init__(self, source: Source, name: str):
@@ -93,7 +93,11 @@ class Matrix:
         if isinstance(self.source, Tensor):
             return self.source[rows] if isinstance(rows, slice) else self.source.index_select(0, rows)
         found = self.source[rows] if isinstance(rows, slice) else self.source[rows.numpy()]
-        return torch.from_numpy(np.require(found, requirements="CW"))  # a layout that torch accepts
+        found = np.ascontiguousarray(found)  # a layout that torch accepts
+        try:
+            return torch.from_dlpack(found)  # without a copy, of an array that is read-only as well
+        except BufferError:  # older versions export none that is read-only
+            return torch.from_numpy(np.require(found, requirements="W"))
 
     def unit(self, rows: slice) -> Tensor:
         """Some rows (R, D) scaled to length 1, in float32. A zero vector stays zero."""

@@ -29,14 +29,16 @@ CHUNK = 128  # pairs of vectors at a time
 ALONE = 64  # an exact score by itself takes as long as about this many in a block
 
 
-def top_k(queries: Source, corpus: Source, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+def top_k(queries: Source, corpus: Source | Matrix, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The k rows of the corpus (N, D) with the highest cosine to each query (Q, D): scores and indices, (Q, k) each.
 
     Sorted by score, ties by index. A zero vector has cosine 0 with everything. Needs memory for Q x k results and one
-    block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. Raises ``InputError`` if k exceeds the
-    corpus, if there are no vectors, if the widths differ, and for NaN or infinity (naming the row).
+    block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. For calls of few queries make a ``Matrix``
+    of the corpus once: checking it takes longer than one query. Raises ``InputError`` if k exceeds the corpus, if there
+    are no vectors, if the widths differ, and for NaN or infinity (naming the row).
     """
-    queries, corpus = Matrix(queries, "queries"), Matrix(corpus, "corpus")
+    queries = Matrix(queries, "queries")
+    corpus = corpus if isinstance(corpus, Matrix) else Matrix(corpus, "corpus")
     if queries.width != corpus.width:
         raise InputError(f"queries of width {queries.width} and a corpus of {corpus.width} cannot be compared")
     if not 1 <= k <= len(corpus):

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
+from minisbert.fast.matrices import Matrix
 from minisbert.fast.search import top_k
 from minisbert.system.console import say
 
@@ -34,7 +35,8 @@ def blocks(corpus: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def exact(corpus: np.ndarray, k: int) -> Side:
-    return Side({"": lambda queries: top_k(queries, corpus, k)[1]})
+    ready = Matrix(corpus, "corpus")
+    return Side({"": lambda queries: top_k(queries, ready, k)[1]})
 
 
 def faiss_side(kind: str, corpus: np.ndarray, k: int) -> Side:
