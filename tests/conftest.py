@@ -1,12 +1,14 @@
 """Fixtures: the tiny committed checkpoint, and the real weights where they can be had."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 from minisbert.core import InputError
@@ -14,6 +16,8 @@ from minisbert.fast import kernels
 from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]
+# the processes of ``pytest -n`` share the cores
+THREADS = max(1, torch.get_num_threads() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 settings.register_profile("untimed", deadline=None)  # slowness is no failure
 settings.load_profile("untimed")
@@ -21,6 +25,11 @@ settings.load_profile("untimed")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--parity-report", action="store_true", help="end with a table of every parity comparison made")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--parity-report") and config.getoption("numprocesses", None):
+        raise pytest.UsageError("--parity-report needs all comparisons in one process: leave out -n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -40,10 +49,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights."""
-    every = torch.get_num_threads()
-    torch.set_num_threads(every if request.node.get_closest_marker("weights") else 1)
+    torch.set_num_threads(THREADS if request.node.get_closest_marker("weights") else 1)
     yield
-    torch.set_num_threads(every)
+    torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])
@@ -63,7 +71,8 @@ def tiny() -> Path:
 def fetched(name: str) -> Path:
     """An asset's folder; where it cannot be had the test is skipped with the reason, and under CI=true fails."""
     try:
-        return ensure(name)
+        with FileLock(Path(tempfile.gettempdir(), f"minisbert-{name}.lock")):  # one process fetches, the others wait
+            return ensure(name)
     except InputError as error:
         if os.environ.get("CI") == "true":
             pytest.fail(f"CI needs {name}: {error}")

@@ -63,7 +63,8 @@ Source = np.ndarray | Tensor | Stacked
 class Matrix:
     """Vectors (N, D) of any kind, read block by block: an array on disk is never in memory as a whole.
 
-    Their lengths are taken here, once, so they must not change while it is in use. ``name`` is for messages. Raises ``InputError`` for anything but a finite, non-empty (N, D).
+    Their lengths are taken here, once, so they must not change while it is in use. ``name`` is for messages. Raises
+    ``InputError`` for anything but a finite, non-empty (N, D).
     """
 
     def __init__(self, source: Source, name: str):
