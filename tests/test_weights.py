@@ -182,8 +182,9 @@ def test_a_module_that_cannot_be_filled_is_left_unchanged(tmp_path):
     assert all(torch.equal(old, new) for old, new in zip(before, module.parameters(), strict=True))
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_a_weight_that_is_not_finite_is_refused_by_name(tmp_path, value):
-    found = {"weight": torch.full((2, 3), value), "bias": torch.ones(2)}
+    found = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
+    found["weight"][1, 0] = value
     with pytest.raises(InputError, match="weight holds NaN or infinity"):
         fill(nn.Linear(3, 2), found, tmp_path / "f")

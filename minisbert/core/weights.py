@@ -211,7 +211,7 @@ def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapp
             problems.append(f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}")
         elif name in found and not found[name].is_floating_point():
             problems.append(f"{name} holds {found[name].dtype}, not floating point numbers")
-        elif name in found and not found[name].isfinite().all():
+        elif name in found and not all(bound.isfinite() for bound in found[name].aminmax()):  # NaN if any number is
             problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
