@@ -96,3 +96,18 @@ def test_it_refuses_what_the_master_refuses():
     for ids, mask in ((torch.tensor([[10**6]]), None), (torch.ones(2, 3, dtype=torch.long), torch.zeros(2, 3).bool())):
         with pytest.raises(ValueError, match=r"vocabulary|no real token"):
             fused_forward(bert, ids, mask, None, torch.float32)
+
+
+def test_in_bfloat16_linear_layers_see_few_numbers_of_rows(monkeypatch):
+    """oneDNN compiles and keeps kernels for each: three texts of 5 to 8 tokens are all 16 or 24 rows."""
+    bert, rows = random_bert(9).float(), []
+
+    def watched(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        rows.append(len(x))
+        return torch.nn.functional.linear(x, *parameters)
+
+    monkeypatch.setattr(fused_training, "linear", watched)
+    for tokens in range(5, 9):
+        ids = torch.ones(3, tokens, dtype=torch.long)
+        fused_forward(bert, ids, None, None, torch.bfloat16)
+    assert {*rows} == {16, 24}

@@ -5,7 +5,7 @@ not matrix products but passes over numbers, and here there are fewer of them:
 
     layer norm, GELU   one operation each, forward and backward, instead of six and four
     bfloat16           an input is rounded once for query, key and value; the softmax is in float32, where it takes a
-                       third of the time and loses nothing
+                       third of the time and loses nothing; few numbers of rows, so that few kernels are compiled
 
 Dropout draws the same random numbers as the book's modules do, in the same order.
 """
@@ -14,10 +14,10 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, gelu, layer_norm, linear
+from torch.nn.functional import dropout, gelu, layer_norm, linear, pad
 
 from minisbert.core.bert import Attention, Bert, Layer, LayerNorm
-from minisbert.fast.fused import is_plain
+from minisbert.fast.fused import LONG, is_plain, rounded
 
 
 def hidden_states(
@@ -70,19 +70,25 @@ def fused_layer(layer: Layer, x: Tensor, hidden_pads: Tensor | None, dtype: torc
 
 def attend(module: Attention, x: Tensor, hidden_pads: Tensor | None, dtype: torch.dtype) -> Tensor:
     """``core.bert.Attention`` without its last projection: x (B, T, D) -> context (B, T, D)."""
-    rounded = x.to(dtype)  # once for all three
+    once = x.to(dtype)  # for all three
+    inner = dtype if x.shape[1] > LONG else x.dtype
     parts = (module.query, module.key, module.value)
-    query, key, value = (module.split(project(part, rounded, dtype)) for part in parts)  # (B, H, T, K) each
+    query, key, value = (module.split(project(part, once, dtype)).to(inner) for part in parts)  # (B, H, T, K) each
     scores = ((query * query.shape[-1] ** -0.5) @ key.mT).to(x.dtype)  # (B, H, T, T)
     if hidden_pads is not None:
         scores = scores.add_(hidden_pads)
     weights = dropout(scores.softmax(dim=-1), module.dropout, module.training)
-    return module.merge(weights.to(dtype) @ value)  # (B, T, D)
+    return module.merge(weights.to(inner) @ value)  # (B, T, D)
 
 
 def project(module: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A linear layer computed in ``dtype``; the weight's gradient has the weight's own."""
-    return linear(x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
+    """A linear layer computed in ``dtype``: x (B, T, in) -> (B, T, out). The weight's gradient has its own dtype."""
+    rows = x.to(dtype).flatten(0, 1)  # (B T, in)
+    # subtle: in bfloat16 oneDNN compiles kernels for each new number of rows, which takes longer than the products
+    added = rounded(len(rows)) - len(rows) if dtype == torch.bfloat16 else 0
+    rows = pad(rows, (0, 0, 0, added)) if added else rows
+    y = linear(rows, module.weight.to(dtype), module.bias.to(dtype))
+    return y[: len(y) - added].view(*x.shape[:2], -1)
 
 
 def norm(module: LayerNorm, x: Tensor) -> Tensor:
