@@ -228,12 +228,15 @@ def from_lines(names: set[tuple[str, str]]) -> list[str]:
 
 
 def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
-    """What the stubs need of the package, as (module, name): classes of the signatures' own names, and the functions
-    that the masters' steps call and that are not among these pieces."""
+    """What the stubs need of the package, as (module, name): what the signatures and their own names have of it, and
+    the functions that the masters' steps call and that are not among these pieces."""
     found = set()
     for piece in pieces:
         source = source_of(piece.source)
-        needed = ((file, name) for file, node in aliases(piece) for name in names_in(node.value))
+        own = aliases(piece)
+        named = names_in(*(node.targets[0] for _, node in own))
+        needed = [(source, name) for name in names_in(source.find(piece.path).args) - named]
+        needed += [(file, name) for file, node in own for name in names_in(node.value)]
         found |= {(home, name) for file, name in needed if (home := file.home(name))}
         for name in names_used(piece) - set(piece.refused):
             home = source.home(name)
