@@ -44,7 +44,9 @@ def test_values_and_gradients_of_every_family_in_float64(family, masked, trainin
         torch.testing.assert_close(gradient, expected[name], atol=1e-9, rtol=0, msg=name)
 
 
-def test_bfloat16_is_as_near_to_float32_as_autocast_is():
+@pytest.mark.parametrize("long", [64, 4], ids=["short texts", "long texts"])
+def test_bfloat16_is_as_near_to_float32_as_autocast_is(long, monkeypatch):
+    monkeypatch.setattr(fused_training, "LONG", long)
     bert = random_bert(9).float().train(False)
     for layer in bert.layers:  # sizes as in trained weights, so that rounding is not blown up
         for parameter in layer.parameters():
@@ -98,8 +100,8 @@ def test_it_refuses_what_the_master_refuses():
             fused_forward(bert, ids, mask, None, torch.float32)
 
 
-def test_in_bfloat16_linear_layers_see_few_numbers_of_rows(monkeypatch):
-    """oneDNN compiles and keeps kernels for each: three texts of 5 to 8 tokens are all 16 or 24 rows."""
+def test_in_bfloat16_the_number_of_rows_is_rounded_up(monkeypatch):
+    """Three texts of 5 to 8 tokens are all 16 or 24 rows."""
     bert, rows = random_bert(9).float(), []
 
     def watched(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:

@@ -5,7 +5,8 @@ not matrix products but passes over numbers, and here there are fewer of them:
 
     layer norm, GELU   one operation each, forward and backward, instead of six and four
     bfloat16           an input is rounded once for query, key and value; the softmax is in float32, where it takes a
-                       third of the time and loses nothing; few numbers of rows, so that few kernels are compiled
+                       third of the time and loses nothing; for each new shape of a product oneDNN compiles kernels,
+                       so the number of rows is rounded up, and attention in short texts is in float32
 
 Dropout draws the same random numbers as the book's modules do, in the same order.
 """
@@ -82,9 +83,9 @@ def attend(module: Attention, x: Tensor, hidden_pads: Tensor | None, dtype: torc
 
 
 def project(module: nn.Linear, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """A linear layer computed in ``dtype``: x (B, T, in) -> (B, T, out). The weight's gradient has its own dtype."""
+    """A linear layer computed in ``dtype``: x (B, T, in) -> (B, T, out). The weight's gradient has the weight's."""
     rows = x.to(dtype).flatten(0, 1)  # (B T, in)
-    # subtle: in bfloat16 oneDNN compiles kernels for each new number of rows, which takes longer than the products
+    # subtle: compiling kernels for a new number of rows takes longer than the products themselves
     added = rounded(len(rows)) - len(rows) if dtype == torch.bfloat16 else 0
     rows = pad(rows, (0, 0, 0, added)) if added else rows
     y = linear(rows, module.weight.to(dtype), module.bias.to(dtype))
