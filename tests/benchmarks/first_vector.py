@@ -14,6 +14,7 @@ from tests.benchmarks import machine
 from tests.benchmarks.peers import turns
 
 SENTENCE = "A man is playing a guitar on the stage."
+IMPORT = "import torch alone"  # the least that a library on torch takes
 START = {
     "minisbert": """
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -39,7 +40,9 @@ states = openvino.Core().compile_model("{files}/openvino.xml", "CPU", exact)([id
 import ctranslate2
 states = np.asarray(ctranslate2.Encoder("{files}/ctranslate2").forward_batch(ids.tolist()).last_hidden_state)
 """,
+    IMPORT: "import torch",
 }
+WHOLE = ("minisbert", "sentence-transformers", IMPORT)  # the others get a tokenizer and pooling
 TOKENIZE = """
 import numpy as np
 from tokenizers import Tokenizer
@@ -57,11 +60,11 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text(
 
 def measure(libraries: Sequence[str], files: Path, rounds: int) -> dict:
     """Median seconds of a process that computes one vector in float32, and its median peak memory in MiB."""
-    found: dict[str, dict] = {name: {"seconds": [], "mebibytes": []} for name in ("minisbert", *libraries)}
+    sides = ("minisbert", *libraries, IMPORT)
+    found: dict[str, dict] = {name: {"seconds": [], "mebibytes": []} for name in sides}
     measured = machine.measure()
     for _, name, _ in turns("start", rounds, dict.fromkeys(found)):
-        alone = name in ("minisbert", "sentence-transformers")  # tokenize and pool by themselves
-        code = START[name] if alone else TOKENIZE + START[name] + POOL
+        code = START[name] if name in WHOLE else TOKENIZE + START[name] + POOL
         code = code.format(files=files, sentence=SENTENCE) + PEAK
         started = time.perf_counter()
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
