@@ -17,12 +17,11 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.mistakes.causes import certify
 from minisbert.mistakes.verdicts import EQUAL, EXPLAINED, ROUNDED, Certificate
-from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.run.model_options import add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.run.vector_files import GivenVectors, read_vectors
 from minisbert.run.vectors import file_lines
 from minisbert.system.console import run_command
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
 SHOWN = 5  # lines that are named
 
@@ -37,24 +36,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--texts", required=True, metavar="FILE", help="the texts, one per line")
     parser.add_argument("--json", action="store_true", help="print one JSON object; rows count from 0")
     group = parser.add_argument_group("what the vectors should be")
-    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
-    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
-    group.add_argument("--prompt", metavar="TEXT", help='before each text, "" for nothing (default: the model\'s)')
-    group.add_argument("--prompt-name", metavar="NAME", help="one of the model's prompts")
-    group.add_argument("--device", default="cpu", help="auto, cpu, cuda or mps (default: %(default)s)")
-    add_threads_option(group)
-    options = parser.parse_args(arguments)
-    if options.prompt is not None and options.prompt_name is not None:
-        raise InputError("--prompt and --prompt-name: give one of them")
-    return options
-
-
-def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace) -> str | None:
-    """The prompt that was asked for; None for the model's own choice."""
-    if options.prompt_name is None:
-        return options.prompt
-    return choose_prompt(encoder.settings, None, options.prompt_name)
+    add_model_options(group, device="cpu")
+    add_prompt_option(group)
+    return parser.parse_args(arguments)
 
 
 def sentence(found: Certificate) -> str:
@@ -104,9 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     if len(given.values) != len(texts):  # before a model is loaded
         counts = f"{options.vectors} has {len(given.values):,} vectors, {options.texts} {len(texts):,} texts"
         raise InputError(f"{counts}: one vector for each line is needed, in the same order")
-    use_threads(options.threads)
-    device = choose_device(options.device)
-    encoder = SentenceEncoder.load(options.model, options.pooling, device, options.max_length)
+    encoder = load_encoder(options)
     try:
         found = certify(encoder, texts, given.values, prompt_of(encoder, options))
     except InputError as error:

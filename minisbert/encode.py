@@ -11,22 +11,20 @@ python -m minisbert.encode merge parts --out vectors.npy
 
 import argparse
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from minisbert.core import InputError
-from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.models.sentence_encoder import BATCH_TOKENS
 from minisbert.objectives.scored_pairs import text_lines
 from minisbert.run import plots
 from minisbert.run.distributed import write_error_file
+from minisbert.run.model_options import add_model_options, add_prompt_option, load_encoder
 from minisbert.run.parts import encode_parts, merge_parts, own_device
 from minisbert.run.vectors import encode_to_file, file_lines
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, keep_freed_memory, use_threads
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
@@ -58,15 +56,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (needs the plots extra)"
     )
     group = parser.add_argument_group("the model")
-    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
-    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
-    group.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
-    add_threads_option(group)
+    add_model_options(group)
     group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
-    group.add_argument("--prompt", metavar="TEXT", help='put this before each text, "" for nothing')
-    group.add_argument("--prompt-name", metavar="NAME", help="one of the model's prompts (default: the model's choice)")
+    add_prompt_option(group)
     group = parser.add_argument_group("the vectors")
     group.add_argument(
         "--normalize", action=argparse.BooleanOptionalAction, help="scale to length 1 (default: as the model does)"
@@ -129,12 +122,6 @@ def merge(arguments: list[str]) -> None:
     options = parse_merge(arguments)
     rows, width = merge_parts(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
-
-
-def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> SentenceEncoder:
-    keep_freed_memory()
-    use_threads(options.threads)
-    return SentenceEncoder.load(options.model, options.pooling, place(options.device), options.max_length)
 
 
 def check_number(total: int, options: argparse.Namespace) -> None:

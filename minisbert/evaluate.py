@@ -25,9 +25,9 @@ from minisbert.objectives.retrieval import CUTOFFS, load_retrieval, retrieval_sc
 from minisbert.objectives.retrieval_metrics import METRICS
 from minisbert.objectives.scored_pairs import SPLITS, load_scored_pairs
 from minisbert.objectives.sts_suite import average, evaluate_suite, load_suite
+from minisbert.run.model_options import add_model_options, load_encoder
 from minisbert.run.trained_on import trained_on
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, keep_freed_memory, use_threads
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 
@@ -41,7 +41,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "STS12 to STS16, STS-B and SICK-R as papers report them.",
         epilog="Example: python -m minisbert.evaluate --split test --json",
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument(
         "--data",
         help="stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)",
@@ -56,12 +55,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         help="leave the document with a query's own id out of its ranking",
     )
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
-    parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
-    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
-    add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
+    add_model_options(parser.add_argument_group("model"))
     options = parser.parse_args(arguments)
     check(options)
     if not (options.suite or options.qrels):
@@ -88,12 +84,6 @@ def check(options: argparse.Namespace) -> None:
         raise InputError(f"--scale {options.scale:g}: the largest score must be above 0")
 
 
-def load(options: argparse.Namespace) -> SentenceEncoder:
-    keep_freed_memory()
-    use_threads(options.threads)
-    return SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
-
-
 def report_cut(encoder: SentenceEncoder, texts: int) -> None:
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, texts))
@@ -118,7 +108,7 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
     else:
         rows = load_scored_pairs(options.data, options.split or "", options.scale)
         check_scores(rows, options.data)
-    encoder = load(options)
+    encoder = load_encoder(options)
     result = (evaluate if noun == "pairs" else evaluate_triplets)(encoder, rows, progress=True)
     report_cut(encoder, texts_in_a_row * len(rows))
     if options.json:
@@ -139,7 +129,7 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
 def retrieval(options: argparse.Namespace) -> None:
     """``--queries``, ``--corpus``, ``--qrels``."""
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
-    encoder = load(options)
+    encoder = load_encoder(options)
     result = retrieval_scores(encoder, task)
     report_cut(encoder, len(task.queries) + len(task.corpus))
     if options.json:
@@ -162,7 +152,7 @@ def suite(options: argparse.Namespace) -> None:
     if not tasks:
         raise InputError("no task of the suite is there: python -m minisbert.assets fetch sts12, and so on")
     pairs, note = trained_on(options.model)
-    encoder = load(options)
+    encoder = load_encoder(options)
     lines = evaluate_suite(encoder, tasks, pairs, progress=True)
     report_cut(encoder, 2 * sum(line["pairs"] for line in lines))
     for name, reason in missing.items():

@@ -20,17 +20,9 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.objectives.retrieval import read_texts
 from minisbert.objectives.tuples import read_tuples
-from minisbert.run.index import (
-    add_corpus_options,
-    add_prompt_options,
-    encode_with_progress,
-    in_parts,
-    load_and_encode,
-    prompt_of,
-    read_corpus,
-)
+from minisbert.run.index import add_corpus_options, encode_with_progress, in_parts, load_and_encode, read_corpus
+from minisbert.run.model_options import ROLES, prompt_of
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import keep_freed_memory
 from minisbert.system.files import atomic_file
 
 
@@ -69,8 +61,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group.add_argument("--max-score", type=float, metavar="S", help="no cosine above S")
     group.add_argument("--min-score", type=float, metavar="S", help="no cosine below S")
-    add_corpus_options(parser)
-    add_prompt_options(parser)
+    add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
     names = ("absolute_margin", "relative_margin", "max_score", "min_score")
     numbers = {name: getattr(options, name) for name in ("num_negatives", "range_min", "range_max", *names)}
@@ -154,7 +145,6 @@ def show(found: dict, rules: Rules, out: Path) -> None:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     (task, corpus), rules = read_files(options), options.rules
-    keep_freed_memory()
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
         encoder, documents = encode_documents(task, corpus, options)
         anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))

@@ -12,14 +12,8 @@ import json
 from minisbert.core import InputError
 from minisbert.fast.search import top_k
 from minisbert.objectives.corpora import read_sentences
-from minisbert.run.index import (
-    add_corpus_options,
-    add_prompt_options,
-    encode_with_progress,
-    load_and_encode,
-    prompt_of,
-    read_corpus,
-)
+from minisbert.run.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
+from minisbert.run.model_options import ROLES, prompt_of
 from minisbert.system.console import run_command, say
 
 
@@ -36,8 +30,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
     parser.add_argument("--queries", metavar="FILE", help="one query per line")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="results per query (default: %(default)s)")
-    add_corpus_options(parser)
-    add_prompt_options(parser)
+    add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
     if bool(options.query) == bool(options.queries):
         raise InputError("give either --query TEXT, once or several times, or --queries FILE")

@@ -333,6 +333,8 @@ def test_a_corpus_prompt_that_the_parts_have(tiny, text, parts, capsys):
     scores = vectors[1:] @ vectors[0]
     assert hit["index"] == scores.argmax()
     assert hit["score"] == pytest.approx(scores.max(), abs=2e-6, rel=0)
+    pairs.main([str(text), "--model", str(tiny), "--index", str(folder), "--prompt", "the sun ", "--json"])
+    assert json.loads(capsys.readouterr().out)["sentences"] == len(LINES)
 
 
 @pytest.mark.parametrize(

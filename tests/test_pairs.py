@@ -1,6 +1,7 @@
 """The command that prints the closest pairs in a file; ``test_search.py`` tests the computation."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -60,6 +61,23 @@ def test_a_top_beyond_the_number_of_pairs_shows_all(tiny, file, capsys):
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 20
     assert "--top 11: 5 sentences make only 10 pairs" in captured.err
+
+
+@pytest.mark.parametrize("prompt", [["--prompt", "the sun "], ["--prompt-name", "same"]])
+def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, prompt, capsys):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"same": "the sun "}}')
+    whole = tmp_path / "whole.txt"
+    whole.write_text("".join(f"the sun {sentence}\n" for sentence in SENTENCES), encoding="utf-8")
+    main([str(whole), "--model", str(tiny), "--json"])
+    expected = json.loads(capsys.readouterr().out)["pairs"]
+    main([str(file), "--model", str(folder), *prompt, "--json"])
+    found = json.loads(capsys.readouterr().out)["pairs"]
+    assert [(pair["score"], pair["indices"]) for pair in found] == [
+        (pair["score"], pair["indices"]) for pair in expected
+    ]
+    main([str(file), "--model", str(folder), "--json"])  # the prompt makes a difference
+    assert json.loads(capsys.readouterr().out)["pairs"] != found
 
 
 def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):

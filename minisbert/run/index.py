@@ -21,24 +21,20 @@ from minisbert.models.checkpoint import read_metadata, read_safetensors, write_s
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import read_sentences
-from minisbert.objectives.retrieval import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.run.mapped import check_fit, find_parts, part_vectors
+from minisbert.run.model_options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.system.console import say
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
 from minisbert.system.files import atomic_file
 
 MARK = {"minisbert": "index"}  # in the metadata: a file with this mark may be rebuilt
-ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
 
-def add_corpus_options(parser: argparse.ArgumentParser) -> None:
-    """The options shared by the commands ``search`` and ``pairs``."""
-    model = parser.add_argument_group("model")
-    model.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    model.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
-    model.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
-    model.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
-    add_threads_option(model)
+def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
+    """The options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
+    add_model_options(parser.add_argument_group("model"))
+    prompts = parser.add_argument_group("prompts")
+    for role in roles:
+        add_prompt_option(prompts, role)
     kept = parser.add_argument_group("files")
     kept.add_argument(
         "--index",
@@ -48,25 +44,6 @@ def add_corpus_options(parser: argparse.ArgumentParser) -> None:
         "folder of parts of the same file, written by encode --part-rows",
     )
     kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
-
-
-def add_prompt_options(parser: argparse.ArgumentParser) -> None:
-    """The prompts of queries and of a corpus, for ``prompt_of``."""
-    group = parser.add_argument_group("prompts")
-    for role, names in ROLES.items():
-        kept = f"the model's {' or '.join(names)} prompt, else its own choice"
-        group.add_argument(
-            f"--{role}-prompt", metavar="TEXT", help=f'put this before each text, "" for nothing ({kept})'
-        )
-        group.add_argument(f"--{role}-prompt-name", metavar="NAME", help="one of the model's prompts")
-
-
-def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str) -> str:
-    """The prompt of "query" or "corpus": from the options, or the one that the model keeps for it, or its default."""
-    prompt, name = getattr(options, f"{role}_prompt"), getattr(options, f"{role}_prompt_name")
-    if prompt is None and name is None:
-        name = next((name for name in ROLES[role] if name in encoder.settings.prompts), None)
-    return choose_prompt(encoder.settings, prompt, name)
 
 
 def read_corpus(path: str) -> list[str]:
@@ -82,19 +59,16 @@ def load_and_encode(
 ) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
     """The model and the vectors (N, D) of the texts, from the index or the folder of parts if one is given.
 
-    Parts must be those of ``file``, where the texts are from. The texts are a corpus if there are options for its
-    prompt (``add_prompt_options``).
+    Parts must be those of ``file``, where the texts are from.
     """
-    use_threads(options.threads)
     manifest, folder = None, options.index
     if in_parts(options):
         manifest = find_parts(folder, file, len(texts))  # before the model is loaded
     elif options.index:
         check_index(options.index)
-    encoder = SentenceEncoder.load(options.model, options.pooling, choose_device(options.device), options.max_length)
-    prompt = None
-    if hasattr(options, "corpus_prompt"):
-        _, prompt = (prompt_of(encoder, options, role) for role in ROLES)  # an unknown name is found before the work
+    encoder = load_encoder(options)
+    roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
+    *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
         check_fit(folder, manifest, file, encoder, model_hash(encoder, ""), prompt)
         return encoder, part_vectors(folder, manifest)

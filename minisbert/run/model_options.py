@@ -1,0 +1,47 @@
+"""The options of the commands that encode: which model, on what, and the prompt before each text."""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+
+from minisbert.models.prompts import choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.objectives.retrieval import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.system.devices import add_threads_option, choose_device, keep_freed_memory, use_threads
+
+ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
+
+
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
+    """For ``load_encoder``."""
+    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
+    add_threads_option(group)
+
+
+def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> SentenceEncoder:
+    """The model; sets the process's threads, and has it keep the memory that it frees."""
+    keep_freed_memory()
+    use_threads(options.threads)
+    return SentenceEncoder.load(options.model, options.pooling, place(options.device), options.max_length)
+
+
+def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
+    """For ``prompt_of``: the prompt of all texts, or of the "query" or "corpus"."""
+    flag = f"--{role}-prompt" if role else "--prompt"
+    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    one = group.add_mutually_exclusive_group()
+    one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
+    one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
+
+
+def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
+    """From the options, or what the model keeps for this role, or its default."""
+    prefix = f"{role}_" if role else ""
+    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    if prompt is None and name is None:
+        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    return choose_prompt(encoder.settings, prompt, name)
