@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -118,6 +119,26 @@ def test_glibc_accepts_the_numbers():
     except OSError:
         pytest.skip("no glibc here")
     assert library.mallopt(devices.MMAP_THRESHOLD, 2**25) == 1
+
+
+HUGE = """
+import re
+import torch
+import minisbert.run.training  # with everything that training imports: a tensor made on the way would be too early
+from minisbert.system.devices import use_huge_pages
+use_huge_pages()
+gradient = torch.zeros(30_522, 384)
+print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
+"""
+
+
+def test_a_large_tensor_gets_huge_pages():
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[madvise]" not in setting.read_text():
+        pytest.skip("huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled")
+    free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    done = subprocess.run([sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True)
+    assert int(done.stdout) >= 20_000  # kB, of 46,882: the system may be short of them
 
 
 # ----------------------------------------------------------------------------------------- threads

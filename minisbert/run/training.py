@@ -23,7 +23,7 @@ from minisbert.run.distributed import ProcessGroup, lost_contact, process_group,
 from minisbert.run.folder import STATE, describe, recover_run
 from minisbert.run.options import parse
 from minisbert.run.run import Run, resume, start
-from minisbert.system.devices import choose_precision, keep_few_kernels, use_threads
+from minisbert.system.devices import choose_precision, keep_few_kernels, use_huge_pages, use_threads
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a quarter more time
@@ -32,6 +32,7 @@ CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is c
 def main(arguments: list[str] | None = None) -> None:
     """``python -m minisbert.train``."""
     keep_few_kernels()
+    use_huge_pages()
     options = parse_again(parse(arguments), arguments)
     if options.recipe == "list" and options.resume is None:
         print(list_recipes())
