@@ -138,7 +138,7 @@ def test_a_large_tensor_gets_huge_pages():
         pytest.skip("huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled")
     free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     done = subprocess.run([sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True)
-    assert int(done.stdout) >= 20_000  # kB, of 46,882: the system may be short of them
+    assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
 
 
 # ----------------------------------------------------------------------------------------- threads
