@@ -11,6 +11,8 @@ import time
 
 import torch
 from course import figure, largest_difference
+from minisbert.fast.fused import FusedBert, evaluating
+from minisbert.fast.kernels import linear
 
 import minisbert
 from minisbert.core import bert, data, metrics, pooling, tokenizer
@@ -19,8 +21,6 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.fast import fused
 from minisbert.fast.batching import budgeted_batches, packed_batches, to_ids, tokenize
-from minisbert.fast.fused import FusedBert, evaluating
-from minisbert.fast.kernels import linear
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.planting import Mistake
 from minisbert.models.folders import find_model

@@ -19,6 +19,10 @@ GOLDEN = ROOT / "tests" / "reference"  # what transformers computed
 if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not an installed copy
     sys.path.insert(0, str(ROOT))
 
+from minisbert.core import bert  # noqa: E402
+
+bert.FUSED = False  # the formulas as the book writes them out; lesson 13 is about the others
+
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=110)
 np.set_printoptions(precision=4, suppress=True, linewidth=110)
 

@@ -27,7 +27,7 @@ from lessons.pieces import Piece
 from lessons.result import RUNGS, Result
 from minisbert.core import one_line
 from minisbert.mistakes import MISTAKES
-from minisbert.mistakes.planting import planted, replaced
+from minisbert.mistakes.planting import planted, replaced, written_out
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
 
@@ -60,7 +60,7 @@ def look_at(piece: Piece, function: Callable, guard: bool = True) -> list[Findin
     found: list[Finding] = []
     calls: list[None] = []  # one entry per call of the function
     stand_in = watched(piece, function, found, calls, guard)
-    with replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
+    with written_out(), replaced(piece.original, stand_in, piece.owner, piece.path[-1]):
         for rung, name, run in checks_of(piece):
             before = len(calls)
             findings = attempt(rung, name, run)

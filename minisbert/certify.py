@@ -61,7 +61,7 @@ def print_report(
     count, width = given.values.shape
     ending = ", scaled to length 1" if encoder.normalize else ""
     limit = encoder.tokenizer.limit
-    print(f"model      {options.model}: {encoder.pooling.mode} pooling, at most {limit} tokens{ending}")
+    print(f"model      {options.model}: {encoder.pooling_mode} pooling, at most {limit} tokens{ending}")
     print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
     if found.difference is not None:
         print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.models.sentence_encoder import BATCH_TOKENS
+from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.objectives.scored_pairs import text_lines
 from minisbert.run import plots
 from minisbert.run.distributed import write_error_file

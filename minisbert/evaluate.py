@@ -113,9 +113,9 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
     report_cut(encoder, texts_in_a_row * len(rows))
     if options.json:
         about = {"data": options.data, "split": options.split, noun: len(rows), "model": options.model}
-        print(json.dumps(about | {"pooling": encoder.pooling.mode} | result))
+        print(json.dumps(about | {"pooling": encoder.pooling_mode} | result))
         return
-    print(f"model     {options.model}, {encoder.pooling.mode} pooling")
+    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
     print(f"data      {options.data}{f', {options.split} split' if options.split else ''}, {len(rows):,} {noun}")
     if noun == "triplets":
         print(f"accuracy  {100 * result['triplet_accuracy']:.2f} % have cos(anchor, positive) > cos(anchor, negative)")
@@ -135,10 +135,10 @@ def retrieval(options: argparse.Namespace) -> None:
     if options.json:
         about = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "model")}
         counts = {"evaluated_queries": len(task.queries), "documents": len(task.corpus)}
-        print(json.dumps(about | {"pooling": encoder.pooling.mode} | counts | result))
+        print(json.dumps(about | {"pooling": encoder.pooling_mode} | counts | result))
         return
     left = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    print(f"model     {options.model}, {encoder.pooling.mode} pooling")
+    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
     print(f"data      {len(task.queries):,} queries{left}, {len(task.corpus):,} documents")
     print("protocol  exact search by cosine, ties in the order of the corpus; mean over the queries\n")
     print(f"{'x 100':<8}" + "".join(f"{name:>11}" for name in METRICS))
@@ -158,10 +158,10 @@ def suite(options: argparse.Namespace) -> None:
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
     if options.json:
-        about = {"suite": options.suite, "model": options.model, "pooling": encoder.pooling.mode, "trained_on": note}
+        about = {"suite": options.suite, "model": options.model, "pooling": encoder.pooling_mode, "trained_on": note}
         print(json.dumps(about | {"average": average(lines), "tasks": lines, "missing": list(missing)}))
         return
-    print(f"model     {options.model}, {encoder.pooling.mode} pooling")
+    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
     print(f"trained   {note}")
     print("protocol  each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100\n")
     print_suite(lines, list(missing))

@@ -15,6 +15,7 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.objectives.scored_pairs import MAX_SCORE, read_lines, tab_rows
+from minisbert.run.model_options import add_compiled_option, if_compiled
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
@@ -86,6 +87,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
+    add_compiled_option(parser)
     add_threads_option(parser)
     options = parser.parse_args(arguments)
     if options.texts and options.file:
@@ -102,10 +104,11 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         pairs = [(first, second) for first, second, *_ in EXAMPLES]
     use_threads(options.threads)
-    model = PairModel.load(options.model, choose_device(options.device), options.max_length)
+    model = if_compiled(options, lambda package: PairModel.load(options.model, "cpu", options.max_length, package))
+    model = model or PairModel.load(options.model, choose_device(options.device), options.max_length)
     scores = model.scores([first for first, _ in pairs], [second for _, second in pairs], progress=True)
     if model.truncated:
-        say(model.encoder.tokenizer.cut_message(model.truncated, len(pairs) * (1 if model.joint else 2)))
+        say(model.tokenizer.cut_message(model.truncated, len(pairs) * (1 if model.joint else 2)))
     if options.file:
         for (first, second), score in zip(pairs, scores, strict=True):
             print("\t".join([*(f"{value:.6f}" for value in np.atleast_1d(score)), first, second]))

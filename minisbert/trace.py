@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         found = {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
         print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
     else:
-        print_header(options, encoder.pooling.mode, inputs["mask"].sum(dim=1).tolist(), hidden, vector)
+        print_header(options, encoder.pooling_mode, inputs["mask"].sum(dim=1).tolist(), hidden, vector)
         print_rows(rows)
         print_names(unknown, [name for name in ours if name not in other])
         print(f"\n{verdict}")

@@ -12,7 +12,8 @@ from filelock import FileLock
 from hypothesis import settings
 
 from minisbert.core import InputError
-from minisbert.fast import kernels
+from minisbert.fast import matrices
+from minisbert.mistakes import planting
 from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]
@@ -56,10 +57,17 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])
 def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
-    if request.param and not kernels.ONEDNN:
+    """The search with oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
+    if request.param and not matrices.ONEDNN:
         pytest.skip("this torch has no such operations")
-    monkeypatch.setattr(kernels, "ONEDNN", request.param)
+    monkeypatch.setattr(matrices, "ONEDNN", request.param)
+
+
+@pytest.fixture
+def written_out() -> Iterator[None]:
+    """The encoder's formulas as the book writes them out, with attention's probabilities."""
+    with planting.written_out():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from tests import formula_checks, head_checks, loss_checks, metric_checks, pipel
 from tests.checks import CHECKS
 from tests.parity import Comparison
 
+pytestmark = pytest.mark.usefixtures("written_out")
+
 
 def failures(target: str) -> Iterator[Comparison]:
     """The wrong numbers, check after check: first the checks of the piece that is replaced, last the slow one.

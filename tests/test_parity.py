@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from minisbert.core import bert
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import load_bert
 from minisbert.models.tokenizer import Tokenizer
@@ -11,14 +12,28 @@ from tests.checks import CHECKS
 from tests.parity import COMPARISONS, MINILM_HIDDEN, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
+# of whole models and layers: what the fused operations compute, which keep no probabilities
+FUSED = ("bert_forward", "bert_gradients", "distilbert", "roberta", "training_trace", "feed_forward", "masks_and_ids")
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_parity(name):
+
+def assert_equal(name: str) -> None:
     results = list(CHECKS[name]())
     COMPARISONS.extend(results)
     assert results, "a check without a comparison proves nothing"
     failures = [str(result) for result in results if not result.largest <= result.tolerance]
     assert not failures, "\n".join(failures)
+
+
+@pytest.mark.usefixtures("written_out")
+@pytest.mark.parametrize("name", CHECKS)
+def test_parity(name):
+    assert_equal(name)
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_fused_operations(name):
+    assert bert.FUSED
+    assert_equal(name)
 
 
 @pytest.mark.parametrize("folder", ["tiny-distiluse", "tiny-roberta"])

@@ -1,7 +1,7 @@
 """Ids to hidden states: the BERT encoder (Devlin et al. 2019) in plain torch.
 
 First the three formulas (``gelu``, ``layer_norm``, ``attention``) as plain functions, then the modules that give the
-formulas their weights.
+formulas their weights. This is the only forward pass of the package: training, encoding and compiled models run it.
 
 Dimension legend, used in every file of the project:
 
@@ -17,6 +17,9 @@ from torch import Tensor, nn
 
 from .weights import BertConfig
 
+# True: each formula is PyTorch's fused operation of the same meaning. False: it is computed as written out below.
+FUSED = True
+
 
 def gelu(x: Tensor) -> Tensor:
     """Gaussian error linear unit, x * P(Z <= x) for a standard normal Z (Hendrycks & Gimpel 2016, section 2).
@@ -24,6 +27,8 @@ def gelu(x: Tensor) -> Tensor:
     Any shape in, the same shape out. ``gelu(1.0) = 0.8413``, ``gelu(-1.0) = -0.1587``.
     The tanh approximation of the same paper is off by up to 5e-4: BERT's weights were trained with this one.
     """
+    if FUSED:
+        return nn.functional.gelu(x)
     return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
@@ -33,6 +38,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     x (..., D), weight (D,), bias (D,) -> (..., D). Ba et al. 2016, section 3.
     ``layer_norm([1, 3], 1, 0, ~0) = [-1, 1]``.
     """
+    if FUSED:
+        return nn.functional.layer_norm(x, weight.shape, weight, bias, eps)
     mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
     centred = x - mean  # (..., D)
     variance = centred.pow(2).mean(dim=-1, keepdim=True)  # (..., 1)
@@ -42,13 +49,16 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor | None]:
     """Scaled dot-product attention: softmax(q k^T / sqrt(K)) v (Vaswani et al. 2017, eq. 1).
 
-    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) boolean with True for real tokens,
-    or None when every token is real -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout.
-    Every row of the mask must have a True, or that row's softmax is 0/0 (``Bert.forward`` checks it).
+    query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with True where a query
+    may look, or None for everywhere -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout. The fused
+    operation, which has no dropout on a CPU, keeps no probabilities: None.
+    Every row of the mask must have a True, or that row's softmax is 0/0 (``models/inputs.py`` checks it).
     """
+    if FUSED and not dropout:
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask), None
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (B, H, T, S)
     if mask is not None:
         # subtle: minus infinity, so that a pad gets exactly 0 and not just little
@@ -83,10 +93,11 @@ class Embeddings(nn.Module):
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
-    def forward(self, ids: Tensor, token_types: Tensor | None) -> Tensor:
-        """ids (B, T), token_types (B, T) or None for all zero -> (B, T, D)."""
-        positions = torch.arange(self.offset, self.offset + ids.shape[1], device=ids.device)  # (T,)
-        x = self.word(ids) + self.position(positions)  # (B, T, D) + (T, D)
+    def forward(self, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+        """ids (B, T), token_types (B, T) or None for all zero, positions (B, T) or None for 0..T-1 -> (B, T, D)."""
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        x = self.word(ids) + self.position(positions + self.offset)  # (B, T, D) + (B, T, D) or (T, D)
         if self.token_type is not None:
             x = x + self.token_type(torch.zeros_like(ids) if token_types is None else token_types)  # (B, T, D)
         return self.dropout(self.norm(x))  # (B, T, D)
@@ -117,8 +128,8 @@ class Attention(nn.Module):
         """(B, H, T, K) -> (B, T, D), the inverse of ``split``."""
         return x.transpose(1, 2).flatten(-2)  # (B, T, H, K) -> (B, T, D)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
         query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
         context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
@@ -148,8 +159,8 @@ class Layer(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.attention_dropout = self.dropout  # a name of its own: DistilBERT has none here
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """x (B, T, D), mask (B, 1, 1, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
+    def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the attention probabilities (B, H, T, T)."""
         attended, probabilities = self.attention(x, mask)
         x = self.attention_norm(x + self.attention_dropout(attended))  # (B, T, D)
         x = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))  # (B, T, D)
@@ -177,23 +188,28 @@ class Bert(nn.Module):
         mask: Tensor | None = None,
         token_types: Tensor | None = None,
         trace: dict[str, Tensor] | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """ids (B, T), mask (B, T) with 1 for real tokens, token_types (B, T) -> hidden states (B, T, D).
 
-        ``mask=None`` says that every token is real, ``token_types=None`` that all are of the first sentence.
+        ``mask=None`` says that every token is real, ``token_types=None`` that all are of the first sentence,
+        ``positions=None`` that each row is one text. Several texts may share a row: ``positions`` (B, T) then starts
+        again with each of them, and a mask (B, 1, T, T) is True where query and key belong to the same text.
         A dict given as ``trace`` is filled with every intermediate result by name: ``embeddings``,
-        ``layers.0.attention`` (probabilities, (B, H, T, T)), ``layers.0`` (output), and so on.
+        ``layers.0.attention`` (probabilities, (B, H, T, T); None if ``FUSED``), ``layers.0`` (output), and so on.
 
-        Raises ``ValueError`` for ids that are not (B, T) or not in the vocabulary, for more tokens than there
-        are positions, and for a mask of another shape, of floats, or with a row without a real token.
+        Values are not checked here, so that the compiler can follow: ``minisbert.SentenceEncoder`` does it, for each
+        batch. Raises ``ValueError`` for a mask of floats, which may be an additive one, read the wrong way round.
         """
-        self._check(ids, mask, token_types)
-        attention_mask = None if mask is None else mask.bool()[:, None, None, :]  # (B, 1, 1, T)
-        x = self.embeddings(ids, token_types)  # (B, T, D)
+        if mask is not None:
+            if mask.is_floating_point():
+                raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
+            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
+        x = self.embeddings(ids, token_types, positions)  # (B, T, D)
         if trace is not None:
             trace["embeddings"] = x
         for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, attention_mask)  # (B, T, D), (B, H, T, T)
+            x, probabilities = layer(x, mask)  # (B, T, D), (B, H, T, T)
             if trace is not None:
                 trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
         return x
@@ -209,22 +225,3 @@ class Bert(nn.Module):
         if self.pooler is None:
             raise ValueError("this checkpoint has no pooler weights")
         return torch.tanh(self.pooler(hidden[:, 0]))  # (B, D)
-
-    def _check(self, ids: Tensor, mask: Tensor | None, token_types: Tensor | None) -> None:
-        tokens, words, types = self.config.positions, self.config.vocab_size, self.config.type_vocab_size
-        if ids.ndim != 2 or 0 in ids.shape:
-            raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
-        if ids.shape[1] > tokens:
-            raise ValueError(f"{ids.shape[1]} tokens, but the position table has {tokens}: let the tokenizer cut them")
-        if ids.min() < 0 or ids.max() >= words:
-            found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
-            raise ValueError(f"{found}: do tokenizer and weights belong together?")
-        for name, other in (("mask", mask), ("token_types", token_types)):
-            if other is not None and other.shape != ids.shape:
-                raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
-        if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
-            raise ValueError(f"token_types must lie in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
-        if mask is not None and mask.is_floating_point():
-            raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
-        if mask is not None and not (real := mask.bool().any(dim=1)).all():
-            raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")

@@ -1,13 +1,16 @@
-"""Many texts to batches of token ids: in bounded memory, texts of similar length together.
+"""Many texts to batches of token ids: in bounded memory, and nearly without pads.
 
-    texts ── chunks ──> lists of texts ── tokenize ──> ids as bytes ── packed_batches ──> groups of one length
+    texts ── chunks ──> lists of texts ── tokenize ──> ids as bytes ── packed_batches ──> rows that several texts share
 
 ``budgeted_batches`` makes batches of similar length for code that pads.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapreplace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +18,7 @@ from minisbert.core.tokenizer import Tokenizer
 
 CHUNK = 2**18  # characters to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
+ROW = 64  # tokens of a row that short texts share: docs/speed.md has the rates of other lengths
 
 
 def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]:
@@ -57,25 +61,102 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], i
     return keys, truncated
 
 
-def packed_batches(keys: Iterable[bytes], batch_tokens: int) -> Iterator[list[list[bytes]]]:
-    """Texts from ``tokenize`` in batches of at most ``batch_tokens`` tokens, longest first, none padded.
+@dataclass(frozen=True)
+class Batch:
+    """N texts in R rows of T tokens without a mask of pads: several short texts share a row, one after the other.
 
-    A batch is a list of groups of texts of one length. A text larger than the budget is a batch of its own.
+    ``ids``, ``positions`` and ``owner`` are (R, T): a token, its place in its own text, and the number of that text in
+    the batch, -1 for the few pads. ``places`` (N, S) has the places of each text's tokens in the flattened rows, -1
+    beyond its end. ``texts`` are the numbers of the N texts in the call.
     """
-    batch: list[list[bytes]] = []
-    tokens = 0
-    for key in sorted(keys, key=len, reverse=True):
-        tokens += len(key) // ID_BYTES
-        if batch and tokens > batch_tokens:
-            yield batch
-            batch, tokens = [], len(key) // ID_BYTES
-        if not batch or len(key) < len(batch[-1][0]):
-            batch.append([])
-        batch[-1].append(key)
+
+    ids: Tensor
+    positions: Tensor
+    owner: Tensor
+    places: Tensor
+    texts: list[int]
+
+    def inputs(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """``ids``, ``positions``, ``owner`` and ``places`` on a device: what a compiled encoder takes."""
+        return tuple(x.to(device) for x in (self.ids, self.positions, self.owner, self.places))
+
+    @property
+    def tokens(self) -> int:
+        return int((self.owner >= 0).sum())
+
+
+def same_text(owner: Tensor) -> Tensor:
+    """Which tokens of a row belong to the same text: ``Batch.owner`` (R, T) -> an attention mask (R, 1, T, T)."""
+    return owner[:, None, :, None] == owner[:, None, None, :]
+
+
+def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Hidden states (R, T, D), ``Batch.places`` (N, S) -> each text by itself, (N, S, D), and its mask (N, S)."""
+    return hidden.flatten(0, 1)[places.clamp_min(0)], places >= 0
+
+
+def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
+    """Texts from ``tokenize`` in batches of at most ``batch_tokens`` tokens, the longest rows first.
+
+    A row that is larger than the budget is a batch of its own.
+    """
+    lengths = [len(key) // ID_BYTES for key in keys]
+    rows = [(sum(lengths[text] for text in row), row) for row in share_rows(lengths)]
+    batch: list[list[int]] = []
+    width = 0
+    for tokens, row in sorted(rows, key=lambda pair: -pair[0]):
+        # a shorter row would be padded to the first one's length: by an eighth at most
+        if batch and (width * (len(batch) + 1) > batch_tokens or 8 * tokens < 7 * width):
+            yield make_batch(keys, lengths, batch, width)
+            batch = []
+        if not batch:
+            width = rounded(tokens)
+        batch.append(row)
     if batch:
-        yield batch
+        yield make_batch(keys, lengths, batch, width)
 
 
-def to_ids(group: Sequence[bytes], device: torch.device) -> Tensor:
-    """Texts of one length from ``tokenize`` -> ids (B, T)."""
-    return torch.frombuffer(bytearray(b"".join(group)), dtype=torch.int32).view(len(group), -1).long().to(device)
+def share_rows(lengths: Sequence[int]) -> list[list[int]]:
+    """Numbers of texts in rows of about ``ROW`` tokens, as equal as they can be; a longer text has its own.
+
+    Attention within a row costs little up to there, and a row is long enough for several sentences. With rows of equal
+    length all batches of a call have one shape.
+    """
+    order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
+    rows = [[text] for text in order if lengths[text] > ROW]
+    short = order[len(rows) :]
+    # the longest text that is left goes to the emptiest row
+    shared = [(0, number, []) for number in range(-(-sum(lengths[text] for text in short) // ROW))]
+    for text in short:
+        tokens, number, row = shared[0]
+        row.append(text)
+        heapreplace(shared, (tokens + lengths[text], number, row))
+    return rows + [row for _, _, row in shared if row]
+
+
+def rounded(tokens: int) -> int:
+    """The length of a row with ``tokens`` tokens, for few shapes: oneDNN compiles and keeps a kernel for each."""
+    step = 4 if tokens <= ROW else 8
+    return tokens + -tokens % step
+
+
+def make_batch(keys: Sequence[bytes], lengths: Sequence[int], rows: list[list[int]], width: int) -> Batch:
+    """The texts of some rows, padded to ``width`` tokens each."""
+    texts = [text for row in rows for text in row]
+    counts = np.array([lengths[text] for text in texts])  # (N,)
+    starts = np.empty_like(counts)  # in the flattened rows
+    first = 0
+    for number, row in enumerate(rows):
+        ends = number * width + np.cumsum(counts[first : first + len(row)])
+        starts[first : first + len(row)] = ends - counts[first : first + len(row)]
+        first += len(row)
+    within = np.arange(counts.max())[None]  # (1, S)
+    places = np.where(within < counts[:, None], starts[:, None] + within, -1)  # (N, S)
+    real = places[places >= 0]  # of all tokens, text by text
+    flat = np.zeros((3, len(rows) * width), dtype=np.int64)
+    flat[2] = -1
+    flat[0, real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
+    flat[1, real] = np.broadcast_to(within, places.shape)[places >= 0]
+    flat[2, real] = np.repeat(np.arange(len(texts)), counts)
+    ids, positions, owner = torch.from_numpy(flat).view(3, len(rows), width)
+    return Batch(ids, positions, owner, torch.from_numpy(places), texts)

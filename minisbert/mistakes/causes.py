@@ -49,6 +49,7 @@ def certify(
     if len(values) != len(texts):
         raise InputError(f"{len(values):,} vectors for {len(texts):,} texts: one for each is needed")
     ours = encoder.encode(texts, progress=True, prompt=prompt).astype(np.float64)  # (N, D)
+    encoder = encoder.eager()  # causes are looked for in the modules
     prompt = choose_prompt(encoder.settings, prompt)
     if (code := code_of(ours, values)) is not None:
         return Certificate(ROUNDED, code, ("binary",) if code.startswith("binary") else ("int8",))

@@ -80,7 +80,7 @@ class Trial:
         yield from self.with_pads("pads pooled", "pads were pooled with the tokens", self.pads_pooled(right))
         for inputs in every:
             yield from self.without_pads(inputs)
-        if self.encoder.pooling.mode in POOLED:
+        if self.encoder.pooling_mode in POOLED:
             both = self.pads_attended(right, lengths)
             said = "tokens attended to pads: the attention mask was left out"
             yield from self.with_pads("pads attended", said, [real for real, _ in both])
@@ -111,7 +111,7 @@ class Trial:
     def pooled(self, inputs: Inputs) -> Iterator[tuple[str, str, Tensor]]:
         """Pooled vectors (S, D) under each hypothesis about the pooling; the model's own first."""
         states = [self.states(row, inputs.token_type) for row in inputs.rows]
-        mode, bert = self.encoder.pooling.mode, self.encoder.bert
+        mode, bert = self.encoder.pooling_mode, self.encoder.bert
         if all(hidden.shape[1] > inputs.skip for hidden, _ in states):
             yield "", "", torch.cat([self.encoder.pool(hidden, None, first, inputs.skip) for hidden, first in states])
         for name, (pool, meaning) in POOLED.items():
@@ -172,7 +172,7 @@ class Trial:
 
         No token attends to a pad here, so that a pad's state does not depend on how many others there are.
         """
-        mode, found = self.encoder.pooling.mode, []
+        mode, found = self.encoder.pooling_mode, []
         if mode not in ("mean", "max"):
             return []
         size = min(self.encoder.bert.config.positions, max(*PADDED, self.encoder.tokenizer.limit))
@@ -186,7 +186,7 @@ class Trial:
 
     def pads_attended(self, inputs: Inputs, lengths: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
         """For each text and each likely number of pads: tokens pooled, and everything pooled, (C, D) each."""
-        pool, tokenizer, found = POOLED[self.encoder.pooling.mode][0], self.encoder.tokenizer, []
+        pool, tokenizer, found = POOLED[self.encoder.pooling_mode][0], self.encoder.tokenizer, []
         most = min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
         capped = [min(length, tokenizer.limit) for length in lengths]
         for number, row in zip(self.rows, inputs.rows, strict=True):

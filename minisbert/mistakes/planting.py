@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from minisbert.core import bert
+
 
 @dataclass(frozen=True)
 class Mistake:
@@ -47,6 +49,16 @@ def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
     with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
         yield
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Inside this context the encoder's three formulas are computed as the book writes them out (``bert.FUSED``)."""
+    before, bert.FUSED = bert.FUSED, False
+    try:
+        yield
+    finally:
+        bert.FUSED = before
 
 
 @contextmanager

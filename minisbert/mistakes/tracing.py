@@ -15,7 +15,9 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.tokenizer import pad_batch
 from minisbert.mistakes.divergence import Row, first_divergence
+from minisbert.mistakes.planting import written_out
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.inputs import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 
@@ -29,7 +31,8 @@ def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str,
     """Every intermediate result by name, in order; ``vector`` only if all tokens are of the first sentence."""
     ids, mask, token_types = (inputs[name] for name in INPUTS)  # (B, T) each
     states: dict[str, Tensor] = {}
-    with torch.no_grad():
+    check_inputs(encoder.bert.config, ids, mask, token_types)  # they may be another program's
+    with torch.no_grad(), written_out():  # attention's probabilities are compared, too
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
             states["pooler"] = encoder.bert.pool(hidden)  # (B, D)

@@ -5,35 +5,34 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, read_json
 from minisbert.core.heads import ConcatHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded, check_texts, pad_batch
+from minisbert.core.tokenizer import Encoded, check_texts
 from minisbert.core.weights import fill
-from minisbert.fast.batching import budgeted_batches
-from minisbert.fast.fused import evaluating
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, is_cross_encoder, read_cross_encoder, write_cross_encoder
 from minisbert.models.folders import check_files, model_folder
+from minisbert.models.inputs import evaluating
 from minisbert.models.more_heads import PAIR_HEADS, BatchCrossHead, ClassifierHead
-from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.models.scoring import PairScorer, check_pairs
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import WIDEST, stated
-from minisbert.system.console import Progress
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
-
-MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
 
 TASKS = ("regression", "binary", "classes", "logit")
 BLOCK = 4096  # pairs that a head gets at a time
 
 
-class PairModel(nn.Module):
+class PairModel(PairScorer, nn.Module):
     """An encoder and a head: pairs of sentences to scores.
 
     ``task`` says what the outputs are: ``regression``, one number, similarity on the scale of 0 to 1; ``binary``, the
@@ -88,54 +87,39 @@ class PairModel(nn.Module):
             outputs = self.head(*self.encoder.hidden(ids, mask, None, precision).chunk(2), *masks)
         return outputs if self.task == "classes" else outputs.squeeze(-1)
 
-    def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
-        """N pairs to N joined rows, or to 2N: all first sentences, then all second ones. Raises ``InputError``."""
-        tokenizer = self.encoder.tokenizer
-        if self.joint:
-            return tokenizer.encode_pairs(firsts, seconds)
-        a, b = tokenizer.encode(firsts), tokenizer.encode(seconds)
-        check_pairs(len(a), len(b))
-        return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
+    def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
+        return self(*self.batch(encoded, rows))
 
-    def lengths(self, encoded: Encoded) -> list[int]:
-        """The tokens that each pair takes in a batch of pairs like it."""
-        if self.joint:
-            return [len(ids) for ids in encoded.ids]
-        half = len(encoded) // 2
-        return [2 * max(len(a), len(b)) for a, b in zip(encoded.ids[:half], encoded.ids[half:], strict=True)]
+    def computing(self) -> AbstractContextManager:
+        return evaluating(self)
 
-    def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
-        pad, half = self.encoder.tokenizer.pad_id, len(encoded) // 2
-        chosen = rows if self.joint else [*rows, *(half + row for row in rows)]
-        ids, mask = pad_batch([encoded.ids[row] for row in chosen], pad)
-        types = None
-        if self.joint and self.encoder.bert.config.type_vocab_size > 1:  # DistilBERT has none, RoBERTa only one
-            types = pad_batch([encoded.token_types[row] for row in chosen], 0)[0]
-        device = self.encoder.device
-        return ids.to(device), None if mask is None else mask.to(device), None if types is None else types.to(device)
+    def batches(self, lengths: list[int], batch_tokens: int) -> Sequence[Sequence[int]]:
+        """In the order of the pairs for ``BatchCrossHead``, because there the scores depend on who is in a batch."""
+        if isinstance(self.head, BatchCrossHead):
+            return list(self.head.batches(len(lengths)))
+        return super().batches(lengths, batch_tokens)
 
-    def scores(
-        self,
-        firsts: Sequence[str],
-        seconds: Sequence[str],
-        batch_tokens: int = BATCH_TOKENS,
-        progress: bool = False,
-    ) -> np.ndarray:
-        """Pair i's score in row i: (N,) on the scale of 0 to 5, or of probabilities; (N, C) for classes.
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.encoder.tokenizer
 
-        A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
-        Raises ``InputError`` for anything but pairs of valid strings.
-        """
-        compute = self._of_vectors if isinstance(self.head, ConcatHead) else self._of_batches
-        with evaluating(self.head if isinstance(self.head, ConcatHead) else self):
-            outputs = compute(firsts, seconds, batch_tokens, progress)
-        if not outputs.isfinite().all():
-            raise InputError("a score is NaN or infinite: the model's weights are too large")
-        return self.readable(outputs).numpy()
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.device
 
-    def _of_vectors(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
-        """``forward``'s outputs, on the CPU, for a head that reads two vectors: each distinct sentence once."""
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.mlp[-1].weight.dtype
+
+    @property
+    def types(self) -> bool:
+        """DistilBERT has no token types, RoBERTa only one."""
+        return self.encoder.bert.config.type_vocab_size > 1
+
+    def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
+        """What the losses take, on the CPU; for a head that reads two vectors, each distinct sentence once."""
+        if not isinstance(self.head, ConcatHead):
+            return super().outputs(firsts, seconds, batch_tokens, progress)
         firsts, seconds = check_texts(firsts), check_texts(seconds)
         check_pairs(len(firsts), len(seconds))
         texts = [*firsts, *seconds]
@@ -145,32 +129,6 @@ class PairModel(nn.Module):
         blocks = zip(*(side.to(self.encoder.device).split(BLOCK) for side in vectors.chunk(2)), strict=True)
         outputs = torch.cat([self.head(u, v) for u, v in blocks]).cpu()
         return outputs if self.task == "classes" else outputs.squeeze(-1)
-
-    def _of_batches(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
-        """``forward``'s outputs, on the CPU, for the other heads: in batches of like length.
-
-        In the order of the pairs for ``BatchCrossHead``, because there the scores depend on who is in a batch.
-        """
-        encoded = self.tokenize(firsts, seconds)
-        self.truncated = encoded.truncated
-        lengths = self.lengths(encoded)
-        shape = (len(lengths), len(self.labels)) if self.task == "classes" else (len(lengths),)
-        outputs = torch.empty(shape, dtype=self.head.mlp[-1].weight.dtype)
-        with Progress(len(lengths), progress) as line:
-            line.expect(len(lengths), sum(lengths))
-            grouped = not isinstance(self.head, BatchCrossHead)
-            for rows in budgeted_batches(lengths, batch_tokens) if grouped else self.head.batches(len(lengths)):
-                outputs[rows] = self(*self.batch(encoded, rows)).cpu()
-                line.done(sum(lengths[row] for row in rows))
-        return outputs
-
-    def readable(self, outputs: Tensor) -> Tensor:
-        """The outputs of ``forward`` on the scale that people read: 0 to 5, or probabilities."""
-        if self.task == "logit":
-            return outputs
-        if self.task == "regression":
-            return MAX_SCORE * outputs
-        return outputs.sigmoid() if self.task == "binary" else outputs.softmax(dim=-1)
 
     def save(self, folder: str | Path) -> None:
         """The encoder as ``SentenceEncoder.save`` writes it, ``head.json`` and ``head.safetensors`` beside it.
@@ -190,9 +148,17 @@ class PairModel(nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(cls, folder: str | Path, device: str | torch.device = "cpu", limit: int | None = None) -> "PairModel":
+    def load(
+        cls,
+        folder: str | Path,
+        device: str | torch.device = "cpu",
+        limit: int | None = None,
+        compiled: bool | str | Path = False,
+        precision: str = "float32",
+    ) -> "PairModel | CompiledPairModel":
         """A folder that ``save`` wrote, or a CrossEncoder, in eval mode, with its own limit of tokens or ``limit``.
 
+        ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones compile.
         ``InputError`` for anything missing, unknown or misshapen.
         """
         folder = Path(folder)
@@ -200,6 +166,8 @@ class PairModel(nn.Module):
         if not folder.is_dir():
             raise InputError(f"{folder} is not a folder with a model in it")
         check_files(folder)
+        if compiled:
+            return CompiledPairModel(folder, compiled, limit, precision)
         if not path.is_file() and is_cross_encoder(folder):
             return cls(*read_cross_encoder(folder, limit)).to(device).eval()
         if not path.is_file():
@@ -236,9 +204,3 @@ def read_head(path: Path) -> tuple[str, dict[str, Any], str, list[str]]:
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise InputError(f"{path}: labels must be a list of strings, not {one_line(labels)}")
     return name, settings, task, labels
-
-
-def check_pairs(firsts: int, seconds: int) -> None:
-    """Raise ``InputError`` unless the two numbers of sentences are equal."""
-    if firsts != seconds:
-        raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")

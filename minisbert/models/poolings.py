@@ -53,10 +53,8 @@ class Pooling(pooling.Pooling):
         """hidden (B, T, D), mask (B, T) -> (B, D), or (B, n D) for n poolings at once.
 
         ``first-last`` needs ``first``, the output of the first layer (B, T, D); ``pooler`` needs ``pooler``, the output
-        of ``Bert.pool`` (B, D). Raises ``ValueError`` if they are missing, and for a text without a real token.
+        of ``Bert.pool`` (B, D). Raises ``ValueError`` if they are missing. Every text needs a real token.
         """
-        if mask is not None and not mask.bool().any(dim=1).all():
-            raise ValueError("a row of the mask has no real token: there is nothing to pool")
         return torch.cat([self._pool(name, hidden, mask, first, pooler) for name in self.names], dim=-1)
 
     def _pool(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.models.pair_model import MAX_SCORE
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.objectives.corpora import (
     NLI_ARCHIVES,
     LabelledPair,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.models.pair_model import MAX_SCORE
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.objectives.collected import Collected
 from minisbert.objectives.faults import NOTE, PROBLEM

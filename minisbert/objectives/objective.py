@@ -115,7 +115,7 @@ class Objective:
         """
         encoder = self.encoder
         after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings)
-        digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling.mode, after)).encode())
+        digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
         for column in self.encoded:
             for ids, types in zip(column.ids, column.token_types, strict=True):
                 digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())

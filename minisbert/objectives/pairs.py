@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from minisbert.core import losses
 from minisbert.core.heads import ConcatHead, siamese
 from minisbert.models.more_heads import BatchCrossHead, make_cross_head, make_joint_head
-from minisbert.models.pair_model import MAX_SCORE, PairModel
+from minisbert.models.pair_model import PairModel
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
 from minisbert.objectives.corpora import NLI_LABELS, LabelledPair

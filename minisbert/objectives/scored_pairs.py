@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import IO
 
 from minisbert.core import InputError, one_line
-from minisbert.models.pair_model import MAX_SCORE
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.system.assets import ensure
 from minisbert.system.files import decode, open_bytes
 

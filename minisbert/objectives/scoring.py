@@ -9,7 +9,8 @@ from torch import Tensor
 
 from minisbert.core import InputError
 from minisbert.core.metrics import pearson, spearman
-from minisbert.models.pair_model import MAX_SCORE, PairModel
+from minisbert.models.pair_model import PairModel
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.corpora import LabelledPair
 from minisbert.objectives.evaluation import correlations, encode_pairs, similarities

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
-from minisbert.models.pair_model import MAX_SCORE
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives import more_losses
 from minisbert.objectives.augmentation import augment, shuffled_negatives

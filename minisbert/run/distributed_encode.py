@@ -8,7 +8,6 @@ The engine reads, splits, schedules, tries again and writes. This file imports n
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -128,10 +127,7 @@ def load_encoder(
     ``process`` and ``version`` only distinguish: a forked process has its parent's encoders, but needs other threads.
     """
     use_threads(worker_threads(workers))
-    encoder = SentenceEncoder.load(model, pooling, choose_device(device), limit)
-    with suppress(InputError):  # modules of another kind: there is nothing to prepare; a bad precision ends encode, too
-        encoder.prepare(precision)  # now, or the bits of a batch could depend on the batches before it
-    return encoder
+    return SentenceEncoder.load(model, pooling, choose_device(device), limit)
 
 
 def worker_threads(workers: int | None) -> int:

@@ -112,7 +112,7 @@ def describe(
     frozen = "" if trainable == parameters else f" ({trainable:,} trainable)"
     idle = f", {unused:,} of them not used" if unused else ""
     size = f"{parameters:,} parameters{frozen}{idle}"
-    say(f"model  {options.model}, {encoder.pooling.mode} pooling, {size}, {encoder.device}")
+    say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
     say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, {precision}, seed {options.seed}")
     if objective.truncated:

@@ -145,9 +145,11 @@ def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt:
 
 def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
     """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
+    compiled_for = getattr(encoder, "precision", "float32")
+    encoder = encoder.eager()
     settings = {
         "bert": dataclasses.asdict(encoder.bert.config),
-        "pooling": encoder.pooling.mode,
+        "pooling": encoder.pooling_mode,
         "dense": [layer.activation for layer in encoder.dense],
         "normalize": encoder.normalize,
         "limit": encoder.tokenizer.limit,
@@ -159,6 +161,8 @@ def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
         update(digest, name, parameter)
+    if compiled_for != "float32":
+        digest.update(compiled_for.encode())
     return digest.hexdigest()
 
 

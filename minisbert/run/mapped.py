@@ -50,7 +50,7 @@ def check_fit(folder: Path, manifest: Manifest, file: str, encoder: SentenceEnco
     They may be normalized or not, as a cosine ignores lengths, and of any precision, as that only rounds them.
     """
     prompt = choose_prompt(encoder.settings, prompt)
-    options = {"pooling": encoder.pooling.mode, "max_length": encoder.tokenizer.limit, "prompt": prompt}
+    options = {"pooling": encoder.pooling_mode, "max_length": encoder.tokenizer.limit, "prompt": prompt}
     changed = differences(manifest, model, options)
     width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
     if manifest.width != width:

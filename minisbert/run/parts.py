@@ -11,7 +11,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -103,8 +102,6 @@ def agree(
     encoder: SentenceEncoder, file: str, folder: Path, part_rows: int, overwrite: bool, given: dict[str, Any]
 ) -> Manifest:
     """The folder's manifest, which is written if there is none. Every rank comes to the same one by itself."""
-    with suppress(InputError):  # modules of another kind: there is nothing to prepare
-        encoder.prepare(given["precision"])  # now, or the bits of a part could depend on the parts before it
     example = encoder.encode(["a"], **given)  # (1, D); an option that is out of range is found here
     model = model_hash(encoder, "")
     options = {
@@ -113,7 +110,7 @@ def agree(
         "normalize": given["normalize"],
         "truncate_dim": given["truncate_dim"],
         "prompt": choose_prompt(encoder.settings, given["prompt"], given["prompt_name"]),
-        "pooling": encoder.pooling.mode,
+        "pooling": encoder.pooling_mode,
         "max_length": encoder.tokenizer.limit,
     }
     found = read_manifest(folder, overwrite)

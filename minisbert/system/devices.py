@@ -7,6 +7,7 @@ multiplies it natively is at least twice as fast; hardware that emulates it is m
 import argparse
 import ctypes
 import os
+import platform
 import re
 from pathlib import Path
 
@@ -20,6 +21,18 @@ CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
 MOST_THREADS = 1024
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
+
+
+def instruction_sets() -> list[str]:
+    """The CPU's vector and matrix instructions, as code compiled for it may use them; else what torch uses of it."""
+    try:
+        flags = set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        flags = set()
+    found = sorted(
+        flag for flag in flags if flag.startswith(("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd"))
+    )
+    return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
 
 
 def choose_device(name: str) -> torch.device:

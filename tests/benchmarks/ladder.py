@@ -19,12 +19,12 @@ from functools import partial
 from itertools import groupby
 
 import torch
+from minisbert.fast.fused import FusedBert, evaluating, linear
 from torch import Tensor, nn
 
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.fast.fused import FusedBert, evaluating, linear
 from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
 from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.console import run_command, say

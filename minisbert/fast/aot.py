@@ -1,0 +1,106 @@
+"""Compiled ahead of time: a module exported by ``torch.export`` and compiled by AOTInductor to one ``.pt2`` file.
+
+PyTorch's compiler fuses what stands between two matrix products, and lays the weights out for the CPU once. The file
+holds native code, weights included: whoever loads it runs it, so load only files that you, or somebody you trust,
+compiled. It runs with the version of torch and the CPU instructions that it was compiled for; ``about`` says which.
+"""
+
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import warnings
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError, one_line
+from minisbert.system.devices import instruction_sets
+from minisbert.system.files import atomic_file
+
+FORMAT = "1"
+COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
+ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
+# weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
+OPTIONS = {"freezing": True, "cpp.enable_concat_linear": True, "cpp.dynamic_threads": True}
+
+
+def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, str]) -> None:
+    """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
+
+    The sizes of the examples, (n, m) each, must differ from 0 and 1, or they are taken for constants. ``about`` is kept
+    in the file, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++ compiler,
+    or if it fails.
+    """
+    named = os.environ.get("CXX", "")
+    if not any(map(shutil.which, filter(None, [named, *COMPILERS]))):
+        raise InputError(f"compiling needs a C++ compiler, and there is none ({ADVICE}); a package compiled elsewhere "
+                         "on the same kind of CPU can be loaded without one")  # fmt: skip
+    about = {"format": FORMAT, "torch": torch.__version__, "cpu": " ".join(instruction_sets())} | about
+    auto = torch.export.Dim.AUTO
+    cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+    with atomic_file(path) as partial, warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(partial.with_name("inductor"))  # gone with the partial file
+        try:
+            exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))
+            made = torch._inductor.aoti_compile_and_package(
+                exported,
+                package_path=str(partial.with_name("package.pt2")),
+                inductor_configs=OPTIONS | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
+            )
+        except (RuntimeError, OSError) as error:
+            said = [line for line in str(error).splitlines() if "error" in line.lower()] or [type(error).__name__]
+            raise InputError(f"compiling {path.name} failed: {one_line(said[0].strip())}") from error
+        finally:
+            os.environ.pop("TORCHINDUCTOR_CACHE_DIR")
+            if cache is not None:
+                os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        os.replace(made, partial)
+
+
+def read_about(path: Path) -> dict[str, str]:
+    """What a package says about itself, without running it. Raises ``InputError`` if it is none, or cut short."""
+    try:
+        with zipfile.ZipFile(path) as package:
+            if (damaged := package.testzip()) is not None:
+                raise zipfile.BadZipFile(f"{damaged} is damaged")
+            name = next(name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name))
+            about = json.loads(json.loads(package.read(name))["minisbert"])
+            if about["format"] == FORMAT and all(isinstance(value, str) for value in about.values()):
+                return about
+    except FileNotFoundError as error:
+        raise InputError(f"{path} does not exist: python -m minisbert.compile writes such a package") from error
+    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged, or not a package of python -m minisbert.compile: {error}") from error
+    raise InputError(f"{path} was compiled by another version of minisbert: compile the model again")
+
+
+def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, dict[str, str]]:
+    """The compiled module and what it says about itself. This runs the code in the file.
+
+    Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
+    CPU than ``expected`` and this process have.
+    """
+    about = read_about(path)
+    again = "compile the model again: python -m minisbert.compile"
+    if about["torch"] != torch.__version__:
+        raise InputError(f"{path} was compiled with torch {about['torch']}, this is {torch.__version__}: {again}")
+    if missing := sorted({*about["cpu"].split()} - {*instruction_sets()}):
+        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {again}")
+    for key, value in expected.items():
+        if about.get(key) != value:
+            other = "other weights" if key == "weights" else f"{key} {about.get(key)}, not {value}"
+            raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {again}")
+    status, others = path.stat(), stat.S_IWGRP | stat.S_IWOTH
+    if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):
+        raise InputError(f"{path} is a program, and other users can change it: it must be yours or root's; chmod go-w")
+    try:
+        return torch._inductor.aoti_load_package(str(path)), about
+    except (RuntimeError, OSError) as error:
+        raise InputError(f"{path} cannot be loaded ({one_line(str(error).splitlines()[0])}): {again}") from error

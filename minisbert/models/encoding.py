@@ -1,0 +1,129 @@
+"""What every encoder does with texts, whoever computes the vectors: ``SentenceEncoder``, or a compiled package."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError, encoder
+from minisbert.core.encoder import normalize as unit
+from minisbert.core.tokenizer import check_texts
+from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.models.outputs import check_options, empty, filled, store
+from minisbert.models.prompts import with_prompt
+from minisbert.models.settings import Settings, similarity_matrix
+from minisbert.models.tokenizer import Tokenizer, valid_texts
+from minisbert.system.console import Progress
+
+BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
+
+
+class TextEncoder:
+    """Texts to vectors, in batches. A subclass computes the vectors of a batch (``vectors``, ``states``)."""
+
+    tokenizer: Tokenizer
+    settings: Settings
+    width: int  # columns of a vector, before ``settings.truncate_dim``
+    pooling_mode: str
+    hidden_size: int  # columns of a token's hidden state
+    normalize: bool  # scale each vector to length 1
+    dtype: torch.dtype
+    truncated: int  # texts that the last ``encode`` had to cut
+
+    def computing(self, precision: str | None) -> AbstractContextManager:
+        """Everything that a call of ``encode`` computes is computed inside. ``InputError`` for another precision."""
+        raise NotImplementedError
+
+    def vectors(self, batch: Batch, skip: int) -> Tensor:
+        """Of each text of a batch, without its first ``skip`` tokens, before any scaling: (N, ``width``)."""
+        raise NotImplementedError
+
+    def states(self, batch: Batch) -> list[Tensor]:
+        """The hidden states (T, D) of each text of a batch."""
+        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it without compiled")
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool | Progress = False,
+        *,
+        normalize: bool | None = None,
+        truncate_dim: int | None = None,
+        output: str = "sentence",
+        precision: str | None = None,
+        convert: str = "array",
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+    ) -> np.ndarray | Tensor | list:
+        """Texts -> (N, D) array, row i for text i; float32 (float64 for a model that was made ``double()``).
+
+        An empty text is [CLS] [SEP] and has a vector, as in the reference. Texts beyond the length limit are cut
+        and counted in ``self.truncated``. Texts with the same tokens are computed once.
+
+        batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
+        progress      True for a live line with rate and time left
+        normalize     True for vectors of length 1, False for those before any scaling, None for the model's own choice
+        truncate_dim  keep the first n columns, None for the model's own choice, mostly all. As in sentence-transformers
+                      they are cut after the model's own scaling and are then shorter than 1; ``normalize=True`` scales
+                      what is left
+        output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
+        precision     "float32" (what the weights have), "bfloat16" if the hardware has it, "auto"; None for float32,
+                      or what a compiled encoder was compiled for
+        convert       "array" for numpy, "tensor" for torch, both on the CPU
+        prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
+                      Without either the model's default prompt, mostly none
+
+        Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
+        """
+        texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
+        check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
+        columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
+        line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
+        tokens, self.truncated = tokenize(self.tokenizer, texts)
+        rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
+        keys, total = list(rows), sum(map(len, rows)) // ID_BYTES
+        # created here, not in inference mode: a caller may compute gradients with it
+        result = empty(tokens, columns if output == "sentence" else self.hidden_size, self.dtype, output)
+        with self.computing(precision), line:
+            line.expect(len(texts), total)
+            for batch in packed_batches(keys, batch_tokens):
+                if output == "token":
+                    found = self.states(batch)
+                else:
+                    found = self._scaled(self.vectors(batch, skip), normalize, columns)
+                store(result, [rows[keys[text]] for text in batch.texts], found, texts)
+                line.done(batch.tokens)
+        return filled(result, tokens, rows, convert)
+
+    def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
+        """What ``encode`` makes of vectors (N, ``width``): (N, ``columns``)."""
+        if normalize is None:
+            return (unit(vectors) if self.normalize else vectors)[:, :columns]
+        return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
+
+    def encode_stream(
+        self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
+    ) -> Iterator[np.ndarray | Tensor | list]:
+        """``encode`` for more texts than fit in memory: yields the results of a few thousand texts at a time, in order.
+
+        ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
+        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, on the way.
+        """
+        truncated = self.truncated = 0
+        with Progress(total, progress) as line:
+            for chunk in chunks(valid_texts(texts)):
+                result = self.encode(chunk, progress=line, **options)
+                truncated = self.truncated = truncated + self.truncated
+                yield result
+
+    def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        """Every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two.
+
+        ``settings.similarity`` says how: "cosine", "dot", or minus the "euclidean" or "manhattan" distance.
+        """
+        name = self.settings.similarity
+        return encoder.SentenceEncoder.similarity(self, a, b) if name == "cosine" else similarity_matrix(name, a, b)
