@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 import torch
 
+from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert, BertConfig, attention, gelu, layer_norm
+from minisbert.models.inputs import check_inputs
 
 # batch 4, tokens 9, heads 3, head width 5, width 15, feed-forward 22, layers 2, vocabulary 37
 CONFIG = BertConfig(
@@ -40,6 +42,7 @@ def test_worked_numbers_of_the_docstrings():
     assert layer_norm(torch.tensor([1.0, 3.0]), one, zero, 1e-12).tolist() == pytest.approx([-1, 1])
 
 
+@pytest.mark.usefixtures("written_out")
 def test_attention_gives_pads_exactly_nothing():
     query, key, value = torch.randn(3, 1, 2, 4, 5, dtype=torch.float64)
     mask = torch.tensor([[True, True, False, False]])[:, None, None, :]
@@ -50,6 +53,7 @@ def test_attention_gives_pads_exactly_nothing():
     assert torch.equal(attention(query, key, changed, mask)[0], context)
 
 
+@pytest.mark.usefixtures("written_out")
 def test_attention_survives_large_scores():
     query = torch.full((1, 1, 2, 3), 1e4)
     context, probabilities = attention(query, query, torch.ones(1, 1, 2, 3))
@@ -204,10 +208,51 @@ def ones(*shape):
 )
 def test_bad_input_is_refused(model, inputs, message):
     with pytest.raises(ValueError, match=message):
-        model(*inputs)
+        check_inputs(model.config, *inputs)
+
+
+def test_an_additive_mask_is_not_read_the_wrong_way_round(model):
+    with pytest.raises(ValueError, match="not floats"):
+        model(ones(1, 3), torch.tensor([[0.0, 0.0, -10_000.0]]))
+
+
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "written out"])
+def test_texts_that_share_a_row_have_the_states_that_they_have_alone(model, monkeypatch, fused):
+    """Positions that start again, and a mask (B, 1, T, T): forward within 1e-10, gradients within 1e-9."""
+    monkeypatch.setattr(bert, "FUSED", fused)
+    texts = [ids[:length][None] for ids, length in zip(batch()[0], (5, 2, 9), strict=False)]
+    row = torch.cat(texts, dim=1)  # (1, 16)
+    owner = torch.cat([torch.full_like(ids, number) for number, ids in enumerate(texts)], dim=1)
+    positions = torch.cat([torch.arange(ids.shape[1])[None] for ids in texts], dim=1)
+    mask = owner[:, None, :, None] == owner[:, None, None, :]
+    pull = torch.randn(1, 16, 15, dtype=torch.float64)
+    sides = []
+    for states in (model(row, mask, positions=positions), torch.cat([model(ids) for ids in texts], dim=1)):
+        sides.append((states, torch.autograd.grad((states * pull).sum(), [*model.embeddings.parameters()])))
+    assert (sides[0][0] - sides[1][0]).abs().max() < 1e-10
+    for found, expected in zip(sides[0][1], sides[1][1], strict=True):
+        assert (found - expected).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("training", [True, False], ids=["with dropout", "without"])
+def test_fused_operations_are_the_formulas(model, monkeypatch, masked, training):
+    """Values, gradients, and the same dropout masks from the same random numbers."""
+    ids, mask = batch()
+    sides = []
+    for fused in (True, False):
+        monkeypatch.setattr(bert, "FUSED", fused)
+        torch.manual_seed(3)
+        states = model.train(training)(ids, mask if masked else None)
+        states = states[mask] if masked else states.flatten(0, 1)
+        pull = torch.linspace(-1, 1, states.numel(), dtype=torch.float64).view_as(states)
+        gradients = torch.autograd.grad((states * pull).sum(), [*model.layers.parameters()])
+        sides.append((states, gradients))
+    assert (sides[0][0] - sides[1][0]).abs().max() < 1e-10
+    for found, expected in zip(sides[0][1], sides[1][1], strict=True):
+        assert (found - expected).abs().max() < 1e-9
 
 
 def test_pooler_that_is_not_there():
-    bert = Bert(CONFIG, pooler=False)
     with pytest.raises(ValueError, match="no pooler"):
-        bert.pool(torch.zeros(1, 2, 15))
+        Bert(CONFIG, pooler=False).pool(torch.zeros(1, 2, 15))

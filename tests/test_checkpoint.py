@@ -17,6 +17,7 @@ from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, read_config
 from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
 from minisbert.models.families import DISTILBERT, ROBERTA
+from minisbert.models.inputs import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, REFERENCE, assert_parity
@@ -319,14 +320,14 @@ def test_roberta_has_fewer_positions_than_its_table():
     assert (bert.config.max_position_embeddings, bert.config.position_offset, bert.config.positions) == (27, 2, 25)
     bert(torch.ones(1, 25, dtype=torch.long))
     with pytest.raises(ValueError, match="26 tokens, but the position table has 25"):
-        bert(torch.ones(1, 26, dtype=torch.long))
+        check_inputs(bert.config, torch.ones(1, 26, dtype=torch.long))
 
 
 def test_distilbert_has_no_token_types():
     bert = load_bert(REFERENCE / "tiny-distiluse")
     ids = torch.ones(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="this model has no types"):
-        bert(ids, token_types=torch.ones_like(ids))
+        check_inputs(bert.config, ids, token_types=torch.ones_like(ids))
 
 
 def test_loading_does_not_import_torchs_compiler(tiny):

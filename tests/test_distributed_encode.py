@@ -43,12 +43,6 @@ def process_alone(monkeypatch):
 # ---------------------------------------------------------------------------------------- the function
 
 
-def prepared(folder: Path, **options: object) -> SentenceEncoder:
-    encoder = SentenceEncoder.load(folder, **options)
-    encoder.prepare()
-    return encoder
-
-
 @pytest.mark.parametrize("kind", ["list", "array", "objects"])
 def test_the_vectors_of_encode_bit_for_bit_and_the_other_columns(tiny, kind):
     texts = {"list": list, "array": np.array, "objects": lambda texts: np.array(texts, dtype=object)}[kind](TEXTS)
@@ -60,13 +54,13 @@ def test_the_vectors_of_encode_bit_for_bit_and_the_other_columns(tiny, kind):
     assert found["text"] is texts
     assert list(batch) == ["id", "text"]  # the caller's own
     assert found["vector"].dtype == np.float32
-    np.testing.assert_array_equal(found["vector"], prepared(tiny).encode(TEXTS))
+    np.testing.assert_array_equal(found["vector"], SentenceEncoder.load(tiny).encode(TEXTS))
 
 
 def test_every_option_reaches_the_encoder(tiny):
     options = {"normalize": True, "truncate_dim": 7, "prompt": "the "}
     encode = EncodeBatch(tiny, text="sentence", vector="v", pooling="max", max_length=5, **options)
-    encoder = prepared(tiny, pooling="max", limit=5)
+    encoder = SentenceEncoder.load(tiny, pooling="max", limit=5)
     expected = encoder.encode(TEXTS, **options)
     assert encoder.truncated == 2
     found = encode({"sentence": TEXTS, "text": [1, 2, 3, 4, 5]})
@@ -155,7 +149,7 @@ def test_a_model_trained_anew_into_the_same_folder_is_another_model(tiny, tmp_pa
     assert pickle.dumps(after) != pickle.dumps(before)  # datasets takes a cached result for the same bytes
     monkeypatch.chdir("/")  # a worker may start elsewhere
     new = pickle.loads(pickle.dumps(after))({"text": TEXTS})["vector"]
-    np.testing.assert_array_equal(new, prepared(tmp_path / "model").encode(TEXTS))
+    np.testing.assert_array_equal(new, SentenceEncoder.load(tmp_path / "model").encode(TEXTS))
     assert not np.array_equal(new, old)
 
 

@@ -28,13 +28,6 @@ def test_the_books_poolings_by_name(mode, mask):
     assert torch.equal(learned("attention")(hidden, mask), attention_pooling()(hidden, mask))
 
 
-def test_a_row_without_a_real_token():
-    mask = REAL.clone()
-    mask[2] = False
-    with pytest.raises(ValueError, match="no real token"):
-        Pooling("mean+cls")(random_hidden(), mask)
-
-
 @pytest.mark.parametrize("name", ["median", "", "MEAN", "mean_pool", "cls-max"])
 def test_unknown_name_lists_the_known_ones(name):
     with pytest.raises(ValueError, match=f"unknown pooling '{name}': choose from mean, cls, max"):

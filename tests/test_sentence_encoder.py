@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from minisbert.core import InputError
-from minisbert.fast import batching, fused
-from minisbert.models import checkpoint
+from minisbert.fast import batching
+from minisbert.models import checkpoint, encoding
 from minisbert.models import sentence_encoder as encoder
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
 from minisbert.system import devices as device
@@ -173,7 +173,7 @@ def test_encode_is_without_dropout_and_restores_the_mode(tiny, model, training):
 
 def test_the_mode_is_restored_after_an_error_too(tiny, monkeypatch):
     model = SentenceEncoder.load(tiny).train()
-    monkeypatch.setattr(encoder, "to_ids", lambda group, device: 1 / 0)
+    monkeypatch.setattr(encoder, "same_text", lambda owner: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         model.encode(TEXTS)
     assert model.training
@@ -212,13 +212,11 @@ def test_a_vector_does_not_depend_on_its_company(model, texts, batch_tokens):
 def test_texts_of_the_same_tokens_are_computed_once(tiny, model, monkeypatch):
     """Twelve texts, of which three differ; the vectors stand in every row all the same."""
     other, seen = SentenceEncoder.load(tiny), []
-    forward = fused.FusedBert.__call__
-    monkeypatch.setattr(
-        fused.FusedBert, "__call__", lambda fast, groups, trace: seen.extend(groups) or forward(fast, groups, trace)
-    )
+    vectors_of = other.vectors
+    monkeypatch.setattr(other, "vectors", lambda batch, skip: seen.extend(batch.texts) or vectors_of(batch, skip))
     texts = ["a dog", "moon", "A DOG", "the cat"] * 3  # the tokenizer makes lower case of all
     vectors = other.encode(texts)
-    assert sum(map(len, seen)) == 3
+    assert sorted(seen) == [0, 1, 2]
     alone = np.concatenate([model.encode([text]) for text in texts])
     np.testing.assert_allclose(vectors, alone, atol=1e-6, rtol=0)
 
@@ -348,7 +346,7 @@ def test_every_pooling_reads_what_it_needs(tiny, pooling):
 def test_a_stream_gives_what_a_list_gives(model, texts, characters):
     """Whatever the chunks; from a generator, whose texts are read once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoder, "chunks", lambda given: batching.chunks(given, characters))
+        patch.setattr(encoding, "chunks", lambda given: batching.chunks(given, characters))
         parts = list(model.encode_stream(iter(texts)))
         assert model.truncated == sum(text == TEXTS[2] for text in texts)
     assert [len(part) for part in parts] == [len(chunk) for chunk in batching.chunks(texts, characters)]
@@ -357,7 +355,7 @@ def test_a_stream_gives_what_a_list_gives(model, texts, characters):
 
 
 def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
-    monkeypatch.setattr(encoder, "chunks", lambda given: batching.chunks(given, 10))
+    monkeypatch.setattr(encoding, "chunks", lambda given: batching.chunks(given, 10))
     read = []
     vectors = model.encode_stream((read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert="tensor")
     assert read == []
@@ -367,14 +365,14 @@ def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
 
 @pytest.mark.parametrize(("bad", "message"), [(3, "text 2 is not a string but int"), ("\ud800", "text 2 is not valid")])
 def test_a_stream_names_the_text_that_cannot_be_read(model, monkeypatch, bad, message):
-    monkeypatch.setattr(encoder, "chunks", lambda given: batching.chunks(given, 5))
+    monkeypatch.setattr(encoding, "chunks", lambda given: batching.chunks(given, 5))
     with pytest.raises(InputError, match=message):
         list(model.encode_stream(["a dog", "a cat", bad, "moon"]))
 
 
 def test_progress_is_shown_in_tokens(model, monkeypatch):
     shown = []
-    monkeypatch.setattr(encoder.Progress, "show", lambda _line, text: shown.append(text))
+    monkeypatch.setattr(encoding.Progress, "show", lambda _line, text: shown.append(text))
     model.encode(["a dog", "moon", "moon"], batch_tokens=4, progress=True)  # 4 + 3 tokens, [CLS] and [SEP] among them
     assert [text.split(",")[0] for text in shown] == ["4 of 7 tokens", "7 of 7 tokens"]
     assert shown[-1].endswith("0:00 left")

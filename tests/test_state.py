@@ -349,7 +349,7 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
     model = {"dropout": 0.1, "pooling": "mean", "activation": "tanh", "normalize": True, "prompts": ""} | model
     encoder = SimpleNamespace(
         bert=SimpleNamespace(config=model["dropout"]),
-        pooling=SimpleNamespace(mode=model["pooling"]),
+        pooling_mode=model["pooling"],
         dense=[SimpleNamespace(activation=model["activation"])],
         normalize=model["normalize"],
         settings=model["prompts"],

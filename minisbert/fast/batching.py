@@ -101,7 +101,7 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
     A row that is larger than the budget is a batch of its own.
     """
     lengths = [len(key) // ID_BYTES for key in keys]
-    rows = [(sum(lengths[text] for text in row), row) for row in share_rows(lengths)]
+    rows = [(sum(lengths[text] for text in row), row) for row in share_rows(lengths, min(ROW, batch_tokens))]
     batch: list[list[int]] = []
     width = 0
     for tokens, row in sorted(rows, key=lambda pair: -pair[0]):
@@ -116,27 +116,27 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
         yield make_batch(keys, lengths, batch, width)
 
 
-def share_rows(lengths: Sequence[int]) -> list[list[int]]:
-    """Numbers of texts in rows of about ``ROW`` tokens, as equal as they can be; a longer text has its own.
+def share_rows(lengths: Sequence[int], tokens: int = ROW) -> list[list[int]]:
+    """Numbers of texts in rows of about so many tokens, as equal as they can be; a longer text has its own.
 
     Attention within a row costs little up to there, and a row is long enough for several sentences. With rows of equal
     length all batches of a call have one shape.
     """
     order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
-    rows = [[text] for text in order if lengths[text] > ROW]
+    rows = [[text] for text in order if lengths[text] > tokens]
     short = order[len(rows) :]
     # the longest text that is left goes to the emptiest row
-    shared = [(0, number, []) for number in range(-(-sum(lengths[text] for text in short) // ROW))]
+    shared = [(0, number, []) for number in range(-(-sum(lengths[text] for text in short) // tokens))]
     for text in short:
-        tokens, number, row = shared[0]
+        filled, number, row = shared[0]
         row.append(text)
-        heapreplace(shared, (tokens + lengths[text], number, row))
+        heapreplace(shared, (filled + lengths[text], number, row))
     return rows + [row for _, _, row in shared if row]
 
 
 def rounded(tokens: int) -> int:
     """The length of a row with ``tokens`` tokens, for few shapes: oneDNN compiles and keeps a kernel for each."""
-    step = 4 if tokens <= ROW else 8
+    step = 4 if tokens <= 2 * ROW else 8
     return tokens + -tokens % step
 
 

@@ -221,14 +221,16 @@ def write_package(
             compile_package(module, examples, path, wanted | about)
         return path
     target = cached(wanted)
+    lock = FileLock(f"{target}.lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with FileLock(f"{target}.lock"):
-            if not usable(target):
-                say(f"compiling {about['model']} in {wanted['precision']} for this CPU, once, 20 to 60 seconds")
-                with evaluating(model):
-                    compile_package(module, examples, target, wanted | about)
-    except PermissionError as error:
+        held = lock.acquire()
+    except OSError as error:
         advice = "python -m minisbert.compile --out FILE.pt2, or set MINISBERT_HOME"
         raise InputError(f"{target.parent} cannot be written: {advice}") from error
+    with held:
+        if not usable(target):
+            say(f"compiling {about['model']} in {wanted['precision']} for this CPU, once, 20 to 60 seconds")
+            with evaluating(model):
+                compile_package(module, examples, target, wanted | about)
     return target

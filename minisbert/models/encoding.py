@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, encoder
+from minisbert.core import InputError, encoder, one_line
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import check_texts
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
@@ -91,13 +91,21 @@ class TextEncoder:
         with self.computing(precision), line:
             line.expect(len(texts), total)
             for batch in packed_batches(keys, batch_tokens):
-                if output == "token":
-                    found = self.states(batch)
-                else:
-                    found = self._scaled(self.vectors(batch, skip), normalize, columns)
-                store(result, [rows[keys[text]] for text in batch.texts], found, texts)
+                found = self.states(batch) if output == "token" else self.vectors(batch, skip)
+                if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
+                    raise InputError(f"{self._infinite(batch, keys, texts, rows)}: the model's weights are too large")
+                if output == "sentence":
+                    found = self._scaled(found, normalize, columns)
+                store(result, [rows[keys[text]] for text in batch.texts], found)
                 line.done(batch.tokens)
         return filled(result, tokens, rows, convert)
+
+    def _infinite(self, batch: Batch, keys: list[bytes], texts: list[str], rows: dict[bytes, int]) -> str:
+        """Which text of a batch has no finite vector. Each is computed alone: NaN reaches all that share its row."""
+        for text in batch.texts:
+            if not self.vectors(next(packed_batches([keys[text]], 1)), 0).isfinite().all():
+                return f"the vector of {one_line(texts[rows[keys[text]]])} holds NaN or infinity"
+        return "a vector holds NaN or infinity"
 
     def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
         """What ``encode`` makes of vectors (N, ``width``): (N, ``columns``)."""

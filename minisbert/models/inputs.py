@@ -18,14 +18,10 @@ def check_inputs(
     That is ids not (B, T) or not in the vocabulary, more tokens than positions, token types that the model does not
     have, and a mask of another shape, of floats, or with a row without a real token.
     """
-    tokens, words, types = config.positions, config.vocab_size, config.type_vocab_size
+    types = config.type_vocab_size
     if ids.ndim != 2 or 0 in ids.shape:
         raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
-    if ids.shape[1] > tokens:
-        raise ValueError(f"{ids.shape[1]} tokens, but the position table has {tokens}: let the tokenizer cut them")
-    if ids.min() < 0 or ids.max() >= words:
-        found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
-        raise ValueError(f"{found}: do tokenizer and weights belong together?")
+    check_ids(config, ids, ids.shape[1])
     for name, other in (("mask", mask), ("token_types", token_types)):
         if other is not None and other.shape != ids.shape:
             raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
@@ -35,6 +31,16 @@ def check_inputs(
         raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
     if mask is not None and not (real := mask.bool().any(dim=1)).all():
         raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
+
+
+def check_ids(config: BertConfig, ids: Tensor, longest: int) -> None:
+    """Raise ``ValueError`` for ids that are not in the vocabulary, and for a text of more tokens than positions."""
+    tokens, words = config.positions, config.vocab_size
+    if longest > tokens:
+        raise ValueError(f"{longest} tokens, but the position table has {tokens}: let the tokenizer cut them")
+    if ids.min() < 0 or ids.max() >= words:
+        found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
+        raise ValueError(f"{found}: do tokenizer and weights belong together?")
 
 
 _lock = threading.Lock()

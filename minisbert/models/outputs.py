@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError
 from minisbert.fast.batching import ID_BYTES
 
 
@@ -33,23 +33,13 @@ def empty(tokens: Sequence[bytes], columns: int, dtype: torch.dtype, output: str
     return [torch.empty(len(key) // ID_BYTES, columns, dtype=dtype) for key in tokens]
 
 
-def store(
-    result: Tensor | list[Tensor], rows: list[int], computed: Sequence[Tensor] | Tensor, texts: Sequence[str]
-) -> None:
-    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D).
-
-    Raises ``InputError`` for NaN and infinity, with the text of their row.
-    """
+def store(result: Tensor | list[Tensor], rows: list[int], computed: Tensor | list[Tensor]) -> None:
+    """Copy what was computed for some rows into a matrix (N, D), or into a list of matrices (T, D)."""
     if isinstance(result, Tensor):
         result[rows] = computed.cpu()
-        finite = computed.isfinite().all(dim=1).tolist()
-    else:
-        for row, states in zip(rows, computed, strict=True):
-            result[row].copy_(states)
-        finite = [bool(states.isfinite().all()) for states in computed]
-    if not all(finite):
-        text = texts[rows[finite.index(False)]]
-        raise InputError(f"the vector of {one_line(text)} holds NaN or infinity: the model's weights are too large")
+        return
+    for row, states in zip(rows, computed, strict=True):
+        result[row].copy_(states)
 
 
 def filled(result: Tensor | list[Tensor], tokens: list[bytes], rows: dict[bytes, int], convert: str) -> Any:

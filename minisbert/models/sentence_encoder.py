@@ -21,7 +21,7 @@ from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
 from minisbert.models.folders import find_model, model_folder
-from minisbert.models.inputs import check_inputs, evaluating
+from minisbert.models.inputs import check_ids, check_inputs, evaluating
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.settings import Settings, read_settings, write_settings
@@ -157,6 +157,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     def _unpacked(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         """Hidden states (N, S, D) and mask (N, S) of a packed batch; the first layer's states if the pooling asks."""
+        check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, owner, places = batch.inputs(self.device)
         alone = len(places) == len(ids) and bool((owner >= 0).all())  # each row is one text
         trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None

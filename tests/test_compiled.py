@@ -1,0 +1,316 @@
+"""Compiled packages: the vectors of the eager encoder, and a clear line for every package that does not fit."""
+
+import copy
+import multiprocessing
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert import compile as command
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead, siamese
+from minisbert.fast import aot
+from minisbert.models import compiled
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
+from tests.parity import MINILM_VECTOR
+
+COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+SHAPES = {"one": TEXTS[:1], "few": TEXTS, "many": [f"{a} {b}" for a in TEXTS for b in TEXTS] * 2, "same": ["moon"] * 3}
+
+pytestmark = pytest.mark.skipif(not COMPILER, reason="there is no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The tiny model, in a place whose cache folder is empty."""
+    home = tmp_path_factory.mktemp("home")
+    return shutil.copytree(ROOT / "weights" / "tiny", home / "tiny")
+
+
+@pytest.fixture(scope="module")
+def package(folder) -> Path:
+    path = folder.parent / "tiny.pt2"
+    command.main([str(folder), "--out", str(path)])
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(folder, monkeypatch) -> Path:
+    monkeypatch.setenv("MINISBERT_HOME", str(folder.parent))
+    return folder.parent / "compiled"
+
+
+# ------------------------------------------------------------------------------------- the same vectors
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_vectors_are_those_of_the_eager_encoder(folder, package, name):
+    """Of one text and of many, in other batches; scaled or not, cut, with a prompt."""
+    ours, eager = SentenceEncoder.load(folder, compiled=package), SentenceEncoder.load(folder)
+    for options in ({}, {"normalize": False}, {"truncate_dim": 7, "normalize": True}, {"prompt": "the sun "}):
+        found, expected = ours.encode(SHAPES[name], **options), eager.encode(SHAPES[name], **options)
+        assert found.dtype == np.float32
+        assert abs(found - expected).max() <= MINILM_VECTOR
+    assert ours.width == eager.width
+    assert ours.encode(SHAPES[name], batch_tokens=20).shape == found.shape
+
+
+def test_it_is_an_encoder_without_parameters(folder, package):
+    ours, eager = SentenceEncoder.load(folder, compiled=package), SentenceEncoder.load(folder)
+    assert not isinstance(ours, torch.nn.Module)
+    assert ours.encode([]).shape == (0, ours.width)
+    assert ours.encode(["cat " * 40]).shape == (1, ours.width)
+    assert ours.truncated == 1
+    a, b = eager.encode(TEXTS[:2]), eager.encode(TEXTS[2:])
+    np.testing.assert_array_equal(ours.similarity(a, b), eager.similarity(a, b))
+    streamed = np.concatenate(list(ours.encode_stream(iter(TEXTS))))
+    assert abs(streamed - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+    with pytest.raises(InputError, match="hidden states"):
+        ours.encode(TEXTS, output="token")
+    with pytest.raises(InputError, match="compiled for float32"):
+        ours.encode(TEXTS, precision="bfloat16")
+
+
+def test_every_family_dense_layer_and_pooling(tmp_path):
+    """DistilBERT with two poolings and a dense layer: what the graph holds beyond the tiny BERT."""
+    folder = ROOT / "tests" / "reference" / "tiny-distiluse"
+    command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    ours, eager = SentenceEncoder.load(folder, compiled=tmp_path / "p.pt2"), SentenceEncoder.load(folder)
+    assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+def test_a_cross_encoder(folder, tmp_path):
+    torch.manual_seed(0)
+    encoder = SentenceEncoder.load(folder)
+    model = PairModel(encoder, JointHead(encoder.width)).eval()
+    model.save(tmp_path / "model")
+    command.main([str(tmp_path / "model"), "--out", str(tmp_path / "p.pt2")])
+    ours = PairModel.load(tmp_path / "model", compiled=tmp_path / "p.pt2")
+    assert abs(ours.scores(TEXTS, TEXTS[::-1]) - model.scores(TEXTS, TEXTS[::-1])).max() <= 1e-5  # of scores up to 5
+    assert abs(ours.scores(["a dog"], ["moon"]) - model.scores(["a dog"], ["moon"])).max() <= 1e-5
+    PairModel(encoder, siamese(encoder.width)).save(tmp_path / "siamese")
+    with pytest.raises(InputError, match="only cross-encoders"):
+        command.main([str(tmp_path / "siamese"), "--out", str(tmp_path / "s.pt2")])
+    with pytest.raises(InputError, match="kind PairModel, not SentenceEncoder"):
+        SentenceEncoder.load(tmp_path / "model", compiled=tmp_path / "p.pt2")
+
+
+# ------------------------------------------------------------------------------------- what is refused
+
+
+def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, package, tmp_path, monkeypatch):
+    other = SentenceEncoder.load(folder)
+    with torch.no_grad():
+        other.bert.embeddings.word.weight[7, 3] += 0.5
+    other.save(tmp_path / "other")
+    with pytest.raises(InputError, match=r"compiled from tiny with other weights: compile the model again"):
+        SentenceEncoder.load(tmp_path / "other", compiled=package)
+    with pytest.raises(InputError, match="with precision float32, not bfloat16"):
+        SentenceEncoder.load(folder, compiled=package, precision="bfloat16")
+    with pytest.raises(InputError, match="with pooling mean, not cls"):
+        SentenceEncoder.load(folder, "cls", compiled=package)
+    with pytest.raises(InputError, match="runs on the CPU, not on cuda"):
+        SentenceEncoder.load(folder, device="cuda", compiled=package)
+    with monkeypatch.context() as patch:
+        patch.setattr(aot, "instruction_sets", lambda: ["sse4_2"])
+        with pytest.raises(InputError, match=r"for a CPU with .*, which this one lacks"):
+            SentenceEncoder.load(folder, compiled=package)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "1.0")
+        with pytest.raises(InputError, match=rf"with torch {re.escape(torch.version.__version__)}, this is 1\.0"):
+            SentenceEncoder.load(folder, compiled=package)
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def another_archive(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.txt", "a")
+
+
+@pytest.mark.parametrize("damage", [cut, flip, empty, another_archive])
+def test_a_damaged_package_is_refused(folder, package, tmp_path, damage):
+    damage(copied := Path(shutil.copy(package, tmp_path / "p.pt2")))
+    with pytest.raises(InputError, match=r"p\.pt2 is damaged, or not a package"):
+        SentenceEncoder.load(folder, compiled=copied)
+
+
+def test_a_package_that_others_can_write_is_refused(folder, package, tmp_path):
+    copied = Path(shutil.copy(package, tmp_path / "p.pt2"))
+    copied.chmod(0o666)
+    with pytest.raises(InputError, match="other users can change it"):
+        SentenceEncoder.load(folder, compiled=copied)
+
+
+def test_a_package_that_is_not_there(folder, tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        SentenceEncoder.load(folder, compiled=tmp_path / "p.pt2")
+    with pytest.raises(InputError, match="no package in the cache folder fits"):
+        SentenceEncoder.load(folder, compiled="auto")
+
+
+def test_without_a_compiler(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(aot.shutil, "which", lambda _: None)
+    with pytest.raises(InputError, match=r"needs a C\+\+ compiler, and there is none .*apt install g\+\+"):
+        command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
+    broken = tmp_path / "bin" / "g++"
+    broken.parent.mkdir()
+    broken.write_text(
+        "#!/bin/sh\ncase \"$*\" in *--version*) echo 'g++ 12';; *) echo 'fatal error: no space' >&2; exit 1;; esac\n"
+    )
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    code = "import sys; from minisbert.compile import main; from minisbert.system.console import run_command\n"
+    code += f"run_command(lambda: main([{str(folder)!r}, '--out', {str(tmp_path / 'p.pt2')!r}]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2, done.stderr
+    assert re.search(r"error: compiling p\.pt2 failed: .+", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["bin"]
+
+
+# ------------------------------------------------------------------------------------ the cache folder
+
+
+def load_from_cache(folder: str, home: str, queue: "multiprocessing.Queue") -> None:
+    os.environ["MINISBERT_HOME"] = home
+    torch.set_num_threads(1)
+    queue.put(SentenceEncoder.load(folder, compiled=True).encode(TEXTS))
+
+
+def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, tmp_path, capfd):
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [
+        context.Process(target=load_from_cache, args=(str(folder), str(folder.parent), queue)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    vectors = [queue.get(timeout=300) for _ in processes]
+    for process in processes:
+        process.join(60)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert capfd.readouterr().err.count("compiling tiny in float32") == 1
+    assert abs(vectors[0] - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
+    np.testing.assert_array_equal(*vectors)
+    assert len(list(cache.glob("*.pt2"))) == 1
+    assert SentenceEncoder.load(folder, compiled="auto").encode(TEXTS).shape == vectors[0].shape
+    (kept,) = cache.glob("*.pt2")
+    shutil.copy(kept, tmp_path / "kept")
+    cut(kept)
+    with pytest.raises(InputError, match="no package in the cache folder fits"):
+        SentenceEncoder.load(folder, compiled="auto")
+    shutil.copy(tmp_path / "kept", kept)
+
+
+def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
+    (tmp_path / "compiled").write_text("a file where the folder should be")
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    with pytest.raises(InputError, match=r"compiled cannot be written: .*--out FILE\.pt2, or set MINISBERT_HOME"):
+        SentenceEncoder.load(folder, compiled=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
+    """Killed while the compiler runs; the next start removes what it had written and compiles anew."""
+    child = os.fork()
+    if not child:
+        torch._inductor.aoti_compile_and_package = lambda *_, package_path, **__: (
+            Path(package_path).write_bytes(b"half of it"),
+            os.kill(os.getpid(), signal.SIGKILL),
+        )
+        signal.alarm(60)
+        try:
+            command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert not (tmp_path / "p.pt2").exists()
+    monkeypatch.setattr(
+        torch._inductor,
+        "aoti_compile_and_package",
+        lambda *_, package_path, **__: Path(package_path).write_bytes(b"whole") and package_path,
+    )
+    command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
+    assert [path.name for path in tmp_path.iterdir()] == ["p.pt2"]
+
+
+# ---------------------------------------------------------------------------------------- the commands
+
+
+def test_compiled_in_the_commands(folder, package, tmp_path, capsys):
+    """Each of them with the package; the numbers are those without."""
+    from minisbert import certify, encode, evaluate, mine, pairs, search
+
+    corpus = tmp_path / "texts.txt"
+    corpus.write_text("\n".join(TEXTS) + "\n")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(TEXTS, TEXTS[1:], strict=False)))
+    scored = "".join(f"{i}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(TEXTS, TEXTS[1:], strict=False)))
+    (tmp_path / "scored.tsv").write_text(scored)
+    vectors = tmp_path / "v.npy"
+    calls = {
+        encode: ["--file", str(corpus), "--out", str(vectors)],
+        search: [str(corpus), "--query", "a cat", "--index", str(tmp_path / "i.safetensors")],
+        pairs: [str(corpus), "--top", "3"],
+        evaluate: ["--data", str(tmp_path / "scored.tsv")],
+        mine: ["--pairs", str(tmp_path / "pairs.tsv"), "--out", str(tmp_path / "t.jsonl")],
+        certify: [str(vectors), "--texts", str(corpus)],
+    }
+    for module, arguments in calls.items():
+        said = []
+        for more in ([], ["--compiled", str(package)]):
+            capsys.readouterr()
+            module.main([*arguments, "--model", str(folder), *more])
+            said.append(re.sub(r"largest difference .*|smallest cosine .*|Equal, to .*", "", capsys.readouterr().out))
+        assert said[0] == said[1], module.__name__
+    assert abs(np.load(vectors) - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
+
+
+def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path):
+    from minisbert.encode import main
+
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    main(["a dog", "moon", "--model", str(folder), "--compiled", "auto"])
+    found = capsys.readouterr()
+    assert "not compiled: no package in the cache folder fits" in found.err
+    assert "a dog" in found.out
+    with pytest.raises(InputError, match="--compiled is for the CPU"):
+        main(["a dog", "moon", "--model", str(folder), "--compiled", "--device", "cuda"])
+
+
+def test_the_example_batch_has_sizes_of_its_own(tmp_path, folder, monkeypatch):
+    """Sizes of 0 and 1 and equal ones would be compiled as constants."""
+    seen = []
+    monkeypatch.setattr(compiled, "compile_package", lambda module, examples, *_: seen.extend(examples))
+    compiled.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
+    rows, width = seen[0].shape
+    texts, longest = seen[3].shape
+    assert len({0, 1, rows, width, texts, longest}) == 6
