@@ -203,6 +203,12 @@ def test_a_second_start_does_what_is_missing_or_damaged(
     assert merged(folder, tmp_path) == undisturbed
 
 
+@pytest.fixture
+def one_thread() -> None:
+    """For tests that fork: OpenMP's threads do not survive it, and a child that used them would wait forever."""
+    torch.set_num_threads(1)
+
+
 def killed(run: Callable[[], None]) -> None:
     """Run in a process that is killed, as it must be: not one that fails, ends or hangs."""
     child = os.fork()
@@ -216,6 +222,7 @@ def killed(run: Callable[[], None]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.usefixtures("one_thread")  # before ``undisturbed``, which must be computed with as many
 @pytest.mark.parametrize("moment", ["in the vectors", "before the note"])
 def test_a_killed_start_loses_nothing(encode, folder, tmp_path, undisturbed, encoded, monkeypatch, moment):
     """Killed in the third part: before half of it is on disk, or between its file and its note."""
