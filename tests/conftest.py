@@ -17,8 +17,10 @@ from minisbert.mistakes import planting
 from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]
-# the processes of ``pytest -n`` share the cores
-THREADS = max(1, torch.get_num_threads() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+# OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest -n`` share the cores
+GIVEN = "OMP_NUM_THREADS" in os.environ
+WORKERS = 1 if GIVEN else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+THREADS = max(1, torch.get_num_threads() // WORKERS)
 
 settings.register_profile("untimed", deadline=None)  # slowness is no failure
 settings.load_profile("untimed")
@@ -49,8 +51,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(autouse=True)
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights."""
-    torch.set_num_threads(THREADS if request.node.get_closest_marker("weights") else 1)
+    """One thread for tiny tensors, where handing out the work costs far more than doing it; all for real weights.
+
+    As many as OMP_NUM_THREADS says for both, if it is set: .ci/run compares results of several numbers of threads.
+    """
+    torch.set_num_threads(THREADS if GIVEN or request.node.get_closest_marker("weights") else 1)
     yield
     torch.set_num_threads(THREADS)
 

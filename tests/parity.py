@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "tests" / "reference"
@@ -15,7 +15,7 @@ PIECE = 1e-10  # a piece or the whole tiny model, float64
 GRADIENT = 1e-9  # gradients, float64
 TRACE = 1e-9  # 10-step loss trace, float64
 MINILM_HIDDEN = 2e-5  # real MiniLM hidden states, float32
-MINILM_VECTOR = 2e-6  # real unit embeddings, float32
+MINILM_VECTOR = 2e-6  # real unit embeddings, float32; also the same text in another batch (docs/parity.md, Bits)
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,15 @@ def assert_parity(name: str, ours: Tensor, reference: Tensor, tolerance: float) 
     result = compare(name, ours, reference, tolerance)
     COMPARISONS.append(result)
     assert result.largest <= tolerance, str(result)  # False for NaN
+
+
+def assert_same_weights(one: nn.Module, other: nn.Module) -> None:
+    """Pass only if both have the same parameters and buffers, to the bit."""
+    tensors = other.state_dict()
+    assert one.state_dict().keys() == tensors.keys()
+    for name, tensor in one.state_dict().items():
+        assert tensor.dtype == tensors[name].dtype, name
+        assert torch.equal(tensor, tensors[name]), name
 
 
 def golden(name: str) -> dict[str, Tensor]:

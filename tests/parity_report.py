@@ -27,6 +27,7 @@ from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, gold
 from tests.parity_picture import FLOOR, draw
 
 MINILM = ROOT / "weights" / "all-MiniLM-L6-v2"
+BITS = ROOT / "tests" / "parity_bits.md"  # a section of the report: it is written, not computed
 # these get one line in the tables: the gradients of one piece, the parameters of one model
 FOLDED = (
     (re.compile(r"^(?:(.+?),? )?gradient of .*"), "gradients"),
@@ -204,7 +205,8 @@ def markdown(found: dict[str, list[Comparison]], catches: list[Catch], picture: 
             "Each row is a check: the difference closest to its tolerance, the tolerance, and the differences with"
             f" one mistake planted. A difference of exactly 0 is drawn at {FLOOR:g}; NaN is only in the table.",
         ]
-    return "\n".join([*text, "", *table_of_pieces(found), "", *table_of_mistakes(catches)]) + "\n"
+    bits = BITS.read_text(encoding="utf-8").splitlines()
+    return "\n".join([*text, "", *bits, "", *table_of_pieces(found), "", *table_of_mistakes(catches)]) + "\n"
 
 
 # ---------------------------------------------------------------------------------------- the picture

@@ -11,7 +11,7 @@ import torch
 from minisbert.core.losses import cosine_mse_loss
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.distillation import distillation_loss, keep_layers, matryoshka_loss, spread_layers
-from tests.parity import GRADIENT, PIECE, assert_parity
+from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
 
@@ -53,7 +53,10 @@ def test_a_student_of_any_family_encodes_and_is_saved(folder, tiny, tmp_path):
     student.save(tmp_path / "student")
     again = SentenceEncoder.load(tmp_path / "student")
     assert again.bert.config.num_hidden_layers == 1
-    assert np.array_equal(again.encode(SENTENCES), vectors)
+    assert_same_weights(again, student)
+    # not to the bit: loaded weights lie in their file, at other offsets from a multiple of 64 bytes than the student's
+    # copies in memory, and some CPUs round a product by where its operands lie
+    np.testing.assert_allclose(again.encode(SENTENCES), vectors, atol=MINILM_VECTOR, rtol=0)
 
 
 @pytest.mark.reference

@@ -22,6 +22,7 @@ from minisbert.run import plots
 from minisbert.system import devices
 from minisbert.system.console import run_command
 from tests.conftest import ROOT
+from tests.parity import MINILM_VECTOR
 
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
 
@@ -365,4 +366,5 @@ def test_vectors_through_a_pipe(tiny, tmp_path):
     done = subprocess.run(command, cwd=ROOT, input="\n".join(TEXTS).encode(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b""
-    np.testing.assert_array_equal(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS))
+    # not to the bit: the command computes with every core, this test with one thread
+    np.testing.assert_allclose(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS), atol=MINILM_VECTOR, rtol=0)

@@ -11,7 +11,7 @@ from minisbert.core import InputError
 from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
 from minisbert.models.poolings import Dense
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity
+from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
 
@@ -102,7 +102,11 @@ def test_a_dense_layer_is_read_and_written_bit_for_bit(tmp_path):
     write_sentence_config(SentenceConfig("mean", True, layers), 24, 16, tmp_path)
     _, config = read_sentence_config(tmp_path)
     x = torch.randn(3, 24)
-    assert torch.equal(config.dense[1](config.dense[0](x)), layers[1](layers[0](x)))
+    for found, layer in zip(config.dense, layers, strict=True):
+        assert_same_weights(found, layer)
+    # weights read from a file have another alignment in memory, which may change the last bit of a product
+    found, expected = config.dense[1](config.dense[0](x)), layers[1](layers[0](x))
+    assert (found - expected).abs().max() <= MINILM_VECTOR
     assert config.dense[0](x).abs().max() < 1  # with the tanh
     assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_dir()] == [
         "1_Pooling",
@@ -150,7 +154,9 @@ def test_other_families_survive_save_and_load(name, tmp_path):
     encoder = SentenceEncoder.load(REFERENCE / name)
     encoder.save(tmp_path / "again")
     again = SentenceEncoder.load(tmp_path / "again")
-    assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
+    assert_same_weights(again, encoder)
+    # the two files have headers of other lengths, and the alignment of weights may change the last bit of a product
+    assert abs(again.encode(SENTENCES) - encoder.encode(SENTENCES)).max() <= MINILM_VECTOR
     assert again.bert.config == encoder.bert.config
     assert again.tokenizer.limit == encoder.tokenizer.limit == 16
 

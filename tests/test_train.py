@@ -458,7 +458,7 @@ def started(arguments: list[str], ready) -> subprocess.Popen:
     process = subprocess.Popen(
         [sys.executable, "-c", start, *arguments],
         cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},  # as the tests themselves: see conftest.py
+        env=os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())},  # as this test: see conftest.py
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,7 +5,8 @@
 
 Each start is a process that is killed with kill -9: no handler runs, nothing is cleaned up. The moments are spread
 over the whole time of the work, from the manifest of an undisturbed encoding to its end. A second start finishes; all
-parts, their notes, the manifest and the merged file must have the same bytes, and nothing else may be left.
+parts, their notes, the manifest and the merged file must have the same bytes, and nothing else may be left. One call
+computes other batches, so its file is compared within 2e-6.
 """
 
 import argparse
@@ -16,6 +17,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import numpy as np
+
+from tests.parity import MINILM_VECTOR
 
 WORDS = "the a cat dog sits sleeps on under mat moon rain and snow woman eats an apple in garden small old".split()
 
@@ -83,8 +88,10 @@ def main() -> None:
         work = time.monotonic() - began
         subprocess.run([*command[:-2], "--out", str(place / "one.npy")], check=True, capture_output=True)
         expected = contents(place / "whole")
-        one = merge(place / "whole", place / "merged.npy") == (place / "one.npy").read_bytes()
-        print(f"undisturbed: merged {'identical to' if one else 'DIFFERENT from'} one call's file", flush=True)
+        merge(place / "whole", place / "merged.npy")
+        off = float(abs(np.load(place / "merged.npy") - np.load(place / "one.npy")).max())
+        one = off <= MINILM_VECTOR  # False for NaN
+        print(f"undisturbed: merged differs from one call's file by {off:.1e}{'' if one else ', TOO MUCH'}", flush=True)
         same = 0
         for _ in range(options.kills):
             folder = place / "killed"
