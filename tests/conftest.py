@@ -12,7 +12,7 @@ from filelock import FileLock
 from hypothesis import settings
 
 from minisbert.core import InputError
-from minisbert.fast import matrices
+from minisbert.fast import internals
 from minisbert.mistakes import planting
 from minisbert.system.assets import ensure
 
@@ -63,9 +63,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])
 def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search with oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
-    if request.param and not matrices.ONEDNN:
+    if request.param and not internals.ONEDNN:
         pytest.skip("this torch has no such operations")
-    monkeypatch.setattr(matrices, "ONEDNN", request.param)
+    monkeypatch.setattr(internals, "ONEDNN", request.param)
 
 
 @pytest.fixture

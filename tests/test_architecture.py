@@ -173,7 +173,7 @@ def test_private_parts_of_torch_are_used_in_one_file():
             r"torch(?:\.\w+)*\._[a-z]\w+|\"_(?:forward|backward)_\w*hooks\"|\._\w*hooks\b", path.read_text()
         )
         found = {*found} - (documented if path == PACKAGE / "fast" / "aot.py" else set())
-        assert not found or path == PACKAGE / "fast" / "matrices.py", f"{path.relative_to(ROOT)} uses {found}"
+        assert not found or path == PACKAGE / "fast" / "internals.py", f"{path.relative_to(ROOT)} uses {found}"
 
 
 def test_there_is_one_forward_pass():
@@ -187,7 +187,7 @@ def test_there_is_one_forward_pass():
         found = re.findall(
             r"scaled_dot_product_attention|feed_forward\.(?:up|down)|attention\.(?:query|key|value)\b", source
         )
-        found += re.findall(r"_linear_pointwise|layer_norm\(|gelu\(", source) if path.name != "matrices.py" else []
+        found += re.findall(r"_linear_pointwise|layer_norm\(|gelu\(", source) if path.name != "internals.py" else []
         names = [name for name in found if "{" not in name]
         assert not names or path.name in NAME_TABLES, f"{path.relative_to(ROOT)} has {names}"
 

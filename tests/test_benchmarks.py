@@ -5,16 +5,19 @@ import json
 import math
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
 from minisbert.encode import main as encode
-from tests.benchmarks import handover, machine, parts_files, parts_speed, peers
+from minisbert.fast import batching
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length
 from tests.benchmarks.killed_parts import write_texts
 
 
@@ -67,7 +70,7 @@ def test_a_library_that_is_missing(monkeypatch, capsys):
         peers.installed(["onnxruntime", "openvino"])
 
 
-# ---------------------------------------------------------------------------------------- the parts
+# ------------------------------------------------------------------------- one encoder in several ways
 
 
 @pytest.fixture
@@ -85,6 +88,48 @@ def quick(monkeypatch):
 def texts(tmp_path):
     write_texts(tmp_path / "texts.txt", 30, random.Random(0))
     return tmp_path / "texts.txt"
+
+
+EAGER = [step for step in ladder.STEPS if not step.compiled and step.precision == "float32"]
+
+
+def test_the_steps_of_the_ladder_give_the_same_vectors(quick, texts, tiny):
+    encoder = SentenceEncoder.load(tiny)
+    lines = texts.read_text().splitlines()
+    ids, vectors = encoder.tokenizer.encode(lines).ids, encoder.encode(lines, normalize=True)
+    for step in EAGER:
+        assert np.abs(step.vectors(encoder, ids).numpy() - vectors).max() < 2e-6, step.name
+    rows = ladder.measure(str(tiny), ids, EAGER, 2)
+    assert [row["step"] for row in rows] == [step.name for step in EAGER]
+    assert rows[0]["ratio"] == 1
+    assert all(len(row["seconds"]) == 2 and row["difference"] < 2e-6 for row in rows)
+    assert bert.FUSED
+
+    wrong = replace(EAGER[0], unscaled=lambda encoder, ids: ladder.as_given(encoder, ids[::-1]))
+    with pytest.raises(
+        InputError, match="nothing is reported, because the vectors of padded, in the order given differ"
+    ):
+        ladder.measure(str(tiny), ids, [EAGER[1], wrong], 1)
+
+
+def test_rates_by_row_length(quick, texts, tiny):
+    lines, seen = texts.read_text().splitlines(), []
+    encoder = SentenceEncoder.load(tiny)
+
+    def side(part):
+        seen.append((batching.ROW, len(part)))
+        return encoder.encode(part)
+
+    before = batching.ROW
+    found = row_length.measure({"one float32": side}, lines, 20, [8, 32], 1)
+    assert seen == [(8, 20), (8, 10), (32, 20), (32, 10)] * 2  # a round that is not counted, and one that is
+    assert before == batching.ROW
+    assert list(found["texts_per_second"]["one float32"]) == [8, 32]
+    with pytest.raises(InputError, match="the vectors of one float32, rows of 32 differ"):
+        row_length.measure({"one float32": lambda part: np.full((len(part), 2), batching.ROW)}, lines, 20, [8, 32], 1)
+
+
+# ---------------------------------------------------------------------------------------- the parts
 
 
 def encode_as(monkeypatch, ranks, size):

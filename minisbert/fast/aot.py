@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line
+from minisbert.fast.internals import package_runner
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
 
@@ -101,6 +102,6 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, dict[s
     if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):
         raise InputError(f"{path} is a program, and other users can change it: it must be yours or root's; chmod go-w")
     try:
-        return torch._inductor.aoti_load_package(str(path)), about
+        return package_runner(path), about
     except (RuntimeError, OSError) as error:
         raise InputError(f"{path} cannot be loaded ({one_line(str(error).splitlines()[0])}): {again}") from error

@@ -8,13 +8,8 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError
+from minisbert.fast.internals import product
 
-# the linear layer that ``torch.compile`` chooses on a CPU, on some twice as fast as torch's own; private, so it may go
-ONEDNN = (
-    torch.backends.mkldnn.is_available()
-    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-)
 READ = 1024  # rows at a time
 OPEN = 64  # arrays of a stack that are kept
 
@@ -132,12 +127,7 @@ class Matrix:
 def products(a: Tensor, b: Tensor) -> Tensor:
     """Products (R, C), in float32, of a (R, D) with b (C, D), which may be ``laid_out``."""
     with torch.autocast("cpu", enabled=False):
-        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "") if ONEDNN else a @ b.mT
-
-
-def laid_out(matrix: Tensor) -> Tensor:
-    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``products`` only; itself if oneDNN does not run."""
-    return torch.ops.mkldnn._reorder_linear_weight(matrix) if ONEDNN else matrix
+        return product(a, b)
 
 
 def error_bound(width: int) -> float:

@@ -18,7 +18,8 @@ from torch.nn.functional import pad
 
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize
-from minisbert.fast.matrices import Matrix, Source, error_bound, laid_out, products
+from minisbert.fast.internals import laid_out
+from minisbert.fast.matrices import Matrix, Source, error_bound, products
 from minisbert.system.console import LiveLine, duration
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores

@@ -7,7 +7,10 @@ A package belongs to one model, precision, version of torch and kind of CPU, and
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -93,9 +96,7 @@ class CompiledEncoder(TextEncoder):
         self.settings = replace(read_settings(folder), include_prompt=config.include_prompt)
         self.truncated, self.precision = 0, precision
         wanted = expectation(folder, "SentenceEncoder", precision, self.pooling_mode)
-        self.run, about = load_package(
-            find_package(package, wanted, lambda: compile_encoder(self.eager(), folder, precision)), wanted
-        )
+        self.run, about = load_package(find_package(package, wanted, folder, pooling), wanted)
         self.width, self.hidden_size = int(about["width"]), int(about["hidden_size"])
 
     def eager(self) -> "SentenceEncoder":
@@ -123,13 +124,7 @@ class CompiledPairModel(PairScorer):
 
     def __init__(self, folder: Path, package: str | Path | bool, limit: int | None = None, precision: str = "float32"):
         wanted = expectation(folder, "PairModel", precision)
-
-        def make() -> Path:
-            from minisbert.models.pair_model import PairModel  # it imports this file
-
-            return compile_pair_model(PairModel.load(folder), folder, precision)
-
-        self.run, about = load_package(find_package(package, wanted, make), wanted)
+        self.run, about = load_package(find_package(package, wanted, folder), wanted)
         self.tokenizer, self.task = Tokenizer.load(folder, limit), about["task"]
         self.labels = tuple(filter(None, about["labels"].split("\n")))
         self.types = about["types"] == "True"
@@ -138,7 +133,7 @@ class CompiledPairModel(PairScorer):
     def batch_outputs(self, encoded: Encoded, rows: list[int]) -> Tensor:
         ids, mask, types = self.batch(encoded, rows)
         mask = torch.ones_like(ids) if mask is None else mask.long()
-        return self.run(ids, mask, torch.zeros_like(ids) if types is None else types)
+        return self.run(ids, mask, torch.zeros_like(ids) if types is None else types)[0]
 
 
 # ------------------------------------------------------------------------------------ making packages
@@ -173,7 +168,7 @@ def usable(package: Path) -> bool:
     return False
 
 
-def find_package(package: str | Path | bool, wanted: dict[str, str], make: Callable[[], Path]) -> Path:
+def find_package(package: str | Path | bool, wanted: dict[str, str], folder: Path, pooling: str | None = None) -> Path:
     """The package at a path; for True the one in the cache folder, made if it is missing, for "auto" if it is there."""
     if not isinstance(package, bool) and package != "auto":
         return Path(package)
@@ -182,7 +177,18 @@ def find_package(package: str | Path | bool, wanted: dict[str, str], make: Calla
         return found
     if package == "auto":
         raise InputError("no package in the cache folder fits: python -m minisbert.compile makes one")
-    return make()
+    # in a process of its own: the compiler takes memory, and meets nothing of this process that could disturb it
+    command = [sys.executable, "-m", "minisbert.compile", str(folder.resolve()), "--precision", wanted["precision"]]
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    command += ["--pooling", pooling] if pooling else []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}) as process:
+        for line in process.stderr:
+            if line.startswith("error: "):
+                raise InputError(line.removeprefix("error: ").strip())
+            say(line.rstrip())
+    if process.returncode:
+        raise InputError(f"compiling {folder.name} ended with exit code {process.returncode}")
+    return found
 
 
 def compile_encoder(encoder: "SentenceEncoder", folder: Path, precision: str, path: Path | None = None) -> Path:

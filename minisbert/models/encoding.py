@@ -91,6 +91,8 @@ class TextEncoder:
         with self.computing(precision), line:
             line.expect(len(texts), total)
             for batch in packed_batches(keys, batch_tokens):
+                if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
+                    raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
                 found = self.states(batch) if output == "token" else self.vectors(batch, skip)
                 if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
                     raise InputError(f"{self._infinite(batch, keys, texts, rows)}: the model's weights are too large")

@@ -146,8 +146,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
         """Pooled vectors (N, ``width``) of a packed batch. Pooling, like the losses, is never in bfloat16."""
         hidden, mask, first = self._unpacked(batch)
-        if batch.places.shape[1] <= skip or not mask[:, skip:].any(dim=1).all():
-            raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
         with torch.autocast(self.device.type, enabled=False):
             return self.dense(self.pool(hidden, mask, first, skip))
 

@@ -1,6 +1,6 @@
 """Encoding compared with other libraries: same weights, texts and threads, in alternation.
 
-    python -m tests.benchmarks.encode_speed                     everything, about fifteen minutes
+    python -m tests.benchmarks.encode_speed                     everything, about twenty minutes
     python -m tests.benchmarks.encode_speed --what rates --texts stsb
     python -m tests.benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers onnxruntime openvino
     python -m tests.benchmarks.encode_speed --what start --json
@@ -14,8 +14,10 @@ latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones 
 start    seconds from the start of a new process to the vector of one sentence, and the peak memory
 
 Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
-``benchmarks.peers`` describes the libraries; they need the ``reference`` extra, and one that is not installed is left
-out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for all sides; ``--library`` disables it.
+minisbert is measured eager and compiled, in float32 and bfloat16; its packages are compiled first if the cache folder
+has none, which needs a C++ compiler. ``benchmarks.peers`` describes the libraries; they need the ``reference`` extra,
+and one that is not installed is left out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for
+all sides; ``--library`` disables it.
 """
 
 import argparse
@@ -29,7 +31,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from minisbert.core.metrics import spearman
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -38,10 +39,10 @@ from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.run.options import number
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
-from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
+from minisbert.system.devices import keep_freed_memory
 from tests.benchmarks import first_vector, machine, peers
 from tests.benchmarks.conversion import convert
-from tests.benchmarks.peers import Encode, turns
+from tests.benchmarks.peers import Encode, Peer, turns
 
 MODEL = "all-MiniLM-L6-v2"
 TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)
@@ -81,23 +82,25 @@ def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
     return spearman(cosines, np.array([pair.score for pair in pairs]))
 
 
-def make_sides(libraries: Sequence[str], encoder: SentenceEncoder) -> tuple[dict[str, Encode], list[peers.Peer]]:
-    """minisbert at every precision that the CPU has, with its weights laid out as the peers have theirs; the peers."""
-    bfloat16, _ = bfloat16_hardware(torch.device("cpu"))
-    ours: dict[str, Encode] = {"minisbert float32": encoder.encode}
-    encoder.prepare()
-    if bfloat16:
-        encoder.prepare("bfloat16")
-        ours["minisbert bfloat16"] = partial(encoder.encode, precision="bfloat16")
-    return ours, peers.peers(libraries, bfloat16)
+def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]:
+    """minisbert, eager and compiled, at every precision that the CPU has. Compiles packages that are missing."""
+    sides: dict[str, Encode] = {}
+    for precision in machine.precisions():
+        sides[f"minisbert {precision}"] = partial(encoder.encode, precision=precision)
+    for precision in machine.precisions():
+        compiled = SentenceEncoder.load(folder, compiled=True, precision=precision)
+        sides[f"minisbert compiled {precision}"] = compiled.encode
+    return sides
 
 
-def rates(kind: str, encoder: SentenceEncoder, libraries: Sequence[str], files: Path, rounds: int) -> dict:
+def rates(
+    kind: str, encoder: SentenceEncoder, ours: dict[str, Encode], others: Sequence[Peer], files: Path, rounds: int
+) -> dict:
     """Texts per second of every side, their share of the GEMM rate, and the quality of the vectors."""
     texts = texts_of(kind, encoder)
     lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
     probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
-    sides, others = make_sides(libraries, encoder)
+    sides = dict(ours)
     for encode in sides.values():
         encode(probe)
     for peer in others:
@@ -129,17 +132,12 @@ def rates(kind: str, encoder: SentenceEncoder, libraries: Sequence[str], files: 
     return {"machine": measured, **sizes, "sides": result}
 
 
-def latency(
-    encoder: SentenceEncoder, libraries: Sequence[str], files: Path, texts_a_call: Sequence[int], rounds: int
-) -> dict:
+def latency(sentences: Sequence[str], sides: dict[str, Encode], texts_a_call: Sequence[int], rounds: int) -> dict:
     """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the next.
 
     Alternating single calls would be unfair: a library's threads spin while they wait, and slow the others down. In one
     round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new shapes.
     """
-    sentences = texts_of("stsb", encoder)
-    sides, others = make_sides(libraries, encoder)
-    sides |= {peer.name: partial(peer.make(files, 1), batch_size=max(texts_a_call)) for peer in others}
     measured = machine.measure()
     result: dict[str, dict[int, float]] = {name: {} for name in sides}
     for count in texts_a_call:
@@ -191,7 +189,7 @@ def show(results: dict) -> None:
     if "start" in results:
         found = results["start"]
         rows = {name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}") for name, row in found["sides"].items()}
-        table("process start to the first vector, float32", found, ["seconds", "MiB"], rows)
+        table("process start to the first vector, float32 unless named", found, ["seconds", "MiB"], rows)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -203,8 +201,8 @@ def main(arguments: list[str] | None = None) -> None:
     kinds, whats, libraries = ("stsb", "mixed", "long"), ("rates", "latency", "start"), tuple(peers.NEEDS)
     parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
     parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
-    calls = {"type": number(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
-    parser.add_argument("--texts-a-call", nargs="+", **calls, help="for the latency (default: 1 2 4 8 16 32)")
+    counts = {"type": number(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
+    parser.add_argument("--texts-a-call", nargs="+", **counts, help="for the latency (default: 1 2 4 8 16 32)")
     parser.add_argument("--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)")
     parser.add_argument("--rounds", type=number(int, 1), default=5, help="number of rounds (default: %(default)s)")
     parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
@@ -217,14 +215,18 @@ def main(arguments: list[str] | None = None) -> None:
         keep_freed_memory()
     folder = ensure(MODEL)
     encoder = SentenceEncoder.load(folder)
+    ours = minisbert_sides(encoder, folder)  # for the start as well, which finds the packages
+    others = peers.peers(chosen, "bfloat16" in machine.precisions())
     results: dict = {"freed_memory_kept": not options.library}
     with tempfile.TemporaryDirectory() as converted:
         files = Path(converted)
         convert(folder, files, chosen)
         if "rates" in options.what:
-            results["rates"] = {k: rates(k, encoder, chosen, files, options.rounds) for k in options.texts}
+            results["rates"] = {k: rates(k, encoder, ours, others, files, options.rounds) for k in options.texts}
         if "latency" in options.what:
-            results["latency"] = latency(encoder, chosen, files, options.texts_a_call, options.rounds)
+            calls = options.texts_a_call
+            sides = ours | {peer.name: partial(peer.make(files, 1), batch_size=max(calls)) for peer in others}
+            results["latency"] = latency(texts_of("stsb", encoder), sides, calls, options.rounds)
         if "start" in options.what:
             results["start"] = first_vector.measure(chosen, files, options.rounds)
     if options.json:

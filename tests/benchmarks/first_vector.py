@@ -1,6 +1,7 @@
-"""How long a new process takes to its first vector, and its peak memory: one script per library, in float32.
+"""How long a new process takes to its first vector, and its peak memory: one script per library.
 
-``encode_speed --what start`` runs them. The files are those of ``conversion.convert``; converting is not counted.
+``encode_speed --what start`` runs them, in float32 unless the name says otherwise. The files are those of
+``conversion.convert``, and minisbert's packages are in the cache folder; converting and compiling are not counted.
 """
 
 import statistics
@@ -19,6 +20,14 @@ START = {
     "minisbert": """
 from minisbert.models.sentence_encoder import SentenceEncoder
 vector = SentenceEncoder.load("{files}/model").encode([{sentence!r}])
+""",
+    "minisbert compiled": """
+from minisbert.models.sentence_encoder import SentenceEncoder
+vector = SentenceEncoder.load("{files}/model", compiled=True).encode([{sentence!r}])
+""",
+    "minisbert compiled bfloat16": """
+from minisbert.models.sentence_encoder import SentenceEncoder
+vector = SentenceEncoder.load("{files}/model", compiled=True, precision="bfloat16").encode([{sentence!r}])
 """,
     "sentence-transformers": """
 import os; os.environ["HF_HUB_OFFLINE"] = "1"
@@ -42,7 +51,8 @@ states = np.asarray(ctranslate2.Encoder("{files}/ctranslate2").forward_batch(ids
 """,
     IMPORT: "import torch",
 }
-WHOLE = ("minisbert", "sentence-transformers", IMPORT)  # the others get a tokenizer and pooling
+OURS = ("minisbert", "minisbert compiled", "minisbert compiled bfloat16")
+WHOLE = (*OURS, "sentence-transformers", IMPORT)  # the others get a tokenizer and pooling
 TOKENIZE = """
 import numpy as np
 from tokenizers import Tokenizer
@@ -59,8 +69,9 @@ print(int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text(
 
 
 def measure(libraries: Sequence[str], files: Path, rounds: int) -> dict:
-    """Median seconds of a process that computes one vector in float32, and its median peak memory in MiB."""
-    sides = ("minisbert", *libraries, IMPORT)
+    """Median seconds of a process that computes one vector, and its median peak memory in MiB."""
+    ours = OURS if "bfloat16" in machine.precisions() else OURS[:-1]
+    sides = (*ours, *libraries, IMPORT)
     found: dict[str, dict] = {name: {"seconds": [], "mebibytes": []} for name in sides}
     measured = machine.measure()
     for _, name, _ in turns("start", rounds, dict.fromkeys(found)):

@@ -1,187 +1,127 @@
-"""The speed ladder: from batches padded to 128 tokens to bfloat16, one change per step.
+"""The speed ladder: from padded batches to packages compiled in bfloat16, one change per step.
 
-    python -m tests.benchmarks.ladder                        the 2,758 sentences of STS-B test: about four minutes
+    python -m tests.benchmarks.ladder                        the 2,758 sentences of STS-B test: about five minutes
     python -m tests.benchmarks.ladder --limit 300 --rounds 1
 
-Every step computes the same vectors. The steps take turns, so a change in the speed of the machine affects all of them;
-sentences per second are the median of the rounds. The texts are tokenized before timing starts. As in the commands,
-freed memory is kept (``devices.keep_freed_memory``), from the first step on.
+Every step computes the same vectors, which is checked. The steps take turns, so a change in the speed of the machine
+affects all of them; sentences per second are the median of the rounds. The texts are tokenized before timing starts. As
+in the commands, freed memory is kept (``devices.keep_freed_memory``), from the first step on. The packages are compiled
+first if the cache folder has none, which needs a C++ compiler.
 """
 
 import argparse
-import copy
 import json
 import statistics
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from itertools import groupby
 
 import torch
-from minisbert.fast.fused import FusedBert, evaluating, linear
-from torch import Tensor, nn
+from torch import Tensor
 
-from minisbert.core.bert import Bert
+from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.models.sentence_encoder import BATCH_TOKENS, SentenceEncoder
+from minisbert.fast.batching import packed_batches
+from minisbert.models.compiled import CompiledEncoder
+from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.objectives.scored_pairs import load_scored_pairs
-from minisbert.system.console import run_command, say
-from minisbert.system.devices import bfloat16_hardware, keep_freed_memory
+from minisbert.run.options import number
+from minisbert.system.console import run_command
+from minisbert.system.devices import keep_freed_memory
+from tests.benchmarks import machine
+from tests.benchmarks.parts_files import require
+from tests.benchmarks.peers import turns
 
-BATCH, PADDED = 32, 128
+BATCH = 32
+# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in bfloat16
+SAME = {"float32": 2e-6, "bfloat16": 1e-2}
 
-# ------------------------------------------------------------------------------------------ batching
-
-
-def as_they_come(lengths: list[int]) -> list[list[int]]:
-    """Batches of 32 rows."""
-    return [list(range(start, min(start + BATCH, len(lengths)))) for start in range(0, len(lengths), BATCH)]
-
-
-def sorted_by_length(lengths: list[int]) -> list[list[int]]:
-    """The longest 32 together, then the next 32: the rows of a batch have nearly the same length."""
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    return [[order[i] for i in rows] for rows in as_they_come(lengths)]
+Ids = list[list[int]]  # the token ids of each text
 
 
-def of_one_length(lengths: list[int]) -> list[list[int]]:
-    """Rows of one length, up to ``BATCH_TOKENS`` tokens: nothing to pad, nothing to mask."""
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    batches: list[list[int]] = []
-    for length, group in groupby(order, key=lambda row: lengths[row]):
-        rows, most = list(group), max(1, BATCH_TOKENS // length)
-        batches += [rows[start : start + most] for start in range(0, len(rows), most)]
-    return batches
+def padded(encoder: SentenceEncoder, ids: Ids, order: Sequence[int]) -> Tensor:
+    """Vectors (N, D) from batches of 32 texts, each padded to the longest of its batch."""
+    vectors = torch.empty(len(ids), encoder.width)
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        tokens, mask = pad_batch([ids[row] for row in rows], pad_id=0)  # (B, T)
+        vectors[rows] = encoder.unscaled(tokens, mask)  # (B, D)
+    return vectors
 
 
-# ------------------------------------------------------------------------------------------- padding
+def as_given(encoder: SentenceEncoder, ids: Ids) -> Tensor:
+    return padded(encoder, ids, range(len(ids)))
 
 
-def to_128(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Ids (B, 128) and mask (B, 128), even if all texts are short."""
-    ids = torch.tensor([row[:PADDED] + [0] * (PADDED - len(row)) for row in rows])
-    return ids, torch.arange(PADDED) < torch.tensor([[len(row)] for row in rows])
+def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
+    """The longest 32 together, then the next 32: the texts of a batch have nearly the same length."""
+    return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
 
 
-def to_the_longest(rows: list[list[int]]) -> tuple[Tensor, Tensor | None]:
-    """Ids (B, T) and mask (B, T), T the longest text of the batch; no mask if all have one length."""
-    return pad_batch(rows, pad_id=0)
-
-
-# --------------------------------------------------------------------------------------- computation
-
-
-def as_written(bert: Bert) -> Callable:
-    """The formulas of ``bert.py``."""
-    return bert
-
-
-def linear_by_onednn(bert: Bert) -> Callable:
-    """The same formulas, with oneDNN's matrix product in the linear layers."""
-    bert = copy.deepcopy(bert)
-    for module in bert.modules():
-        if isinstance(module, nn.Linear):
-            module.forward = partial(linear, weight=module.weight, bias=module.bias)
-    return bert
-
-
-def fused(bert: Bert) -> Callable:
-    """Also layer norm, GELU and attention as one operation each."""
-    fast = FusedBert(bert, torch.float32)
-    return lambda ids, mask: fast([ids])[0]
-
-
-# ----------------------------------------------------------------------------------------- the ladder
+def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
+    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of one shape."""
+    vectors = torch.empty(len(ids), encoder.width)
+    for batch in packed_batches([array("i", row).tobytes() for row in ids], BATCH_TOKENS):
+        vectors[batch.texts] = encoder.vectors(batch)
+    return vectors
 
 
 @dataclass(frozen=True)
 class Step:
-    """How texts are batched and padded, and how hidden states are computed."""
+    """How texts are batched, and how the encoder computes."""
 
     name: str
-    batches: Callable[[list[int]], list[list[int]]]
-    pad: Callable[[list[list[int]]], tuple[Tensor, Tensor | None]]
-    compute: Callable[[Bert], Callable]
+    unscaled: Callable[[SentenceEncoder | CompiledEncoder, Ids], Tensor]
+    fused: bool = True
+    precision: str = "float32"
+    compiled: bool = False
 
-    def vectors(self, encoder: SentenceEncoder, compute: Callable, ids: list[list[int]]) -> Tensor:
-        """(N, D) of length 1, mean over the real tokens, as ``SentenceEncoder.encode`` gives them."""
-        vectors = torch.empty(len(ids), encoder.width)
-        for rows in self.batches([len(row) for row in ids]):
-            tokens, mask = self.pad([ids[row] for row in rows])  # (B, T)
-            vectors[rows] = normalize(encoder.pool(compute(tokens, mask), mask))  # (B, D)
-        return vectors
-
-
-class Packed(Step):
-    """Texts of several lengths side by side in one batch: still nothing to pad, and every batch is full."""
-
-    def vectors(self, encoder: SentenceEncoder, compute: Callable, ids: list[list[int]]) -> Tensor:
-        vectors = torch.empty(len(ids), encoder.width)
-        for rows in self.batches([len(row) for row in ids]):
-            groups = [list(group) for _, group in groupby(rows, key=lambda row: len(ids[row]))]
-            hidden = compute([torch.tensor([ids[row] for row in group]) for group in groups])  # (B, T, D) each
-            for group, states in zip(groups, hidden, strict=True):
-                vectors[group] = normalize(encoder.pool(states))
-        return vectors
-
-
-def in_budget(lengths: list[int]) -> list[list[int]]:
-    """Up to ``BATCH_TOKENS`` tokens of texts of any length, longest first."""
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    batches: list[list[int]] = []
-    for row in order:
-        if not batches or sum(lengths[other] for other in batches[-1]) + lengths[row] > BATCH_TOKENS:
-            batches.append([])
-        batches[-1].append(row)
-    return batches
+    def vectors(self, encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
+        """(N, D) of length 1."""
+        before, bert.FUSED = bert.FUSED, self.fused
+        try:
+            with encoder.computing(self.precision):
+                return normalize(self.unscaled(encoder, ids))
+        finally:
+            bert.FUSED = before
 
 
 STEPS = [
-    Step("padded to 128 tokens", as_they_come, to_128, as_written),
-    Step("padded to the longest of the batch", as_they_come, to_the_longest, as_written),
-    Step("sorted by length", sorted_by_length, to_the_longest, as_written),
-    Step("batches of one length, no mask", of_one_length, to_the_longest, as_written),
-    Step("linear layers by oneDNN", of_one_length, to_the_longest, linear_by_onednn),
-    Step("layer norm, GELU, attention fused", of_one_length, to_the_longest, fused),
-    Packed("several lengths side by side", in_budget, to_the_longest, partial(FusedBert, dtype=torch.float32)),
-    Packed("bfloat16", in_budget, to_the_longest, partial(FusedBert, dtype=torch.bfloat16)),
+    Step("padded, in the order given", as_given, fused=False),
+    Step("sorted by length", by_length, fused=False),
+    Step("several texts in one row", packed, fused=False),
+    Step("fused operations", packed),
+    Step("bfloat16", packed, precision="bfloat16"),
+    Step("compiled, float32 again", packed, compiled=True),
+    Step("compiled, bfloat16", packed, precision="bfloat16", compiled=True),
 ]
 
 
-def measure(encoder: SentenceEncoder, ids: list[list[int]], rounds: int) -> list[dict]:
-    """One row per step: sentences per second, ratio to the previous step, largest difference from the first."""
-    able, reason = bfloat16_hardware(encoder.device)
-    if not able:
-        say(f"without bfloat16: {reason}")
-    steps = STEPS if able else STEPS[:-1]
-    seconds: list[list[float]] = [[] for _ in steps]
-    differences = [0.0] * len(steps)
-    computed = [step.compute(encoder.bert) for step in steps]
-    for step, compute in zip(steps, computed, strict=True):
-        step.vectors(encoder, compute, ids[:BATCH])  # warm-up
-    first: Tensor | None = None
-    for _ in range(rounds):
-        for i, step in enumerate(steps):
-            started = time.perf_counter()
-            vectors = step.vectors(encoder, computed[i], ids)
-            seconds[i].append(time.perf_counter() - started)
-            first = vectors if first is None else first
-            differences[i] = (vectors - first).abs().max().item()
-    rows = []
-    for step, times, difference in zip(steps, seconds, differences, strict=True):
-        rate = len(ids) / statistics.median(times)
-        ratio = rate / rows[-1]["sentences_per_second"] if rows else 1.0
-        rows.append(
-            {
-                "step": step.name,
-                "sentences_per_second": rate,
-                "ratio": ratio,
-                "difference": difference,
-                "seconds": times,
-            }
-        )
+def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
+    """One row per step: sentences per second, ratio to the first step, largest difference from its vectors."""
+    eager = SentenceEncoder.load(model)
+    sides = {
+        step: SentenceEncoder.load(model, compiled=True, precision=step.precision) if step.compiled else eager
+        for step in steps
+    }
+    for step, encoder in sides.items():
+        step.vectors(encoder, ids[:BATCH])  # warm-up
+    seconds: dict[Step, list[float]] = {step: [] for step in sides}
+    vectors: dict[Step, Tensor] = {}
+    named = {step.name: step for step in sides}
+    for _, _, step in turns("ladder", rounds, named):
+        started = time.perf_counter()
+        vectors[step] = step.vectors(sides[step], ids)
+        seconds[step].append(time.perf_counter() - started)
+    first, rows = next(iter(sides)), []
+    for step, times in seconds.items():
+        rate, difference = len(ids) / statistics.median(times), (vectors[step] - vectors[first]).abs().max().item()
+        require(difference <= SAME[step.precision], f"the vectors of {step.name} differ by {difference:.0e}")
+        row = {"step": step.name, "sentences_per_second": rate, "difference": difference, "seconds": times}
+        rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
     return rows
 
 
@@ -192,26 +132,25 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--limit", type=int, help="number of sentences (default: all 2,758)")
-    parser.add_argument("--rounds", type=int, default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--limit", type=number(int, 1), help="number of sentences (default: all 2,758)")
+    parser.add_argument("--rounds", type=number(int, 1), default=3, help="number of rounds (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
     keep_freed_memory()
     pairs = load_scored_pairs("stsb", "test")
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-    encoder = SentenceEncoder.load(options.model)
-    ids = encoder.tokenizer.encode(texts[: options.limit]).ids
-    with evaluating(encoder):
-        rows = measure(encoder, ids, options.rounds)
+    ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
+    measured = machine.measure()
+    rows = measure(options.model, ids, [s for s in STEPS if s.precision in machine.precisions()], options.rounds)
     if options.json:
-        print(json.dumps({"sentences": len(ids), "threads": torch.get_num_threads(), "steps": rows}))
+        print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
         return
-    print(f"{len(ids):,} sentences, {sum(map(len, ids)):,} tokens, {torch.get_num_threads()} threads\n")
-    print(f"{'step':<36}{'sentences/s':>12}{'x previous':>12}{'x first':>9}{'difference':>12}")
+    print(f"{machine.lines(measured)}\n\n{len(ids):,} sentences, {sum(map(len, ids)):,} tokens\n")
+    print("| step | sentences a second | times the first | difference |\n|---|---|---|---|")
     for row in rows:
-        rate, first = row["sentences_per_second"], rows[0]["sentences_per_second"]
-        print(f"{row['step']:<36}{rate:>12,.0f}{row['ratio']:>12.2f}{rate / first:>9.2f}{row['difference']:>12.1e}")
+        numbers = f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
+        print(f"| {row['step']} | {numbers} |")
 
 
 if __name__ == "__main__":

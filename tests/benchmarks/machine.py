@@ -8,8 +8,8 @@ tables of ``encode_speed`` begin with these lines. A rate is that of the six lin
 tokens with all of torch's threads, the best of several rounds:
 
 MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
-oneDNN float32    ``minisbert.fast.kernels.linear``, weights laid out by ``kernels.laid_out``
-oneDNN bfloat16   the same
+oneDNN float32    ``minisbert.fast.internals.product``, weights laid out by ``internals.laid_out``
+oneDNN bfloat16   the same two operations of torch, which ``matrices`` calls in float32 only
 oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
 """
 
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from minisbert.core.weights import BertConfig
-from minisbert.fast import kernels
+from minisbert.fast import internals
 from minisbert.run.options import number
 from minisbert.system.console import run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware
@@ -69,6 +69,17 @@ def cpu() -> dict:
     }
 
 
+def precisions() -> list[str]:
+    """What minisbert and its packages are measured in: bfloat16 too if the CPU multiplies it."""
+    return ["float32", "bfloat16"] if bfloat16_hardware(torch.device("cpu"))[0] else ["float32"]
+
+
+def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    """oneDNN's product of x (TOKENS, in) and weight (out, in)."""
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
+    return partial(torch.ops.mkldnn._linear_pointwise, x.bfloat16(), laid_out, None, "none", [], "")
+
+
 def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
     """oneDNN's product of random uint8 activations (TOKENS, in) and int8 weights (out, in)."""
     x = torch.randint(0, 256, (TOKENS, inputs), dtype=torch.uint8)
@@ -81,20 +92,13 @@ def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
 
 def products() -> dict[str, list[Callable[[], Tensor]]]:
     """The six products of a layer in every way that this machine has."""
-
-    def prepared_layer(dtype: torch.dtype) -> list[Callable[[], Tensor]]:
-        return [
-            partial(kernels.linear, x.to(dtype), kernels.laid_out(weight.to(dtype)), bias.to(dtype))
-            for x, weight, bias in operands
-        ]
-
-    operands = [(torch.randn(TOKENS, i), torch.randn(o, i), torch.zeros(o)) for i, o in LAYER]
+    operands = [(torch.randn(TOKENS, i), torch.randn(o, i)) for i, o in LAYER]
     blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
-    found = {f"{blas} float32": [partial(functional.linear, *three) for three in operands]}
-    if kernels.ONEDNN:
-        found["oneDNN float32"] = prepared_layer(torch.float32)
-        if bfloat16_hardware(torch.device("cpu"))[0]:
-            found["oneDNN bfloat16"] = prepared_layer(torch.bfloat16)
+    found = {f"{blas} float32": [partial(functional.linear, x, weight) for x, weight in operands]}
+    if internals.ONEDNN:
+        found["oneDNN float32"] = [partial(internals.product, x, internals.laid_out(weight)) for x, weight in operands]
+        if "bfloat16" in precisions():
+            found["oneDNN bfloat16"] = [bfloat16_product(x, weight) for x, weight in operands]
         if hasattr(torch.ops.onednn, "qlinear_pointwise"):
             found["oneDNN int8"] = [int8_product(*shape) for shape in LAYER]
     return found

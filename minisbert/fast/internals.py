@@ -1,0 +1,37 @@
+"""The only file that uses private parts of torch, each behind a check and with a public fallback."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+# the linear layer that ``torch.compile`` chooses on a CPU: on some twice as fast as torch's own
+ONEDNN = (
+    torch.backends.mkldnn.is_available()
+    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a (R, D) times b (C, D) transposed, float32 on the CPU -> (R, C); b may be ``laid_out``."""
+    return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "") if ONEDNN else a @ b.mT
+
+
+def laid_out(matrix: Tensor) -> Tensor:
+    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``product`` only; itself if oneDNN does not run."""
+    return torch.ops.mkldnn._reorder_linear_weight(matrix) if ONEDNN else matrix
+
+
+def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
+    """Load a package of AOTInductor: a function from its inputs to its outputs.
+
+    The public function does the same, but imports the whole compiler first, which takes seconds.
+    """
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    except (AttributeError, TypeError):  # another version of torch
+        run = torch._inductor.aoti_load_package(str(path))
+        return lambda *inputs: outputs if isinstance(outputs := run(*inputs), tuple) else (outputs,)
+    return lambda *inputs: loader.boxed_run(list(inputs))

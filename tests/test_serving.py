@@ -1,0 +1,227 @@
+"""docs/serving.md: its examples are the files in docs/examples/, and answer with the vectors of the eager encoder."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from minisbert.compile import main as compile_command
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead
+from minisbert.fast.aot import COMPILERS
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.benchmarks import machine, peers, serve_speed
+from tests.conftest import ROOT
+from tests.parity import MINILM_VECTOR
+
+PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+EXAMPLES = ROOT / "docs" / "examples"
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
+
+@pytest.fixture(scope="session")
+def package(tmp_path_factory) -> Path:
+    """The tiny model compiled, once for all processes of ``pytest -n``."""
+    if not any(map(shutil.which, COMPILERS)):
+        pytest.skip("there is no C++ compiler")
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if base.name.startswith("popen-") else base) / "serving" / "tiny.pt2"
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if not path.is_file():
+            compile_command([str(ROOT / "weights" / "tiny"), "--out", str(path)])
+    return path
+
+
+def blocks(language: str) -> list[str]:
+    """The page's blocks of code. Python is ``py`` there: those in ``python`` run without a package (test_readme.py)."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+# --------------------------------------------------------------------------------------------- the page
+
+
+@pytest.mark.parametrize(("language", "name"), [("py", "serve.py"), ("cpp", "encode.cpp")])
+def test_the_page_shows_the_example_as_it_is(language, name):
+    assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks(language)
+
+
+def test_the_first_example(package, tiny, tmp_path, monkeypatch):
+    shutil.copy(package, tmp_path / "all-MiniLM-L6-v2.pt2")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(blocks("py")[0].replace('load("all-MiniLM-L6-v2"', f'load("{tiny.as_posix()}"'), names)
+    expected = SentenceEncoder.load(tiny).encode(["A cat sits.", "A kitten is sitting."])
+    assert abs(names["vectors"] - expected).max() <= MINILM_VECTOR
+
+
+def test_the_example_of_a_reranker(tiny, tmp_path):
+    """With the eager model: ``test_compiled.py`` compares a compiled one with it."""
+    encoder = SentenceEncoder.load(tiny)
+    PairModel(encoder, JointHead(encoder.width)).save(tmp_path / "model")
+    code = blocks("py")[-1].replace("path/to/cross-encoder", (tmp_path / "model").as_posix())
+    names: dict = {}
+    exec(code.replace("compiled=True", "compiled=False"), names)
+    assert names["scores"].shape == (2,)
+    assert names["best"][0] == names["passages"][names["scores"].argmax()]
+
+
+# ------------------------------------------------------------------------------------------- the server
+
+
+@pytest.fixture(scope="module")
+def port(package) -> Iterator[int]:
+    command = [sys.executable, str(EXAMPLES / "serve.py"), str(ROOT / "weights" / "tiny"), str(package), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
+    try:
+        yield int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", server.stdout.readline())[1])
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
+
+
+def environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def request(port: int, body: str | bytes, method: str = "POST", **headers: str) -> tuple[int, dict | list]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request(method, "/", body, headers)
+    response = connection.getresponse()
+    content = response.read()
+    connection.close()
+    return response.status, json.loads(content) if response.getheader("Content-Type") == "application/json" else []
+
+
+def test_the_server_answers_with_the_vectors(port, tiny):
+    """Of many requests at a time, each with its own."""
+    expected = SentenceEncoder.load(tiny).encode(TEXTS)
+    status, vectors = request(port, json.dumps(TEXTS))
+    assert status == 200
+    assert abs(np.array(vectors) - expected).max() <= MINILM_VECTOR
+    with ThreadPoolExecutor(8) as clients:
+        answers = clients.map(lambda row: request(port, json.dumps(TEXTS[row : row + 1])), [*range(len(TEXTS))] * 5)
+    for row, (status, (vector,)) in enumerate(answers):
+        assert status == 200
+        assert abs(np.array(vector) - expected[row % len(TEXTS)]).max() <= MINILM_VECTOR
+    assert request(port, "[]") == (200, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("", "Content-Length is 0, not 1 to 1048576 bytes"),
+        ("a cat", "Expecting value"),
+        (b"\xff\xfe", "codec can't decode"),
+        ('"a cat"', "not a JSON list of at most 1024 texts"),
+        ('{"texts": ["a cat"]}', "not a JSON list"),
+        ('["a cat", 7]', "text 1"),
+        ('["\\ud800"]', "text 0"),
+        (json.dumps(["a"] * 1025), "at most 1024 texts"),
+        ("[" * 100_000, "recursion"),
+    ],
+    ids=["nothing", "no JSON", "no UTF-8", "a string", "an object", "a number", "a surrogate", "too many", "too deep"],
+)
+def test_a_wrong_request_gets_a_message(port, body, said):
+    status, answer = request(port, body)
+    assert status == 400
+    assert said in answer["error"]
+    assert request(port, '["a dog"]')[0] == 200
+
+
+def test_a_request_that_is_too_large_is_not_read(port):
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert b" 400 " in answer.splitlines()[0]
+    assert b"Content-Length is 1048577, not 1 to 1048576 bytes" in answer
+    assert request(port, '["a dog"]', **{"Content-Length": "many"})[0] == 400
+    assert request(port, "", "GET")[0] == 501
+
+
+# ---------------------------------------------------------------------------------------------- from C++
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """``encode.cpp``, built by the page's command."""
+    if not shutil.which("g++") or not shutil.which("bash"):
+        pytest.skip("there is no g++, or no bash")
+    path = tmp_path_factory.mktemp("program") / "encode"
+    (block,) = (block for block in blocks("bash") if "g++" in block)
+    build = block.replace("python -c", f"'{sys.executable}' -c").replace("-o encode", f"-o '{path}'")
+    build = build[: build.index("./encode")]
+    done = subprocess.run(["bash", "-e", "-c", build], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def test_the_program_in_cpp_prints_the_vector(program, package, tiny):
+    encoder = SentenceEncoder.load(tiny)
+    for text in TEXTS:
+        ids = encoder.tokenizer.encode([text]).ids[0]
+        done = subprocess.run([program, package, *map(str, ids)], capture_output=True, text=True, env=environment())
+        assert done.returncode == 0, done.stderr
+        found = np.array(done.stdout.split(), dtype=np.float32)
+        assert abs(found - encoder.encode([text])[0]).max() <= MINILM_VECTOR
+        assert json.loads(done.stderr)["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "usage: "), (["nowhere.pt2", "2"], "error: "), (["{package}", "two"], "error: ")],
+)
+def test_the_program_in_cpp_refuses_what_it_cannot_use(program, package, arguments, said, tmp_path):
+    command = [str(program), *(argument.format(package=package) for argument in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(said)
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+# --------------------------------------------------------------------------------------- the benchmark
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    rates = {"gflop_per_second": {}, "torch": "", "threads": 1, "flags": [], "cores": 1, "family": "", "cpu": "a CPU"}
+    monkeypatch.setattr(machine, "measure", lambda: rates)
+    monkeypatch.setattr(peers, "PAUSE", 0)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
+def test_the_benchmark_of_servers(quick, tiny, capsys):
+    codes = serve_speed.servers(str(tiny), Path(), [], ["float32"])
+    eager = {"minisbert float32": codes["minisbert float32"]}
+    encoder = SentenceEncoder.load(tiny)
+    found = serve_speed.measure(eager, encoder, TEXTS[:2], TEXTS, rounds=1, requests=2)
+    row = found["sides"]["minisbert float32"]
+    assert all(value > 0 for value in row.values())
+    assert row["mebibytes"] > 100
+    serve_speed.show(found)
+    assert f"| {row['one']:.1f} | {row['few']:.1f} | {row['rate']:,.0f} |" in capsys.readouterr().out
+    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", ".encode, normalize=False,")}
+    with pytest.raises(InputError, match="minisbert float32 answers other vectors"):
+        serve_speed.measure(other, encoder, TEXTS[:2], TEXTS, rounds=1, requests=1)
+    with pytest.raises(InputError, match="a server ended before it listened"):
+        serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, TEXTS[:2], TEXTS, rounds=1, requests=1)
+
+
+def test_the_others_need_no_torch():
+    """What a server of another library imports of this repository."""
+    code = "import sys; sys.path.insert(0, 'docs/examples'); import serve; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "False\n"
