@@ -1,6 +1,7 @@
 """docs/serving.md: its examples are the files in docs/examples/, and answer with the vectors of the eager encoder."""
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -28,6 +29,7 @@ from tests.parity import MINILM_VECTOR
 PAGE = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
 EXAMPLES = ROOT / "docs" / "examples"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
+
 
 @pytest.fixture(scope="session")
 def package(tmp_path_factory) -> Path:
@@ -91,9 +93,14 @@ def port(package) -> Iterator[int]:
 
 
 def environment() -> dict[str, str]:
-    import os
-
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+
+def test_the_server_refuses_a_package_in_one_line(package, tiny):
+    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(package), "--precision", "bfloat16"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment())
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: .*with precision float32, not bfloat16.*\n", done.stderr)
 
 
 def request(port: int, body: str | bytes, method: str = "POST", **headers: str) -> tuple[int, dict | list]:
@@ -124,7 +131,7 @@ def test_the_server_answers_with_the_vectors(port, tiny):
     [
         ("", "Content-Length is 0, not 1 to 1048576 bytes"),
         ("a cat", "Expecting value"),
-        (b"\xff\xfe", "codec can't decode"),
+        (b'["\xff"]', "codec can't decode"),
         ('"a cat"', "not a JSON list of at most 1024 texts"),
         ('{"texts": ["a cat"]}', "not a JSON list"),
         ('["a cat", 7]', "text 1"),

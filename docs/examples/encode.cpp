@@ -3,7 +3,7 @@
 //     ./encode all-MiniLM-L6-v2.pt2 101 1037 4937 7719 1012 102
 //
 // docs/serving.md has the command that builds it. The package is a program, and loading it runs it. It does not check
-// ids: one beyond the vocabulary, or a text beyond the model's limit, ends the process.
+// ids: one beyond the vocabulary, or more of them than the model has positions, ends the process.
 
 #include <ATen/ATen.h>
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
@@ -21,8 +21,8 @@ int main(int count, char** arguments) try {
     const int64_t tokens = count - 2;
     const int64_t row = (tokens + 3) / 4 * 4;  // few lengths, because oneDNN keeps a kernel for each
 
-    // What minisbert/fast/batching.py calls a Batch, here of one text in one row. `owner` is the number of the text that
-    // a token belongs to, -1 for the pads at the end; `places` are the text's tokens in the row.
+    // What minisbert/fast/batching.py calls a Batch, here of one text in one row. `owner` is the number of the text
+    // that a token belongs to, -1 for the pads at the end; `places` are the text's tokens in the row.
     at::Tensor ids = at::zeros({1, row}, at::kLong);
     at::Tensor positions = at::zeros({1, row}, at::kLong);
     at::Tensor owner = at::full({1, row}, -1, at::kLong);
@@ -34,7 +34,7 @@ int main(int count, char** arguments) try {
         places[0][i] = i;
     }
 
-    // What the package was compiled for, read without running it. minisbert compares it with this CPU; a program should.
+    // What the package was compiled for, read without running it. minisbert compares it with this CPU and model.
     using Loader = torch::inductor::AOTIModelPackageLoader;
     std::cerr << Loader::load_metadata_from_package(arguments[1], "model").at("minisbert") << "\n";
     Loader loader(arguments[1]);

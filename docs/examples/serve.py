@@ -2,6 +2,8 @@
 
     python docs/examples/serve.py all-MiniLM-L6-v2 all-MiniLM-L6-v2.pt2 --port 8000
     curl -d '["A cat sits."]' http://127.0.0.1:8000
+
+The package is a program (docs/serving.md). The server listens to this machine only.
 """
 
 import argparse
@@ -9,6 +11,8 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from minisbert.system.console import run_command
 
 BYTES, TEXTS = 2**20, 1024  # the largest request
 
@@ -53,11 +57,11 @@ class Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    from minisbert import SentenceEncoder
+    from minisbert import SentenceEncoder  # here, because it imports torch
 
     parser = argparse.ArgumentParser(description="Vectors over HTTP from a compiled package.")
     parser.add_argument("model", help="name or folder, for its tokenizer and settings")
-    parser.add_argument("package", help="what python -m minisbert.compile wrote")
+    parser.add_argument("package", help="the file that was compiled from it")
     parser.add_argument("--precision", default="float32", help="of the package (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one (default: %(default)s)")
     options = parser.parse_args()
@@ -69,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_command(main)

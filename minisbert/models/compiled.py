@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -141,8 +142,18 @@ class CompiledPairModel(PairScorer):
 
 def expectation(folder: Path, kind: str, precision: str, pooling: str | None = None) -> dict[str, str]:
     """What a package of this model must say about itself."""
-    about = {"kind": kind, "precision": precision, "weights": graph_hash(folder)}
+    about = {"kind": kind, "precision": precision, "minisbert": code_hash(), "weights": graph_hash(folder)}
     return about | ({"pooling": pooling} if pooling else {})
+
+
+@cache
+def code_hash() -> str:
+    """The start of the sha256 of the code that is compiled: a package of other code is another model."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for name in ("core/bert.py", "core/pooling.py", "core/heads.py", "models/poolings.py", "models/compiled.py"):
+        digest.update((package / name).read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def graph_hash(folder: Path) -> str:
