@@ -1,33 +1,41 @@
 # %% [markdown]
-# # Lesson 13: making it fast
+# # Lesson 13: making it fast: pads, fused operations, the compiler
 #
-# Steps through `minisbert/fast/batching.py`, `minisbert/fast/fused.py`, `minisbert/system/devices.py`, and `pad_batch`
-# of `minisbert/core/tokenizer.py`. About 45 minutes. You will climb a ladder of six steps to the same vectors, and
-# count what was computed for nothing.
+# Steps through `minisbert/fast/batching.py`, `minisbert/core/bert.py`, `minisbert/fast/aot.py`,
+# `minisbert/system/devices.py`, and `pad_batch` of `minisbert/core/tokenizer.py`. About 55 minutes. You will climb a
+# ladder of steps to the same vectors, count what was computed for nothing, and read the loop that PyTorch's compiler
+# makes of your LayerNorm.
 
 # %%
+import re
 import statistics
+import tempfile
 import time
+import zipfile
+from contextlib import nullcontext
+from pathlib import Path
 
 import torch
-from course import figure, largest_difference
-from minisbert.fast.fused import FusedBert, evaluating
-from minisbert.fast.kernels import linear
+from course import TINY, figure, largest_difference
 
 import minisbert
-from minisbert.core import bert, data, metrics, pooling, tokenizer
+from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.fast import fused
-from minisbert.fast.batching import budgeted_batches, packed_batches, to_ids, tokenize
+from minisbert.fast import batching
+from minisbert.fast.aot import compile_package, load_package
+from minisbert.fast.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
 from minisbert.mistakes import MISTAKES, planted
 from minisbert.mistakes.planting import Mistake
+from minisbert.models.compiled import compile_encoder
 from minisbert.models.folders import find_model
+from minisbert.models.inputs import evaluating
 from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.devices import choose_precision
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's: easy to follow, and what is to be beaten
+fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")[::20]
 texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 ids = encoder.tokenizer.encode(texts).ids
@@ -55,15 +63,19 @@ print(f"{N} sentences of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):
 # %%
 config = encoder.bert.config
 D, F = config.hidden_size, config.intermediate_size
-for T in (14, 128, 512):
-    dense, between = 4 * D * D + 2 * D * F, 2 * T * D
+dense = 4 * D * D + 2 * D * F
+for T in (14, 64, 512):
+    between = 2 * T * D
     print(f"T = {T:3}: {dense:,} + {between:,} multiplications a token and layer, attention {between / dense:.1%}")
 assert dense > 16 * 2 * 128 * D, "for sentences the time goes into the dense layers: it follows the tokens"
+padded_to_128 = 1 - sum(lengths) / (128 * N)
+print(f"all padded to 128, as this model's tokenizer.json asks for: {padded_to_128:.0%} of the tokens are pads")
+assert padded_to_128 > 0.8, "every sentence is 128 tokens long, whatever it says"
 
 # %% [markdown]
 # ## The real function
 #
-# Three rows of 2, 4 and 3 tokens in one rectangle:
+# **Pads.** Three rows of 2, 4 and 3 tokens in one rectangle, and rows of like length together:
 
 # %%
 batch, mask = pad_batch([[101, 102], [101, 7592, 2088, 102], [101, 7592, 102]], pad_id=0)
@@ -71,44 +83,185 @@ print(batch, mask.int(), sep="\n")
 assert mask.sum() / mask.numel() == 0.75, "a quarter of it is pads"
 assert pad_batch([[101, 102], [101, 102]], pad_id=0)[1] is None, "rows of one length: nothing to hide, no mask"
 
-# %% [markdown]
-# Rows of like length in one batch, longest first, no more tokens than the budget: the pads become few.
-
-# %%
+# rows of like length in one batch, longest first, no more tokens than the budget: the pads become few
 print(budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20))
 assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 0, 4]], "18 and 16, 2 of them pads"
 
 # %% [markdown]
-# They become none if we give up the rectangle. All but attention looks at one token at a time and does not care whose
-# it is: so the tokens of all texts of a batch are laid end to end, M of them, and only attention cuts them apart, by
-# groups of one length.
+# **Several texts in one row.** They become fewer still if short texts share a row, one after the other. All but two
+# places in the encoder look at one token at a time and do not care whose it is. The two are the position table, so
+# positions start anew with each text, and attention, so a mask says which tokens belong to the same text. That is all:
+# `Bert.forward` takes both as arguments.
 
 # %%
-keys, _ = tokenize(encoder.tokenizer, ["A cat.", "A dog.", "Snow falls on the hills.", "A bird."])
-for packed in packed_batches(keys, batch_tokens=20):
-    print([to_ids(group, torch.device("cpu")).tolist() for group in packed])
-packed = [[len(group) for group in batch] for batch in packed_batches(keys, batch_tokens=20)]
-assert packed == [[1, 2], [1]], "8 + 2 * 5 tokens, in groups of one length, and the text that found no room"
+two_texts = ["A cat.", "Snow."]
+(shared,) = packed_batches(tokenize(encoder.tokenizer, two_texts)[0], batch_tokens=64)
+together = same_text(shared.owner)  # (1, 1, T, T)
+print(shared.ids, shared.positions, shared.owner, together[0, 0].int(), sep="\n")
+assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], "5 tokens, 4 tokens, 3 pads to make 12"
+assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "blocks on the diagonal, and the pads among themselves"
 
 # %% [markdown]
-# What remains is to multiply faster. `linear` of `fast/kernels.py` is a dense layer with GELU in the same pass over the
-# numbers; the fused layer norm goes over them once, the formula in `bert.py` six times. Fused operations are the same
-# formulas.
+# The rest of a row is nothing but other people's mail, and nobody opens it. The same forward as ever; `unpack` hands
+# each text its own tokens back:
 
 # %%
+with evaluating(encoder):
+    hidden = encoder.bert(shared.ids, together, positions=shared.positions)  # (1, 12, D)
+    found = normalize(pooling.mean_pool(*unpack(hidden, shared.places)))  # (2, D)
+alone = torch.stack([torch.from_numpy(encoder.encode([two_texts[number]])[0]) for number in shared.texts])
+print(f"largest difference from the texts alone: {largest_difference(found, alone):.1e}")
+assert largest_difference(found, alone) < 1e-6, "the same vectors, up to rounding"
+
+# %% [markdown]
+# How long should a row be? Attention multiplies each token with all T of its row, and throws away what the mask
+# forbids. But a short row has room for one text only, and then lengths differ and gaps remain. By the formula:
+
+# %%
+useful = sum(n * (dense + 2 * n * D) for n in lengths)
+keys, _ = tokenize(encoder.tokenizer, texts)
+cost = {}
+for batching.ROW in (16, 32, 64, 128, 512):
+    shapes = [batch.ids.shape for batch in packed_batches(keys, batch_tokens=2048)]
+    cost[batching.ROW] = sum(B * T * (dense + 2 * T * D) for B, T in shapes) / useful - 1
+    print(f"rows of {batching.ROW:3} tokens: {len(shapes):2} batches, {cost[batching.ROW]:5.1%} computed for nothing")
+batching.ROW = 64  # the package's
+assert min(cost, key=cost.get) == 64, "about 64: shorter rows have gaps, longer ones pay for the mask"
+
+# %% [markdown]
+# **Fused operations.** The formulas of `bert.py` go over the numbers many times: `layer_norm` takes a mean, subtracts
+# it, squares, takes a mean again, multiplies twice and adds, and each step reads from memory what the last one has
+# written there. For each of the three formulas PyTorch has one operation that does all of it. `bert.FUSED` chooses;
+# outside of lessons it is True. Is it the same formula? In float64:
+
+
+# %%
+def fused(choice, function, *inputs, **named):
+    """A call with ``bert.FUSED`` True or False."""
+    bert.FUSED = choice
+    try:
+        return function(*inputs, **named)
+    finally:
+        bert.FUSED = False
+
+
+tiny = SentenceEncoder.load(TINY).double()
+batch, mask = pad_batch([row[:20] for row in tiny.tokenizer.encode(texts[:8]).ids], tiny.tokenizer.pad_id)
+with evaluating(tiny):
+    both = [fused(choice, tiny.bert, batch, mask)[mask] for choice in (False, True)]
+print(f"hidden states written out and fused: largest difference {largest_difference(*both):.1e}")
+assert largest_difference(*both) < 1e-10, "the same numbers"
+
+
+# %%
+def milliseconds(function, *inputs, **named):
+    """The median of eleven calls, after one to warm up."""
+    times = []
+    for _ in range(12):
+        started = time.perf_counter()
+        function(*inputs, **named)
+        times.append(1000 * (time.perf_counter() - started))
+    return statistics.median(times[1:])
+
+
 generator = torch.Generator().manual_seed(0)
-x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((3, D), (F, D), (F,)))
-written_out = bert.gelu(x @ weight.T + bias)  # (3, F)
-at_once = linear(x, weight, bias, with_gelu=True)
-print(written_out[:, :5], at_once[:, :5], sep="\n")
-assert largest_difference(written_out, at_once) < 2e-4, "up to rounding: sums of 384 products of size 20"
-assert largest_difference(written_out, at_once) > 0, "and not bit by bit: the order of the sum is another"
+x, wide = (torch.randn(2048, width, generator=generator) for width in (D, F))  # of a batch of 2,048 tokens
+query, key, value = torch.randn(3, 32, config.num_attention_heads, 64, 32, generator=generator)
+norm = encoder.bert.layers[0].attention_norm
+with torch.inference_mode():
+    for name, call in {
+        "gelu": (bert.gelu, wide),
+        "layer_norm": (norm, x),
+        "attention": (bert.attention, query, key, value, same_text(torch.arange(64).expand(32, 64) // 16)),
+    }.items():
+        slow, quick = (milliseconds(fused, choice, *call) for choice in (False, True))
+        print(f"{name:12} written out {slow:5.2f} ms, fused {quick:5.2f} ms, {slow / quick:4.1f} times as fast")
+
+# %% [markdown]
+# **The compiler** does the same with formulas that nobody has fused by hand, yours for example. It first runs the
+# Python code once with stand-ins for tensors and writes down what happens to them. We give it a backend that prints the
+# list, and compiles nothing:
+
+# %%
+operations = []
+
+
+def note(graph, inputs):
+    operations.extend(node.name for node in graph.graph.nodes if node.op.startswith("call_"))
+    return graph
+
+
+with torch.no_grad():
+    torch.compile(norm, backend=note)(x)
+print(len(operations), "operations:", ", ".join(operations))
+assert len(operations) == 9, "seven of them go over all T D numbers; adding eps and the root only over T"
+
+# %% [markdown]
+# Then it writes C++ for it. `compile_package` of `fast/aot.py` does that ahead of time, into a file that needs no
+# compiler any more; the source is inside. (About 20 seconds, most of it g++.)
+
+# %%
+folder = tempfile.TemporaryDirectory()
+package, compiled_norm, source = Path(folder.name) / "layer_norm.pt2", None, ""
+try:
+    compile_package(norm, [x], package, {"model": "one LayerNorm"})
+    compiled_norm, about = load_package(package, {})
+    with zipfile.ZipFile(package) as archive:
+        source = next(archive.read(name).decode() for name in archive.namelist() if name.endswith(".kernel.cpp"))
+except InputError as error:
+    print(f"not compiled, so the next cells say nothing: {error}")
+
+
+def shortened(source):
+    """The loops of a generated C++ file, without casts, guards and lone brackets."""
+    source = source[source.find("            for(int64_t x0") : source.rfind("inductor_cpu_integer")]
+    source = re.sub(r"static_cast<\w+>\(([^()]+?)L?\)", r"\1", source)
+    source = re.sub(r"vec_reduce_all<.*, (\w+)\);", r"sum(\1);", source).replace("at::vec::", "").replace("384L", "384")
+    source = source.replace("Vectorized<float>::loadu", "load").replace("Vectorized<float>", "Vector")
+    lines = [line[12:] for line in source.splitlines() if line.strip(" {}") and "C10_LIKELY" not in line]
+    return [" " * ((len(line) - len(line.lstrip())) // 2) + line.lstrip() for line in lines]
+
+
+print("\n".join(shortened(source)))
+if compiled_norm:
+    assert source.count("#pragma omp for") == 1, "nine operations have become one loop over the tokens"
+    assert largest_difference(compiled_norm(x)[0], norm(x)) < 1e-5, "which computes the same"
+
+# %% [markdown]
+# One loop over the tokens, `x0`, which OpenMP shares out among the cores. In it three short ones over the D numbers of
+# a token, 16 at a time if the CPU has AVX-512: the sum, the sum of squares, the result. A token's 1,536 bytes stay in
+# the nearest cache between them, so memory is read once and written once. `384` is in the code, as are eps and the
+# order of the steps: the compiler knows your model, which a library's LayerNorm does not.
+
+# %%
+with torch.inference_mode():
+    ways = {"written out": norm, "fused": lambda x: fused(True, norm, x)}
+    ways |= {"compiled": compiled_norm} if compiled_norm else {}
+    print(", ".join(f"{name} {milliseconds(call, x):.2f} ms" for name, call in ways.items()))
+
+# %% [markdown]
+# With a whole encoder the compiler also fuses across the formulas, and lays out each weight once as the CPU's matrix
+# product likes it. `python -m minisbert.compile all-MiniLM-L6-v2` takes half a minute; here is the tiny one.
+
+# %%
+compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
+if compiled_norm:
+    package = Path(folder.name) / "tiny.pt2"
+    compile_encoder(eager_tiny, TINY, "float32", package)
+    compiled_tiny = minisbert.SentenceEncoder.load(TINY, compiled=package)
+    apart = largest_difference(compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20]))
+    print(f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}")
+    for name, each in {"eager": eager_tiny, "compiled": compiled_tiny}.items():
+        print(f"one sentence, {name}: {milliseconds(each.encode, texts[:1]):.2f} ms")
+    assert apart < 2e-6, "the same vectors"
+    assert not hasattr(compiled_tiny, "parameters"), "and nothing that one could train: it cannot go stale"
+folder.cleanup()  # what was loaded stays loaded
 
 # %% [markdown]
 # ## The ladder
 #
-# Six ways to the same vectors, the last two through `FusedBert`, which is `bert.py` in fused operations. Each function
-# takes its name and returns (N, D); `tokens` counts what it has computed.
+# Each step changes one thing and takes its name; `tokens` counts what it has computed. The last ones run if this
+# machine has them: bfloat16, and a package in the cache folder.
 
 # %%
 tokens = {}
@@ -116,18 +269,24 @@ precision, reason = choose_precision("auto", torch.device("cpu"))
 print(f"bfloat16 here: {'yes' if precision == torch.bfloat16 else 'no'}, {reason}")
 
 
-def encode(name, batches, model, width=0):
-    """The vectors of all texts from these batches; each row is padded to ``width`` tokens if that is given."""
+def padded(name, batches):
+    """The vectors (N, D) of all texts from batches of row numbers, as the book computes them."""
     vectors, tokens[name] = torch.empty(N, D), 0
     with evaluating(encoder):
         for rows in batches:
             batch, mask = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)  # (B, T)
-            if width:
-                mask = torch.ones_like(batch, dtype=torch.bool) if mask is None else mask
-                more = (0, width - batch.shape[1])
-                batch, mask = torch.nn.functional.pad(batch, more), torch.nn.functional.pad(mask, more)
-            vectors[rows] = normalize(pooling.mean_pool(model(batch, mask), mask))
+            vectors[rows] = normalize(pooling.mean_pool(encoder.bert(batch, mask), mask))
             tokens[name] += batch.numel()
+    return vectors
+
+
+def packed(name, model=fast_encoder, precision="float32", batch_tokens=2048):
+    """The same with several texts in one row: ``model.vectors`` is the forward and the pooling from above."""
+    vectors, tokens[name] = torch.empty(N, D), 0
+    with model.computing(precision):
+        for batch in packed_batches(keys, batch_tokens):
+            vectors[batch.texts] = normalize(model.vectors(batch))
+            tokens[name] += batch.ids.numel()
     return vectors
 
 
@@ -135,106 +294,70 @@ def cut(order, size=32):
     return [order[start : start + size] for start in range(0, N, size)]
 
 
-def of_one_length(batch_tokens=2048):
-    """Batches in which all rows have one length: no pads at all."""
-    return [rows for batch in side_by_side(batch_tokens) for rows in batch]
-
-
-def side_by_side(batch_tokens=2048):
-    """Batches of groups in which all rows have one length, as ``packed_batches`` makes them."""
-    batches, room = [], 0
-    for row in sorted(range(N), key=lambda row: -lengths[row]):
-        if lengths[row] > room:
-            batches.append([])
-            room = batch_tokens
-        if not batches[-1] or lengths[batches[-1][-1][0]] != lengths[row]:
-            batches[-1].append([])
-        batches[-1][-1].append(row)
-        room -= lengths[row]
-    return batches
-
-
-def packed_texts(name, dtype=torch.float32, batch_tokens=2048):
-    """The vectors of all texts by ``FusedBert``, groups of several lengths side by side."""
-    vectors, tokens[name] = torch.empty(N, D), 0
-    fast = FusedBert(encoder.bert, dtype)
-    with evaluating(encoder):
-        for batch in side_by_side(batch_tokens):
-            groups = [torch.tensor([ids[row] for row in rows]) for rows in batch]  # (B, T) each
-            for rows, hidden in zip(batch, fast(groups), strict=True):  # (B, T, D) each
-                vectors[rows] = normalize(pooling.mean_pool(hidden))
-                tokens[name] += hidden.shape[0] * hidden.shape[1]
-    return vectors
-
-
-in_order, by_length = cut(list(range(N))), cut(sorted(range(N), key=lambda row: -lengths[row]))
+# %%
+by_length = sorted(range(N), key=lambda row: -lengths[row])
 ladder = {
-    "all to 128": lambda name: encode(name, in_order, encoder.bert, width=128),
-    "to the longest of 32": lambda name: encode(name, in_order, encoder.bert),
-    "sorted by length": lambda name: encode(name, by_length, encoder.bert),
-    "one length, no mask": lambda name: encode(name, of_one_length(), encoder.bert),
-    "side by side": packed_texts,
+    "padded, as given": lambda name: padded(name, cut(list(range(N)))),
+    "sorted by length": lambda name: padded(name, cut(by_length)),
+    "packed": packed,
+    "fused": lambda name: fused(True, packed, name),
 }
 if precision == torch.bfloat16:
-    ladder["bfloat16"] = lambda name: packed_texts(name, torch.bfloat16)
+    ladder["bfloat16"] = lambda name: fused(True, packed, name, precision="bfloat16")
+forms = {"compiled, float32": "float32", "compiled, bfloat16": "bfloat16"}
+for name in list(forms)[: 1 + ("bfloat16" in ladder)]:
+    try:
+        model = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2", compiled="auto", precision=forms[name])
+        ladder[name] = lambda name, model=model: packed(name, model, forms[name])
+    except InputError as error:
+        print(f"{name}: {error}")
 
 vectors, seconds = {}, {name: [] for name in ladder}
-for turn in range(3):  # in alternation: a slow moment of the machine hits all of them alike
+for turn in range(4):  # in alternation: a slow moment of the machine hits all of them alike
     for name, step in ladder.items():
-        if turn and name == "all to 128":  # once is long enough
-            continue
         started = time.perf_counter()
         vectors[name] = step(name)
-        seconds[name].append(time.perf_counter() - started)
-
-rate = {name: N / statistics.median(found) for name, found in seconds.items()}
-first = next(iter(ladder))
-print(f"{'':22}{'tokens':>8}{'wasted':>9}{'sentences/s':>13}{'factor':>8}{'difference':>12}")
-for name, found in vectors.items():
-    waste, distance = 1 - sum(lengths) / tokens[name], largest_difference(found, vectors[first])
-    print(f"{name:22}{tokens[name]:8,}{waste:9.1%}{rate[name]:13.0f}{rate[name] / rate[first]:8.1f}{distance:12.1e}")
-
-# %% [markdown]
-# The times are those of your machine, a few seconds long, and will be others tomorrow; how many tokens were computed
-# is a matter of arithmetic. `python -m tests.benchmarks.ladder` measures with more care.
+        seconds[name] += [time.perf_counter() - started] if turn else []  # the first is to warm up
 
 # %%
-assert tokens["all to 128"] == 128 * N, "every sentence is 128 tokens long, whatever it says"
-assert tokens["to the longest of 32"] < tokens["all to 128"] / 3, "most of the naive way is pads"
-assert tokens["sorted by length"] < 0.8 * tokens["to the longest of 32"], "neighbours of like length: fewer pads"
-assert tokens["one length, no mask"] == sum(lengths), "none"
-for name in ("to the longest of 32", "sorted by length", "one length, no mask", "side by side"):
-    assert largest_difference(vectors[name], vectors["all to 128"]) < 2e-6, f"{name}: the same vectors"
+rate = {name: N / statistics.median(found) for name, found in seconds.items()}
+first = next(iter(ladder))
+print(f"{'':20}{'tokens':>8}{'wasted':>9}{'sentences/s':>13}{'factor':>8}{'difference':>12}")
+for name, found in vectors.items():
+    waste, distance = 1 - sum(lengths) / tokens[name], largest_difference(found, vectors[first])
+    print(f"{name:20}{tokens[name]:8,}{waste:9.1%}{rate[name]:13.0f}{rate[name] / rate[first]:8.1f}{distance:12.1e}")
+
+# %% [markdown]
+# The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
+# matter of arithmetic. `python -m tests.benchmarks.ladder` measures with more care.
+
+# %%
+assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], "neighbours of like length: fewer pads"
+assert sum(lengths) <= tokens["packed"] < 1.1 * sum(lengths), "hardly any"
+for name in ("sorted by length", "packed", "fused"):
+    assert largest_difference(vectors[name], vectors[first]) < 2e-6, f"{name}: the same vectors"
+assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, "and what encode gives is the top"
 
 # %% [markdown]
 # bfloat16 keeps 8 bits of each number's precision, float32 keeps 24. That is a rounding in the third digit in every
 # product. Is the vector still good for anything?
 
 # %%
+scores = [pair.score for pair in pairs]
+
+
+def spearman(vectors):
+    u, v = vectors.chunk(2)
+    return 100 * metrics.spearman((u * v).sum(1).numpy(), scores)
+
+
 if "bfloat16" in vectors:
-    cosines = (vectors["bfloat16"] * vectors["side by side"]).sum(1)
-    scores = [pair.score for pair in pairs]
-    spearman = {}
-    for name in ("side by side", "bfloat16"):
-        u, v = vectors[name].chunk(2)
-        spearman[name] = 100 * metrics.spearman((u * v).sum(1).numpy(), scores)
-    print(f"least cosine with the float32 vector: {cosines.min():.5f}")
-    print(f"Spearman {spearman['side by side']:.2f} in float32, {spearman['bfloat16']:.2f} in bfloat16")
-    assert cosines.min() > 0.999, "a twentieth of a degree is lost, or two"
-    assert abs(spearman["bfloat16"] - spearman["side by side"]) < 0.5, "the order of the pairs hardly changes"
-    assert largest_difference(vectors["bfloat16"], vectors["side by side"]) > 2e-5, "but as parity it is a failure"
-
-# %% [markdown]
-# `encode` of the book is the third rung. `minisbert.SentenceEncoder` has the top of this ladder, with the tokenizer
-# before it and each text computed once; all the rest it inherits from the book.
-
-# %%
-fast_encoder = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2")
-result = torch.from_numpy(fast_encoder.encode(texts))
-again = fast_encoder.encode([texts[0]] * 500)
-assert isinstance(fast_encoder, SentenceEncoder), "a subclass"
-assert largest_difference(result, vectors["side by side"]) < 2e-6, "the same vectors"
-assert (again == again[0]).all(), "500 times the same text is one text"
+    cosine = (vectors["bfloat16"] * vectors["fused"]).sum(1).min()
+    points = [spearman(vectors[name]) for name in ("fused", "bfloat16")]
+    print(f"least cosine with the float32 vector {cosine:.5f}, Spearman {points[0]:.2f} and {points[1]:.2f}")
+    assert cosine > 0.999, "a twentieth of a degree is lost, or two"
+    assert abs(points[1] - points[0]) < 0.5, "the order of the pairs hardly changes"
+    assert largest_difference(vectors["bfloat16"], vectors["fused"]) > 2e-5, "but as parity it is a failure"
 
 # %% [markdown]
 # ## The figure
@@ -269,11 +392,9 @@ figure("13_speed", draw)
 # %%
 for budget in (1, 256, 2048):
     started = time.perf_counter()
-    found = packed_texts(f"budget {budget}", batch_tokens=budget)
-    took = time.perf_counter() - started
-    print(f"at most {budget:5,} tokens: {len(side_by_side(budget)):4} batches, {N / took:6.0f} sentences/s")
-    assert tokens[f"budget {budget}"] == sum(lengths), "the same tokens in all of them"
-    assert largest_difference(found, vectors["side by side"]) < 2e-6, "and the same vectors"
+    found = packed(f"budget {budget}", batch_tokens=budget)
+    print(f"at most {budget:5,} tokens in a batch: {N / (time.perf_counter() - started):6.0f} sentences/s")
+    assert largest_difference(found, vectors["packed"]) < 2e-6, "the same vectors"
 
 # %% [markdown]
 # As a rule it is not: each call has a fixed cost, and a matrix of a dozen rows keeps neither the cores nor the caches
@@ -301,73 +422,84 @@ assert shares[1] > 0.4, "a window of one batch sorts nothing"
 assert shares[50] < 0.1, "that is what train.py does"
 
 # %% [markdown]
-# **3.** Does a sentence's vector depend on which others are in its batch?
-
-# %%
-alone = torch.cat([encoder(torch.tensor([ids[row]])).detach() for row in range(3)])
-print(f"{largest_difference(alone, vectors['all to 128'][:3]):.1e}")
-assert largest_difference(alone, vectors["all to 128"][:3]) < 2e-6, "no, but for the rounding of sums in another order"
-
-# %% [markdown]
 # ## Break it
 #
-# **A fast path can hide a bug.** Two mistakes about pads, in the naive way and in batches of one length.
+# **A fast path can hide a bug.** Two mistakes about pads, in padded batches and with one text at a time.
 
 # %%
 for name in ("no attention mask", "mean over pads"):
     changes = {}
     with planted(MISTAKES[name]):
-        for step in ("to the longest of 32", "one length, no mask"):
-            changes[step] = largest_difference(ladder[step](step), vectors[step])
+        for step, batches in {"padded": cut(list(range(N))), "one at a time": cut(by_length, 1)}.items():
+            changes[step] = largest_difference(padded(step, batches), vectors[first])
             print(f"{name:20} {step:22} largest change {changes[step]:.1e}")
-    assert changes["to the longest of 32"] > 0.01, "wrong if there are pads"
-    assert changes["one length, no mask"] < 2e-6, "and invisible if there are none: test with ragged batches"
+    assert changes["padded"] > 0.01, "wrong if there are pads"
+    assert changes["one at a time"] < 2e-6, "and invisible if there are none: test with ragged batches"
 
 # %% [markdown]
-# **A second copy can drift from the first.** `FusedBert` computes attention on its own: a mistake in the book does not
-# show in it, nor the other way round. The package does not compare the two while it runs; production code knows nothing
-# of tests, or of you. Plant the same mistake on each side, and let the numbers tell.
-
+# **Shared rows have mistakes of their own.** Forget the mask, and the texts of a row read each other's mail. Forget
+# that positions start anew, and a text begins wherever its neighbour has ended. Which of the two does more harm?
 
 # %%
-def no_scale(query, key, value):
-    return (query @ key.mT).softmax(-1) @ value
-
-
-def distances():
-    """How far the vectors of 20 texts are from the right ones: the book's, and those of its fast twin."""
-    both = (torch.as_tensor(each.encode(texts[:20])) for each in (encoder, fast_encoder))
-    return [largest_difference(found, vectors["side by side"][:20]) for found in both]
-
-
-drifted = Mistake("no scale in the fast path", "attention there forgets the scale", fused, "attention", no_scale)
-apart = {"right": distances()}
-for name, mistake in (("wrong in the book", MISTAKES["no 1/sqrt(K)"]), ("wrong in the fast path", drifted)):
+embed = bert.Embeddings.forward
+ones = lambda owner: torch.ones_like(same_text(owner))  # noqa: E731
+along = lambda self, ids, types, positions=None: embed(self, ids, types)  # noqa: E731
+own = [
+    Mistake("mask forgotten", "texts of a row see each other", batching, "same_text", ones),
+    Mistake("positions run on", "positions run along the row", bert.Embeddings, "forward", along),
+]
+assert spearman(vectors["packed"]) > 75, "as it should be on these pairs"
+for mistake in own:
     with planted(mistake):
-        apart[name] = distances()
-for name, (book, fast) in apart.items():
-    print(f"{name:24} the book changes by {book:.1e}, its fast twin by {fast:.1e}")
-assert max(apart["right"]) < 2e-6, "one model, twice"
-assert apart["wrong in the book"][0] > 0.01, "the book shows the mistake"
-assert apart["wrong in the book"][1] < 2e-6, "the fused encoder goes on as before"
-assert apart["wrong in the fast path"][0] < 2e-6 < 0.01 < apart["wrong in the fast path"][1], "and the reverse"
+        found, by_itself = packed(mistake.name), packed("one text a row", batch_tokens=1)
+    off, off_alone = (largest_difference(each, vectors["packed"]) for each in (found, by_itself))
+    cosine, points = (
+        (found * vectors["packed"]).sum(1).mean(),
+        f"{spearman(vectors['packed']):.1f} to {spearman(found):.1f}",
+    )
+    print(f"{mistake.name}: off by {off:.2f}, mean cosine with the right vector {cosine:.2f}, Spearman {points};")
+    print(f"    one text a row: off by {off_alone:.1e}")
+    assert off > 0.05, "no rounding"
+assert off_alone < 2e-6, "wrong positions need two texts in a row: every demo is right"
 
 # %% [markdown]
-# Hence two rules. Tests compare the fast path with the book (`tests/test_fused.py`), so drift on either side is seen.
-# And what you write yourself is judged through the book (lesson 15): the fast path would not call it once.
+# With one text a row, the forgotten mask lets in the pads that round its length up to a multiple of four. So test that a
+# text's vector does not depend on what else is in the call (`tests/test_sentence_encoder.py`); it needs no reference.
 #
-# **Sorted, and not put back.** The rows come out longest first. Forget to undo that, and you have the right vectors in
+# **One forward, one mistake.** A second encoder, written for speed, drifts away from the first; this project had two of
+# them once, and 740 lines of tests to watch over them. Now `minisbert.SentenceEncoder` runs the book, so a mistake
+# planted in the book shows in it as well.
+
+# %%
+with planted(MISTAKES["no 1/sqrt(K)"]):
+    book, quick = encoder.encode(texts[:20]), fast_encoder.encode(texts[:20])
+    switched = fused(True, fast_encoder.encode, texts[:20])
+    frozen = compiled_tiny and compiled_tiny.encode(texts[:20])
+right = vectors["packed"][:20]
+for name, found in {"the book": book, "encode": quick, "encode, FUSED": switched}.items():
+    print(f"{name:14} changes by {largest_difference(found, right):.1e}")
+assert largest_difference(book, right) > 0.01, "the book shows the mistake"
+assert largest_difference(quick, book) < 2e-6, "and encode shows the same one: nothing goes around the book"
+assert largest_difference(switched, book) < 2e-6, "FUSED or not: what was replaced is the function, switch and all"
+if compiled_tiny:
+    apart = largest_difference(frozen, eager_tiny.encode(texts[:20]))
+    print(f"{'compiled tiny':14} changes by {apart:.1e}")
+    assert apart < 2e-6, "a package is a photograph: it shows the code as it was when it was taken"
+
+# %% [markdown]
+# Three rules follow. What you write yourself runs everywhere (lesson 15 counts the calls), except in a package: that
+# one carries the hash of the code it was made from, and is refused after a change. Two results that agree prove
+# nothing if they come from the same code, so tests compare with transformers. And the switch has two sides: a mistake
+# *inside* a formula shows on one of them only, so tests compare the two.
+#
+# **Sorted, and not put back.** The vectors come out row by row. Forget to undo that, and you have the right vectors in
 # the wrong places, and no shape, no norm and no mean will tell.
 
 # %%
-longest_first = [row for rows in of_one_length() for row in rows]
-misplaced = vectors["side by side"][longest_first]
-found = {}
-for name, each in (("put back", vectors["side by side"]), ("not put back", misplaced)):
-    found[name] = 100 * metrics.spearman((each[: N // 2] * each[N // 2 :]).sum(1).numpy(), [p.score for p in pairs])
-    print(f"{name:14} Spearman {found[name]:6.2f}")
-assert found["put back"] > 75, "as it should be on these pairs"
-assert abs(found["not put back"]) < 40, "nothing is left of it"
+as_computed = [row for batch in packed_batches(keys, 2048) for row in batch.texts]
+misplaced = spearman(vectors["packed"][as_computed])
+print(f"put back {spearman(vectors['packed']):.2f}, not put back {misplaced:.2f}")
+assert abs(misplaced) < 40, "nothing is left of it"
 
 # %% [markdown]
 # **Batches.** The known mistakes in `pad_batch`, by what they do to the vectors of two sentences, a short and a long
@@ -381,7 +513,7 @@ for name in ("mask by the pad's id", "pads in front", "mask the wrong way round"
         batch, mask = tokenizer.pad_batch([ids[row] for row in two], encoder.tokenizer.pad_id)
     try:
         with torch.no_grad():
-            changes[name] = largest_difference(encoder(batch, mask), vectors["side by side"][two])
+            changes[name] = largest_difference(fast_encoder(batch, mask), vectors["packed"][two])
         print(f"{name:26} largest change {changes[name]:.1e}")
     except ValueError as error:
         changes[name] = str(error)
@@ -391,22 +523,16 @@ assert changes["pads in front"] > 1e-2, "the words of the short one have moved t
 assert "no real token" in changes["mask the wrong way round"], "the longest row would be nothing but pads"
 
 
-def epoch():
-    """Share of pads, rows seen, mean length in the first and in the last tenth of the batches."""
-    batches = data.length_grouped_batches(of_pairs, 32, torch.Generator().manual_seed(0))
-    tenth = len(batches) // 10
-    ends = [[of_pairs[row] for rows in part for row in rows] for part in (batches[:tenth], batches[-tenth:])]
-    return pads(batches), sum(map(len, batches)), *map(statistics.mean, ends)
-
-
-right = epoch()
-print(f"{'the right code':26} pads {right[0]:.1%}, rows {right[1]}, mean length {right[2]:.0f} .. {right[3]:.0f}")
 epochs = {}
-for name in ("not grouped by length", "short batches first", "last batch dropped"):
-    with planted(MISTAKES[name]):
-        share, rows, begin, end = epochs[name] = epoch()
-    print(f"{name:26} pads {share:.1%}, rows {rows}, mean length {begin:.0f} .. {end:.0f}")
-assert epochs["not grouped by length"][0] > 4 * right[0], "nothing wrong, only slow"
+for name in (None, "not grouped by length", "short batches first", "last batch dropped"):
+    with planted(MISTAKES[name]) if name else nullcontext():
+        batches = data.length_grouped_batches(of_pairs, 32, torch.Generator().manual_seed(0))
+    begin, end = (
+        statistics.mean(of_pairs[row] for rows in part for row in rows) for part in (batches[:6], batches[-6:])
+    )
+    epochs[name] = share, rows, begin, end = pads(batches), sum(map(len, batches)), begin, end
+    print(f"{name or 'the right code':26} pads {share:.1%}, rows {rows}, mean length {begin:.0f} .. {end:.0f}")
+assert epochs["not grouped by length"][0] > 4 * epochs[None][0], "nothing wrong, only slow"
 assert epochs["short batches first"][3] > 2 * epochs["short batches first"][2], "the last thing learned is long"
 assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are never seen, in this epoch or in any"
 
@@ -414,7 +540,7 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are ne
 # ## Exercises
 #
 # 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
-# 2. Encode ten copies of the file. Which steps become faster for a sentence, and why?
+# 2. Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of attention's share?
 # 3. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
 # 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/run/index.py` has an answer.)
 # 5. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.

@@ -59,6 +59,13 @@ def _():
         row = row if module.token_type is None else row + module.token_type.weight[0]
         expected = functional.layer_norm(row, (12,), module.norm.weight, module.norm.bias, config.layer_norm_eps)
         yield case(name, expected[None, None], module, ids, None)
+    # two texts of three and two tokens in one row: the second one's positions begin again, at the offset
+    module = randomised(bert.Embeddings(replace(CONFIG, position_offset=2)))
+    ids, positions = torch.tensor([[4, 9, 1, 9, 3]]), torch.tensor([[0, 1, 2, 0, 1]])
+    first, second = (module.word(text) + module.position.weight[2 : 2 + len(text)] for text in ids[0].split([3, 2]))
+    rows = torch.cat([first, second]) + module.token_type.weight[0]
+    expected = functional.layer_norm(rows, (12,), module.norm.weight, module.norm.bias, CONFIG.layer_norm_eps)
+    yield case("two texts in one row, positions given", expected[None], module, ids, None, positions)
 
 
 # ---------------------------------------------------------------------------------------- attention
@@ -193,6 +200,11 @@ def _():
     yield case("one text of one token", last(embedded(ids[:1, :1])), model, ids[:1, :1])
     alone = last(embedded(ids[1:, :1]))
     yield case("a text that is nearly all pads, mask of 0 and 1", alone, lambda: model(ids, mask)[1:, :1])
+    # two texts of three and two tokens in one row, each as it is alone
+    row, positions = torch.tensor([[3, 5, 2, 7, 4]]), torch.tensor([[0, 1, 2, 0, 1]])
+    each = torch.cat([last(embedded(text)) for text in row.split([3, 2], dim=1)], dim=1)
+    together = torch.block_diag(torch.ones(3, 3), torch.ones(2, 2)).bool()[None, None]  # (1, 1, 5, 5)
+    yield case("two texts in one row", each, lambda: model(row, together, positions=positions))
 
     def traced() -> list[str]:
         trace: dict = {}

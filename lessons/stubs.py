@@ -60,10 +60,10 @@ def names_in(*nodes: ast.AST) -> set[str]:
 
 
 def names_used(piece: Piece) -> set[str]:
-    """The names in a master's signature and steps; those that only check its arguments are left out."""
+    """The names in a master's signature and steps."""
     source = source_of(piece.source)
     function = source.find(piece.path)
-    work = [node for node in function.body if not only_checks(node)]
+    work = [node for node in function.body if not left_out(node)]
     return names_in(function.args, *filter(None, [function.returns]), *work, *(node for _, node in aliases(piece)))
 
 
@@ -99,7 +99,7 @@ def steps(source: Source, function: ast.FunctionDef) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     number = 0
     for node in function.body:
-        if only_checks(node):
+        if left_out(node):
             continue
         number += 1
         first = node.lineno
@@ -128,9 +128,10 @@ def described(node: ast.stmt) -> str:
     return type(node).__name__.lower()
 
 
-def only_checks(node: ast.stmt) -> bool:
-    """A statement of a function's body that computes nothing: the docstring, or a check of the arguments."""
-    return isinstance(node, ast.Expr) or raises(node)
+def left_out(node: ast.stmt) -> bool:
+    """A statement that is no step of the formula: the docstring, a check of the arguments, the branch on ``FUSED``."""
+    fused = isinstance(node, ast.If) and "FUSED" in names_in(node.test)
+    return isinstance(node, ast.Expr) or raises(node) or fused
 
 
 def raises(node: ast.stmt) -> bool:

@@ -20,7 +20,7 @@ from minisbert import compile as command
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.fast import aot
-from minisbert.models import compiled
+from minisbert.models import compiled, packages
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -131,6 +131,10 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, package
         SentenceEncoder.load(tmp_path / "other", compiled=package)
     with pytest.raises(InputError, match="with precision float32, not bfloat16"):
         SentenceEncoder.load(folder, compiled=package, precision="bfloat16")
+    with monkeypatch.context() as patch:
+        patch.setattr(packages, "code_hash", lambda: "other")
+        with pytest.raises(InputError, match="from tiny with another version of minisbert: compile the model again"):
+            SentenceEncoder.load(folder, compiled=package)
     with pytest.raises(InputError, match="with pooling mean, not cls"):
         SentenceEncoder.load(folder, "cls", compiled=package)
     with pytest.raises(InputError, match="runs on the CPU, not on cuda"):
@@ -321,7 +325,7 @@ def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path
 def test_the_example_batch_has_sizes_of_its_own(tmp_path, folder, monkeypatch):
     """Sizes of 0 and 1 and equal ones would be compiled as constants."""
     seen = []
-    monkeypatch.setattr(compiled, "compile_package", lambda module, examples, *_: seen.extend(examples))
+    monkeypatch.setattr(packages, "compile_package", lambda module, examples, *_: seen.extend(examples))
     compiled.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
     rows, width = seen[0].shape
     texts, longest = seen[3].shape

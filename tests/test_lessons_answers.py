@@ -63,14 +63,17 @@ return self.feed_forward_norm({second}), shares
 """
 FIRST, SECOND = "x + self.attention_dropout(attended)", "x + self.dropout(self.feed_forward(x))"
 EMBEDDED = """
-x = self.word(ids) + self.position(torch.arange(self.offset, self.offset + ids.shape[1]))
+places = torch.arange(ids.shape[1]) if positions is None else positions
+x = self.word(ids) + self.position(self.offset + places)
 if self.token_type is not None:
     x = x + self.token_type(torch.zeros_like(ids) if token_types is None else token_types)
 return {}
 """
 BERT = """
+if mask is not None and mask.ndim == 2:
+    mask = mask[:, None, None, :]
 mask = {}
-x = self.embeddings(ids, token_types)
+x = self.embeddings(ids, token_types, positions)
 if trace is not None:
     trace["embeddings"] = x
 for i, layer in enumerate(self.layers):
@@ -196,7 +199,7 @@ WRONG = {
     "mask of the ids": (B_F, BERT.format("(ids != 0)[:, None, None, :]"), "encoder's mask by the pad's id"),
     "mask inverted": (
         B_F,
-        BERT.format("None if mask is None else ~mask.bool()[:, None, None, :]"),
+        BERT.format("None if mask is None else ~mask.bool()"),
         "encoder's mask inverted",
     ),
     "attention, inverted": (

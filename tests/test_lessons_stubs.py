@@ -61,6 +61,12 @@ def test_the_steps_of_attention():
 
 
 @pytest.mark.parametrize("lesson", WITH_PIECES)
+def test_the_branch_on_fused_operations_is_no_step_and_imports_nothing(lesson):
+    assert "if FUSED" not in lesson_stubs(lesson)
+    assert "import nn" not in lesson_stubs(6)  # gelu and layer_norm as formulas need no torch.nn
+
+
+@pytest.mark.parametrize("lesson", WITH_PIECES)
 def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
     text = lesson_stubs(lesson)
     assert look(text, pieces_of(lesson)) == {}

@@ -96,7 +96,8 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, dict[s
         raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {again}")
     for key, value in expected.items():
         if about.get(key) != value:
-            other = "other weights" if key == "weights" else f"{key} {about.get(key)}, not {value}"
+            other = {"weights": "other weights", "minisbert": "another version of minisbert"}
+            other = other.get(key, f"{key} {about.get(key)}, not {value}")
             raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {again}")
     status, others = path.stat(), stat.S_IWGRP | stat.S_IWOTH
     if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):

@@ -34,4 +34,9 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     except (AttributeError, TypeError):  # another version of torch
         run = torch._inductor.aoti_load_package(str(path))
         return lambda *inputs: outputs if isinstance(outputs := run(*inputs), tuple) else (outputs,)
-    return lambda *inputs: loader.boxed_run(list(inputs))
+
+    def boxed(*inputs: Tensor) -> Sequence[Tensor]:
+        torch.get_num_threads()  # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's
+        return loader.boxed_run(list(inputs))
+
+    return boxed

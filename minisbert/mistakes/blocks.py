@@ -94,52 +94,55 @@ def _kept(x: Tensor) -> Tensor:
 # ------------------------------------------------------------------------------------------ embeddings
 
 
-def _embeddings(self: bert.Embeddings, ids: Tensor, types: Tensor | None, first: int = 0) -> Tensor:
-    """The sum before LayerNorm, with positions counted from ``first``."""
-    positions = torch.arange(first, first + ids.shape[1], device=ids.device)
-    types = torch.zeros_like(ids) if types is None else types
-    return self.word(ids) + self.position(positions) + self.token_type(types)
+def _places(ids: Tensor, positions: Tensor | None) -> Tensor:
+    """Each token's position in its text, (T,), or (B, T) if several texts share a row."""
+    return torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+
+
+def _embeddings(self: bert.Embeddings, ids: Tensor, types: Tensor | None, places: Tensor) -> Tensor:
+    """The sum before LayerNorm."""
+    return self.word(ids) + self.position(places) + self.token_type(torch.zeros_like(ids) if types is None else types)
 
 
 @mistake(bert.Embeddings, "forward", "positions from 1", "the first token gets position 1, not 0")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return self.norm(_embeddings(self, ids, token_types, first=1))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(_embeddings(self, ids, token_types, _places(ids, positions) + 1))
 
 
 @mistake(bert.Embeddings, "forward", "positions forgotten", "the position embeddings are not added")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
     types = torch.zeros_like(ids) if token_types is None else token_types
     return self.norm(self.word(ids) + self.token_type(types))
 
 
 @mistake(bert.Embeddings, "forward", "token types ignored", "every token gets type 0, the first sentence")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return self.norm(_embeddings(self, ids, None))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(_embeddings(self, ids, None, _places(ids, positions)))
 
 
 @mistake(bert.Embeddings, "forward", "token types left out", "the token type embedding is not added, not even type 0's")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return self.norm(self.word(ids) + self.position(torch.arange(ids.shape[1], device=ids.device)))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(self.word(ids) + self.position(_places(ids, positions)))
 
 
 @mistake(bert.Embeddings, "forward", "embeddings not normalised", "the LayerNorm after the embeddings is missing")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return _embeddings(self, ids, token_types)
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return _embeddings(self, ids, token_types, _places(ids, positions))
 
 
 @mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return self.norm(_summed(self, ids, token_types))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(_summed(self, ids, token_types, positions))
 
 
 @mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
-def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None) -> Tensor:
-    return self.norm(self.dropout(_summed(self, ids, token_types)))
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(self.dropout(_summed(self, ids, token_types, positions)))
 
 
-def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None) -> Tensor:
+def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None, positions: Tensor | None) -> Tensor:
     """The sum before LayerNorm, of any family."""
-    x = self.word(ids) + self.position(torch.arange(self.offset, self.offset + ids.shape[1], device=ids.device))
+    x = self.word(ids) + self.position(_places(ids, positions) + self.offset)
     if self.token_type is None:
         return x
     return x + self.token_type(torch.zeros_like(ids) if types is None else types)
@@ -149,27 +152,28 @@ def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None) -> Tensor:
 
 
 @mistake(bert.Bert, "forward", "one layer short", "the last layer is not run")
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
     layers = self.layers
     self.layers = layers[:-1]
     try:
-        return _forward(self, ids, mask, token_types, trace)
+        return _forward(self, ids, mask, token_types, trace, positions)
     finally:
         self.layers = layers
 
 
 @mistake(bert.Bert, "forward", "encoder's mask by the pad's id", "every id 0 is masked, and the mask is not read")
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
-    return _forward(self, ids, ids != 0, token_types, trace)
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+    return _forward(self, ids, ids != 0, token_types, trace, positions)
 
 
 @mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")
-def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None):
-    visible = None if mask is None else ~mask.bool()[:, None, None, :]
-    x = self.embeddings(ids, token_types)
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+    if mask is not None:
+        mask = ~mask.bool() if mask.ndim == 4 else ~mask.bool()[:, None, None, :]
+    x = self.embeddings(ids, token_types, positions)
     states = {"embeddings": x}
     for i, layer in enumerate(self.layers):
-        x, states[f"layers.{i}.attention"] = layer(x, visible)
+        x, states[f"layers.{i}.attention"] = layer(x, mask)
         states[f"layers.{i}"] = x
     if trace is not None:
         trace.update(states)

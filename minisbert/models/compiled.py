@@ -6,41 +6,31 @@
 A package belongs to one model, precision, version of torch and kind of CPU, and is refused by name with any other.
 """
 
-import hashlib
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from filelock import FileLock
 from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import Encoded
-from minisbert.fast.aot import compile_package, load_package, read_about
+from minisbert.fast.aot import load_package
 from minisbert.fast.batching import ID_BYTES, Batch, packed_batches, same_text, unpack
 from minisbert.models.encoding import TextEncoder
-from minisbert.models.inputs import evaluating
 from minisbert.models.layout import read_sentence_config
+from minisbert.models.packages import expectation, find_package, write_package
 from minisbert.models.scoring import PairScorer
 from minisbert.models.settings import read_settings
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.assets import home
-from minisbert.system.console import say
-from minisbert.system.devices import choose_precision, instruction_sets
 
 if TYPE_CHECKING:
     from minisbert.models.pair_model import PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
 
-GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors")  # what a compiled model is made from
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
 
@@ -88,16 +78,16 @@ class CompiledEncoder(TextEncoder):
         package: str | Path | bool,
         pooling: str | None = None,
         limit: int | None = None,
-        precision: str = "float32",
+        precision: str | None = None,
     ):
         encoder_folder, config = read_sentence_config(folder)
         self.model, self.chosen, self.limit = folder, pooling, limit
         self.pooling_mode, self.normalize = pooling or config.pooling, config.normalize
         self.tokenizer = Tokenizer.load(encoder_folder, limit)
         self.settings = replace(read_settings(folder), include_prompt=config.include_prompt)
-        self.truncated, self.precision = 0, precision
-        wanted = expectation(folder, "SentenceEncoder", precision, self.pooling_mode)
-        self.run, about = load_package(find_package(package, wanted, folder, pooling), wanted)
+        wanted = expectation(folder, "SentenceEncoder", precision or "float32", self.pooling_mode)
+        self.run, about = load_package(*find_package(package, wanted, precision, folder, pooling))
+        self.truncated, self.precision = 0, about["precision"]
         self.width, self.hidden_size = int(about["width"]), int(about["hidden_size"])
 
     def eager(self) -> "SentenceEncoder":
@@ -123,13 +113,15 @@ class CompiledPairModel(PairScorer):
 
     device, dtype, joint = torch.device("cpu"), torch.float32, True
 
-    def __init__(self, folder: Path, package: str | Path | bool, limit: int | None = None, precision: str = "float32"):
-        wanted = expectation(folder, "PairModel", precision)
-        self.run, about = load_package(find_package(package, wanted, folder), wanted)
+    def __init__(
+        self, folder: Path, package: str | Path | bool, limit: int | None = None, precision: str | None = None
+    ):
+        wanted = expectation(folder, "PairModel", precision or "float32")
+        self.run, about = load_package(*find_package(package, wanted, precision, folder))
         self.tokenizer, self.task = Tokenizer.load(folder, limit), about["task"]
         self.labels = tuple(filter(None, about["labels"].split("\n")))
         self.types = about["types"] == "True"
-        self.truncated, self.precision = 0, precision
+        self.truncated, self.precision = 0, about["precision"]
 
     def batch_outputs(self, encoded: Encoded, rows: list[int]) -> Tensor:
         ids, mask, types = self.batch(encoded, rows)
@@ -138,68 +130,6 @@ class CompiledPairModel(PairScorer):
 
 
 # ------------------------------------------------------------------------------------ making packages
-
-
-def expectation(folder: Path, kind: str, precision: str, pooling: str | None = None) -> dict[str, str]:
-    """What a package of this model must say about itself."""
-    about = {"kind": kind, "precision": precision, "minisbert": code_hash(), "weights": graph_hash(folder)}
-    return about | ({"pooling": pooling} if pooling else {})
-
-
-@cache
-def code_hash() -> str:
-    """The start of the sha256 of the code that is compiled: a package of other code is another model."""
-    package = Path(__file__).parents[1]
-    digest = hashlib.sha256()
-    for name in ("core/bert.py", "core/pooling.py", "core/heads.py", "models/poolings.py", "models/compiled.py"):
-        digest.update((package / name).read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def graph_hash(folder: Path) -> str:
-    """sha256 of the files that a compiled model is made from: weights, sizes and modules, not the tokenizer's."""
-    digest = hashlib.sha256()
-    patterns = [part for name in GRAPH_FILES for part in (name, f"[0-9]_*/{name}")]
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        with open(path, "rb") as file:
-            digest.update(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
-
-
-def cached(wanted: dict[str, str]) -> Path:
-    """The place in the cache folder of a package that must say this about itself; torch and CPU are in its name."""
-    parts = [*sorted(wanted.items()), torch.__version__, instruction_sets()]
-    return home() / "compiled" / f"{wanted['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
-
-
-def usable(package: Path) -> bool:
-    """Is it there, and whole?"""
-    with suppress(InputError):
-        return bool(read_about(package))
-    return False
-
-
-def find_package(package: str | Path | bool, wanted: dict[str, str], folder: Path, pooling: str | None = None) -> Path:
-    """The package at a path; for True the one in the cache folder, made if it is missing, for "auto" if it is there."""
-    if not isinstance(package, bool) and package != "auto":
-        return Path(package)
-    found = cached(wanted)
-    if usable(found):
-        return found
-    if package == "auto":
-        raise InputError("no package in the cache folder fits: python -m minisbert.compile makes one")
-    # in a process of its own: the compiler takes memory, and meets nothing of this process that could disturb it
-    command = [sys.executable, "-m", "minisbert.compile", str(folder.resolve()), "--precision", wanted["precision"]]
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    command += ["--pooling", pooling] if pooling else []
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}) as process:
-        for line in process.stderr:
-            if line.startswith("error: "):
-                raise InputError(line.removeprefix("error: ").strip())
-            say(line.rstrip())
-    if process.returncode:
-        raise InputError(f"compiling {folder.name} ended with exit code {process.returncode}")
-    return found
 
 
 def compile_encoder(encoder: "SentenceEncoder", folder: Path, precision: str, path: Path | None = None) -> Path:
@@ -221,33 +151,3 @@ def compile_pair_model(model: "PairModel", folder: Path, precision: str, path: P
     ids = torch.ones(3, 5, dtype=torch.long)
     wanted = expectation(folder, "PairModel", precision)
     return write_package(model, Scores(model, precision), [ids, ids.clone(), 0 * ids], wanted, about, path)
-
-
-def write_package(
-    model: nn.Module,
-    module: nn.Module,
-    examples: list[Tensor],
-    wanted: dict[str, str],
-    about: dict[str, str],
-    path: Path | None,
-) -> Path:
-    """Compile to ``path``, or to the cache folder, where a second process waits for the first one's."""
-    choose_precision(wanted["precision"], torch.device("cpu"))  # bfloat16 only on a CPU that has it
-    if path is not None:
-        with evaluating(model):
-            compile_package(module, examples, path, wanted | about)
-        return path
-    target = cached(wanted)
-    lock = FileLock(f"{target}.lock")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held = lock.acquire()
-    except OSError as error:
-        advice = "python -m minisbert.compile --out FILE.pt2, or set MINISBERT_HOME"
-        raise InputError(f"{target.parent} cannot be written: {advice}") from error
-    with held:
-        if not usable(target):
-            say(f"compiling {about['model']} in {wanted['precision']} for this CPU, once, 20 to 60 seconds")
-            with evaluating(model):
-                compile_package(module, examples, target, wanted | about)
-    return target

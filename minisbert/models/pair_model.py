@@ -154,7 +154,7 @@ class PairModel(PairScorer, nn.Module):
         device: str | torch.device = "cpu",
         limit: int | None = None,
         compiled: bool | str | Path = False,
-        precision: str = "float32",
+        precision: str | None = None,
     ) -> "PairModel | CompiledPairModel":
         """A folder that ``save`` wrote, or a CrossEncoder, in eval mode, with its own limit of tokens or ``limit``.
 

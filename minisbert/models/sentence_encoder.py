@@ -58,14 +58,14 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         device: str | torch.device = "cpu",
         limit: int | None = None,
         compiled: bool | str | Path = False,
-        precision: str = "float32",
+        precision: str | None = None,
     ) -> "SentenceEncoder | CompiledEncoder":
         """A name from the manifest (fetched if it is missing) or a folder in sentence-transformers' layout.
 
         ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling. In eval mode.
         ``compiled`` asks for the model as ``python -m minisbert.compile`` makes it, for ``precision``: True for the one
-        in the cache folder, which is compiled first if it is missing, or the path of a package. It encodes a sentence
-        in a third of the time and has no parameters. A package is a program: load only those that you trust.
+        in the cache folder (by default in float32), which is compiled first if it is missing, or the path of a package.
+        It has no parameters. A package is a program: load only those that you trust.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
         folder = find_model(model)

@@ -51,7 +51,7 @@ def load_encoder(
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
-    precision = getattr(options, "precision", "float32")
+    precision = getattr(options, "precision", None)
     if precision == "auto" and options.compiled:
         precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
     chosen = options.model, options.pooling
@@ -67,6 +67,8 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
         return None
     if options.device not in ("auto", "cpu"):
         raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
+    if options.compiled not in ("yes", "auto") and not options.compiled.endswith(".pt2"):
+        raise InputError(f"--compiled {options.compiled}: the name must end in .pt2; put --compiled after the texts")
     try:
         return load({"yes": True, "auto": "auto"}.get(options.compiled, options.compiled))
     except InputError as error:
