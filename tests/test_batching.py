@@ -100,7 +100,7 @@ def test_many_sentences_are_batches_of_few_shapes():
     keys = [bytes(4 * generator.choice(range(5, 40))) for _ in range(2000)]
     shapes = [tuple(batch.ids.shape) for batch in packed_batches(keys, 2048)]
     assert len({*shapes}) <= 5
-    assert sum(rows * width for rows, width in shapes) < 1.03 * sum(len(key) // 4 for key in keys)
+    assert sum(rows * width for rows, width in shapes) < 1.04 * sum(len(key) // 4 for key in keys)
 
 
 # ---------------------------------------------------------------------------------- padded batches

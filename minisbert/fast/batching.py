@@ -18,7 +18,7 @@ from minisbert.core.tokenizer import Tokenizer
 
 CHUNK = 2**18  # characters to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
-ROW = 64  # tokens of a row that short texts share: docs/speed.md has the rates of other lengths
+ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
 
 
 def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]:
