@@ -1,6 +1,9 @@
 """Fixtures: the tiny committed checkpoint, and the real weights where they can be had."""
 
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -11,8 +14,9 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
-from minisbert.core import InputError
+from minisbert.core import InputError, bert
 from minisbert.fast import internals
+from minisbert.fast.aot import COMPILERS
 from minisbert.mistakes import planting
 from minisbert.system.assets import ensure
 
@@ -68,8 +72,14 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(internals, "ONEDNN", request.param)
 
 
+@pytest.fixture(autouse=True)
+def fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As outside of lessons, whatever a lesson's helpers that another test has imported have set."""
+    monkeypatch.setattr(bert, "FUSED", True)
+
+
 @pytest.fixture
-def written_out() -> Iterator[None]:
+def written_out(fused: None) -> Iterator[None]:
     """The encoder's formulas as the book writes them out, with attention's probabilities."""
     with planting.written_out():
         yield
@@ -79,6 +89,27 @@ def written_out() -> Iterator[None]:
 def tiny() -> Path:
     """The tiny random checkpoint in git: 2 layers, width 24, as sentence-transformers saved it."""
     return ROOT / "weights" / "tiny"
+
+
+@pytest.fixture(scope="session")
+def tiny_package(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model compiled, once for all processes of ``pytest -n``."""
+    if not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS]))):
+        pytest.skip("there is no C++ compiler")
+    base = tmp_path_factory.getbasetemp()
+    path = (base.parent if base.name.startswith("popen-") else base) / "package" / "tiny.pt2"
+    path.parent.mkdir(exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        return path if path.is_file() else compile_model(tiny, path)
+
+
+def compile_model(folder: Path, out: Path) -> Path:
+    """The command, in a process of its own, where nothing of the other tests disturbs the compiler."""
+    command = [sys.executable, "-m", "minisbert.compile", str(folder), "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert f"{out}: " in done.stderr
+    return out
 
 
 def fetched(name: str) -> Path:

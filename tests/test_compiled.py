@@ -23,7 +23,7 @@ from minisbert.fast import aot
 from minisbert.models import compiled, packages
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.conftest import ROOT
+from tests.conftest import ROOT, compile_model
 from tests.parity import MINILM_VECTOR
 
 COMPILER = any(map(shutil.which, filter(None, [os.environ.get("CXX"), *aot.COMPILERS])))
@@ -40,22 +40,9 @@ def folder(tmp_path_factory) -> Path:
     return shutil.copytree(ROOT / "weights" / "tiny", home / "tiny")
 
 
-def compile_model(folder: Path, out: Path) -> Path:
-    """The command, in a process of its own, where nothing of the other tests disturbs the compiler."""
-    done = subprocess.run(
-        [sys.executable, "-m", "minisbert.compile", str(folder), "--out", str(out)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(rf"{out.name}: \d+ MB, \d+ s", done.stderr)
-    return out
-
-
 @pytest.fixture(scope="module")
-def package(folder) -> Path:
-    return compile_model(folder, folder.parent / "tiny.pt2")
+def package(tiny_package) -> Path:
+    return tiny_package
 
 
 @pytest.fixture(autouse=True)
@@ -95,6 +82,7 @@ def test_it_is_an_encoder_without_parameters(folder, package):
         ours.encode(TEXTS, precision="bfloat16")
 
 
+@pytest.mark.slow
 def test_every_family_dense_layer_and_pooling(tmp_path):
     """DistilBERT with two poolings and a dense layer: what the graph holds beyond the tiny BERT."""
     folder = ROOT / "tests" / "reference" / "tiny-distiluse"
@@ -103,6 +91,7 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
 
 
+@pytest.mark.slow
 def test_a_cross_encoder(folder, tmp_path):
     torch.manual_seed(0)
     encoder = SentenceEncoder.load(folder)
@@ -222,6 +211,7 @@ def load_from_cache(folder: str, home: str, queue: "multiprocessing.Queue") -> N
     queue.put(SentenceEncoder.load(folder, compiled=True).encode(TEXTS))
 
 
+@pytest.mark.slow
 def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, tmp_path, capfd):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()

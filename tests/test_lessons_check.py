@@ -150,7 +150,7 @@ def test_list(folder, graded, capsys):
     capsys.readouterr()
     assert command("list") == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if line.strip()}
-    assert rows["bert.attention"].endswith("failed                1 of 5 hints")
+    assert rows["bert.attention"].endswith("failed                1 of 6 hints")
     assert rows["bert.Attention.split"].endswith("passed")
     assert rows["bert.gelu"].endswith("not started")
     assert rows["3"] == f"3 of {len(PIECES)} passed"

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
 
-from minisbert.compile import main as compile_command
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.fast.aot import COMPILERS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.benchmarks import machine, peers, serve_speed
@@ -32,17 +29,8 @@ TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
 
 
 @pytest.fixture(scope="session")
-def package(tmp_path_factory) -> Path:
-    """The tiny model compiled, once for all processes of ``pytest -n``."""
-    if not any(map(shutil.which, COMPILERS)):
-        pytest.skip("there is no C++ compiler")
-    base = tmp_path_factory.getbasetemp()
-    path = (base.parent if base.name.startswith("popen-") else base) / "serving" / "tiny.pt2"
-    path.parent.mkdir(exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        if not path.is_file():
-            compile_command([str(ROOT / "weights" / "tiny"), "--out", str(path)])
-    return path
+def package(tiny_package) -> Path:
+    return tiny_package
 
 
 def blocks(language: str) -> list[str]:
@@ -175,6 +163,7 @@ def program(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_program_in_cpp_prints_the_vector(program, package, tiny):
     encoder = SentenceEncoder.load(tiny)
     for text in TEXTS:
@@ -190,6 +179,7 @@ def test_the_program_in_cpp_prints_the_vector(program, package, tiny):
     ("arguments", "said"),
     [([], "usage: "), (["nowhere.pt2", "2"], "error: "), (["{package}", "two"], "error: ")],
 )
+@pytest.mark.slow
 def test_the_program_in_cpp_refuses_what_it_cannot_use(program, package, arguments, said, tmp_path):
     command = [str(program), *(argument.format(package=package) for argument in arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
