@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.core import bert
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons"
@@ -42,6 +43,7 @@ def course(monkeypatch):
     before = np.get_printoptions()
     import course
 
+    monkeypatch.setattr(bert, "FUSED", False)  # as the first import does; the module stays imported
     yield course
     np.set_printoptions(**before)
     torch.set_printoptions(profile="default")
