@@ -73,8 +73,8 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture(autouse=True)
-def fused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As outside of lessons, whatever a lesson's helpers that another test has imported have set."""
+def fused(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As outside of lessons, whatever another test has imported. ``threads`` ends last: it needs torch's own functions."""
     monkeypatch.setattr(bert, "FUSED", True)
 
 
