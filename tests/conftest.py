@@ -74,7 +74,7 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(autouse=True)
 def fused(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As outside of lessons, whatever another test has imported. ``threads`` ends last: it needs torch's own functions."""
+    """As outside of lessons, whatever another test has imported. ``threads`` ends last, with torch's own functions."""
     monkeypatch.setattr(bert, "FUSED", True)
 
 
