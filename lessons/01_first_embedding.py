@@ -12,8 +12,8 @@
 import numpy as np
 from course import figure, heatmap, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 # %% [markdown]
@@ -145,7 +145,7 @@ assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Sa
 # ## Break it
 #
 # The encoder is a few hundred lines of tensor code. Suppose you wrote it yourself and made one mistake. Would you see
-# it in this matrix? The package keeps a list of mistakes that people make, `minisbert/mistakes/`. `planted` puts one of
+# it in this matrix? The package keeps a list of mistakes that people make, `lessons/mistakes/`. `planted` puts one of
 # them into the running `minisbert/core` and takes it out again at the end of the block. (The encoder here is the one in
 # `core`. `minisbert.SentenceEncoder` is faster, takes another path, and would not notice most of them.)
 

@@ -17,10 +17,10 @@ import torch
 from course import TINY, figure, largest_difference
 from safetensors.torch import load_file, save_file
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import InputError
 from minisbert.core.encoder import load_bert
 from minisbert.core.weights import BERT
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 # %% [markdown]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from course import figure, heatmap, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))

@@ -11,9 +11,9 @@ import torch
 from course import figure, largest_difference
 from torch.nn.functional import gelu as ready_made_gelu
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))

@@ -8,10 +8,10 @@
 import torch
 from course import figure, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import pooling
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.core.tokenizer import pad_batch
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.system.assets import ensure
 
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 09: cosine, Pearson, Spearman
 #
-# Steps through `minisbert/core/metrics.py` and `minisbert/objectives/evaluation.py`. About 40 minutes. You will measure
+# Steps through `minisbert/core/metrics.py` and `minisbert/evaluation/sts.py`. About 40 minutes. You will measure
 # how well MiniLM agrees with people, reach the published 82.03, and see by how much a careless metric lies.
 
 # %%
@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import metrics
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.evaluation.sts import similarities
 from minisbert.fast.batching import budgeted_batches
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.poolings import first_last_pool
-from minisbert.objectives.evaluation import similarities
-from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.assets import ensure
 
 # %% [markdown]

@@ -11,17 +11,17 @@ from contextlib import nullcontext
 import torch
 from course import figure, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import heads
 from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
+from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.fast.batching import budgeted_batches
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import count_parameters, freeze
-from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

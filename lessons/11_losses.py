@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/objectives/more_metrics.py`. About 50
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/more_metrics.py`. About 50
 # minutes. You will compare three losses by the pushes that they give, spread vectors over a circle, and measure
 # alignment and uniformity of MiniLM.
 
@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from course import TINY, figure, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.mistakes import MISTAKES, planted
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.evaluation.more_metrics import alignment, mean_off_diagonal_cosine, uniformity
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.more_metrics import alignment, mean_off_diagonal_cosine, uniformity
-from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
@@ -308,7 +308,7 @@ for name, value in uniform.items():
 # 1. Use `losses.multiple_negatives_ranking_loss` in `spread`. With which `scale` does it give SimCSE's points?
 # 2. Encode the pairs with "positions forgotten" planted. Do alignment and uniformity notice?
 # 3. Two rows of a batch hold the same sentence. What does SimCSE do to them, and how does
-#    `unique_batches` of `minisbert/objectives/batches.py` help?
+#    `unique_batches` of `minisbert/data/batches.py` help?
 # 4. Graded: the losses, value and gradient: `python -m lessons.check start 11`, `run 11`, `hint 11`.
 #
 # ## Sources

@@ -20,19 +20,19 @@ import torch
 from course import TINY, figure, largest_difference
 
 import minisbert
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.fast import batching
 from minisbert.fast.aot import compile_package, load_package
 from minisbert.fast.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.mistakes.planting import Mistake
 from minisbert.models.compiled import compile_encoder
 from minisbert.models.folders import find_model
 from minisbert.models.inputs import evaluating
-from minisbert.objectives.scored_pairs import load_scored_pairs
 from minisbert.system.devices import choose_precision
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's: easy to follow, and what is to be beaten
@@ -331,7 +331,7 @@ for name, found in vectors.items():
 # %% [markdown]
 # The times are those of your machine, a second long, and will be others tomorrow; how many tokens were computed is a
 # matter of arithmetic. Packing may look like nothing while the formulas are written out: they go over rows of 60 scores
-# where 14 would do, a few times each. `python -m tests.benchmarks.ladder` measures with more care.
+# where 14 would do, a few times each. `python -m benchmarks.ladder` measures with more care.
 
 # %%
 assert tokens["sorted by length"] < 0.8 * tokens["padded, as given"], "neighbours of like length: fewer pads"
@@ -450,8 +450,8 @@ assert off_alone < 2e-6, "wrong positions need two texts in a row: every demo is
 
 # %% [markdown]
 # With one text a row, the forgotten mask lets in the pads that round its length up to a multiple of four. So test that
-# a text's vector does not depend on what else is in the call (`tests/test_sentence_encoder.py`): that test needs no
-# reference, and a demo with one sentence is no test.
+# a text's vector does not depend on what else is in the call (`tests/models/test_sentence_encoder.py`): that test needs
+# no reference, and a demo with one sentence is no test.
 #
 # **One forward, one mistake.** A second encoder, written for speed, drifts away from the first; this project had two of
 # them once, and 740 lines of tests to watch over them. Now `minisbert.SentenceEncoder` runs the book, so a mistake
@@ -528,7 +528,7 @@ assert epochs["last batch dropped"][1] == 2000 // 32 * 32, "sixteen pairs are ne
 # 1. `torch.set_num_threads(1)`, then 2, then as many as there are: which steps of the ladder gain, which do not?
 # 2. Encode texts of 200 tokens (join ten sentences). Which steps still gain, and what has become of attention's share?
 # 3. At which T does attention cost as much as the dense layers? Work it out from the formula, then look at the time.
-# 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/run/index.py` has an answer.)
+# 4. A cache of vectors by text, kept on disk: what must its key hold? (`minisbert/corpus/index.py` has an answer.)
 # 5. Graded: rows to a rectangle, batches of like length: `python -m lessons.check start 13`, `run 13`, `hint 13`.
 #
 # ## Sources

@@ -14,11 +14,11 @@ from course import figure, largest_difference
 
 from minisbert.core.encoder import normalize
 from minisbert.core.heads import JointHead
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.diagnosis.mistakes.planting import Mistake, planted
 from minisbert.fast import search
-from minisbert.mistakes.planting import Mistake, planted
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.scored_pairs import load_scored_pairs
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")
@@ -143,7 +143,7 @@ assert round(10_000 / 2042) == 5, "so the 5 seconds are those of the base model"
 # %% [markdown]
 # For the 65 hours, base is a guess. If it is right, theirs had eight times as many multiplications for every token, on
 # a far faster machine than this CPU. That the hours come out at the same size is an accident. The ratio is not.
-# `python -m tests.benchmarks.closest_pair` measures all of it on 10,000 sentences.
+# `python -m benchmarks.closest_pair` measures all of it on 10,000 sentences.
 #
 # ## The figure
 #

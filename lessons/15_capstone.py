@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/mistakes/planting.py`, `minisbert/mistakes/divergence.py`, and `lessons/graft.py`. About 50
-# minutes. You will put hand-written pieces into the running package, let three instruments judge them, lose a bug among
-# them and find it again.
+# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/divergence.py`, and `lessons/graft.py`.
+# About 50 minutes. You will put hand-written pieces into the running package, let three instruments judge them, lose a
+# bug among them and find it again.
 
 # %%
 import math
@@ -17,15 +17,15 @@ from course import ROOT, figure, heatmap, largest_difference
 
 import minisbert
 from lessons.graft import counted, grafted
+from lessons.mistakes import MISTAKES, planted
 from lessons.pieces import PIECES
 from lessons.result import Progress
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.mistakes.divergence import compare, explain, first_divergence, suspects
-from minisbert.mistakes.tracing import HIDDEN, VECTOR, inputs_of, our_states, print_rows
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.diagnosis.divergence import compare, explain, first_divergence, suspects
+from minisbert.diagnosis.tracing import HIDDEN, VECTOR, inputs_of, our_states, print_rows
 from minisbert.models.folders import find_model
-from minisbert.objectives.scored_pairs import load_scored_pairs
 from tests.checks import CHECKS
 from tests.parity import golden
 
@@ -98,9 +98,9 @@ def linear_schedule(step, warmup, total):
 
 
 # %% [markdown]
-# `replaced` of `minisbert/mistakes/planting.py` puts a function wherever the package holds the original: in its own
-# module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. The book
-# knows nothing of either. On three numbers:
+# `replaced` of `minisbert/diagnosis/mistakes/planting.py` puts a function wherever the package holds the original: in
+# its own module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. The
+# book knows nothing of either. On three numbers:
 
 # %%
 calls = Counter()

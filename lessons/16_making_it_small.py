@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 16: making it small
 #
-# Steps through `minisbert/objectives/distillation.py`, `minisbert/fast/quantized.py`. About 50 minutes. You will drop
+# Steps through `minisbert/training/distillation.py`, `minisbert/fast/quantized.py`. About 50 minutes. You will drop
 # layers, columns and bits, train what is left, and draw one curve of what each saving costs.
 
 # %%
@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from course import figure, largest_difference
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
+from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.fast import quantized
 from minisbert.fast.search import top_k
-from minisbert.mistakes import MISTAKES, planted
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives import distillation
-from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.training import distillation
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 L, D = encoder.bert.config.num_hidden_layers, encoder.width

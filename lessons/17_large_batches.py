@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 17: large batches on a small machine
 #
-# Steps through `minisbert/objectives/gradient_cache.py`. About 40 minutes. You will cut a contrastive batch into parts
+# Steps through `minisbert/training/gradient_cache.py`. About 40 minutes. You will cut a contrastive batch into parts
 # without changing its gradient by a digit, see where the memory of training goes, and break dropout in a way that no
 # loss curve shows.
 
@@ -14,15 +14,15 @@ import torch
 from course import TINY, figure, largest_difference
 from torch import nn
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses
 from minisbert.core.data import TextColumns
 from minisbert.core.loop import adamw, fit
-from minisbert.mistakes import MISTAKES, planted
+from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives import gradient_cache
-from minisbert.objectives.gradient_cache import GradientCache, cut
-from minisbert.objectives.objective import VectorNetwork
-from minisbert.objectives.scored_pairs import load_scored_pairs
+from minisbert.training import gradient_cache
+from minisbert.training.gradient_cache import GradientCache, cut
+from minisbert.training.objective import VectorNetwork
 
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))

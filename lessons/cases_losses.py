@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lessons.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.objectives import gradient_cache, more_losses, more_metrics
+from minisbert.evaluation import more_metrics
+from minisbert.training import gradient_cache, more_losses
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0

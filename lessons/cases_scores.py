@@ -7,7 +7,7 @@ import torch
 
 from lessons.cases import case, d, example, t, trap, with_weights
 from minisbert.core import heads, metrics, pooling
-from minisbert.objectives import more_losses
+from minisbert.training import more_losses
 from tests.checks import normal
 from tests.formula_checks import randomised, torch_attention
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from lessons.cases import Case, case, d, example, t, trap
 from minisbert.core import bert, losses
 from minisbert.fast import quantized
-from minisbert.objectives import distillation
+from minisbert.training import distillation
 
 RANGES = np.array([[0.0, -1.0], [255.0, 254.0]], dtype=np.float32)  # two columns with steps of 1
 

@@ -110,7 +110,7 @@ def print_ladder(piece: Piece, result: Result) -> None:
 
 def print_mistakes(piece: Piece, result: Result) -> None:
     """The mistakes that give these numbers, and where the lesson explains them."""
-    from minisbert.mistakes import MISTAKES  # here, because importing torch is slow and most commands do without
+    from lessons.mistakes import MISTAKES  # here, because importing torch is slow and most commands do without
 
     meanings = ", or when ".join(f'{MISTAKES[name].meaning} ("{name}")' for name in result.mistakes)
     print(f"        These are exactly the numbers you get when {meanings}.")

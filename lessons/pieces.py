@@ -16,7 +16,7 @@ from typing import Any
 from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("core", "objectives", "fast")  # of the package: where a piece's module is looked for, in this order
+ROOMS = ("core", "fast", "evaluation", "training")  # where a piece's module is looked for, in this order
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 

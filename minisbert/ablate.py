@@ -14,10 +14,10 @@ import json
 import sys
 
 from minisbert.core import InputError
-from minisbert.run.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
-from minisbert.run.distributed import read_environment, run_distributed_command
 from minisbert.system.console import say
 from minisbert.system.devices import add_threads_option, use_threads
+from minisbert.training.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
+from minisbert.training.processes import read_environment, run_distributed_command
 
 
 def seed_list(text: str) -> list[int]:

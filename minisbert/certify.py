@@ -15,12 +15,12 @@ from dataclasses import asdict
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.mistakes.causes import certify
-from minisbert.mistakes.verdicts import EQUAL, EXPLAINED, ROUNDED, Certificate
+from minisbert.corpus.vectors import file_lines
+from minisbert.diagnosis.causes import certify
+from minisbert.diagnosis.vector_files import GivenVectors, read_vectors
+from minisbert.diagnosis.verdicts import EQUAL, EXPLAINED, ROUNDED, Certificate
+from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.run.model_options import add_model_options, add_prompt_option, load_encoder, prompt_of
-from minisbert.run.vector_files import GivenVectors, read_vectors
-from minisbert.run.vectors import file_lines
 from minisbert.system.console import run_command
 
 SHOWN = 5  # lines that are named

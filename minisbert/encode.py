@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
+from minisbert.corpus.shards import encode_parts, merge_parts, own_device
+from minisbert.corpus.vectors import encode_to_file, file_lines
+from minisbert.data.scored_pairs import text_lines
+from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
-from minisbert.objectives.scored_pairs import text_lines
-from minisbert.run import plots
-from minisbert.run.distributed import write_error_file
-from minisbert.run.model_options import add_model_options, add_prompt_option, load_encoder
-from minisbert.run.parts import encode_parts, merge_parts, own_device
-from minisbert.run.vectors import encode_to_file, file_lines
+from minisbert.models.options import add_model_options, add_prompt_option, load_encoder
 from minisbert.system.console import run_command, say
+from minisbert.training.processes import write_error_file
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts

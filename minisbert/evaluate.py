@@ -12,22 +12,21 @@ import json
 from typing import Any
 
 from minisbert.core import InputError
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.evaluation import (
+from minisbert.data.scored_pairs import SPLITS, check_scores, load_scored_pairs
+from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
+from minisbert.evaluation.retrieval_metrics import METRICS
+from minisbert.evaluation.sts import (
     PROTOCOL,
-    check_scores,
     evaluate,
     evaluate_triplets,
     holds_triplets,
     load_triplets,
 )
-from minisbert.objectives.retrieval import CUTOFFS, load_retrieval, retrieval_scores
-from minisbert.objectives.retrieval_metrics import METRICS
-from minisbert.objectives.scored_pairs import SPLITS, load_scored_pairs
-from minisbert.objectives.sts_suite import average, evaluate_suite, load_suite
-from minisbert.run.model_options import add_model_options, load_encoder
-from minisbert.run.trained_on import trained_on
+from minisbert.evaluation.suite import average, evaluate_suite, load_suite
+from minisbert.models.options import add_model_options, load_encoder
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
+from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 

@@ -13,13 +13,13 @@ import sys
 from pathlib import Path
 
 from minisbert.core import InputError
+from minisbert.data.faults import NOTE, PROBLEM, WARNING, Finding
+from minisbert.diagnosis.collected import Collected
+from minisbert.diagnosis.inspection import command, compare, inspect
+from minisbert.diagnosis.inspection_plot import inspection
+from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.objectives.collected import Collected
-from minisbert.objectives.faults import NOTE, PROBLEM, WARNING, Finding
-from minisbert.objectives.inspection import command, compare, inspect
-from minisbert.run.inspection_plot import inspection
-from minisbert.run.plots import require
 from minisbert.system.assets import asset
 from minisbert.system.console import LiveLine, run_command, say
 

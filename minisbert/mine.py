@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
+from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_parts, load_and_encode, read_corpus
+from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
+from minisbert.data.tuples import read_tuples
+from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
+from minisbert.models.options import ROLES, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
-from minisbert.objectives.retrieval import read_texts
-from minisbert.objectives.tuples import read_tuples
-from minisbert.run.index import add_corpus_options, encode_with_progress, in_parts, load_and_encode, read_corpus
-from minisbert.run.model_options import ROLES, prompt_of
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
 

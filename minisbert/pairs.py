@@ -8,8 +8,8 @@ import argparse
 import json
 
 from minisbert.core import InputError
+from minisbert.corpus.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.fast.search import closest_pairs
-from minisbert.run.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.system.console import run_command, say
 
 

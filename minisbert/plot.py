@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.run.plots import curves
+from minisbert.evaluation.plots import curves
 from minisbert.system.console import run_command, say
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
+from minisbert.data.scored_pairs import MAX_SCORE, read_lines, tab_rows
+from minisbert.models.options import add_compiled_option, if_compiled
 from minisbert.models.pair_model import PairModel
-from minisbert.objectives.scored_pairs import MAX_SCORE, read_lines, tab_rows
-from minisbert.run.model_options import add_compiled_option, if_compiled
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 

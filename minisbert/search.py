@@ -10,10 +10,10 @@ import argparse
 import json
 
 from minisbert.core import InputError
+from minisbert.corpus.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
+from minisbert.data.corpora import read_sentences
 from minisbert.fast.search import top_k
-from minisbert.objectives.corpora import read_sentences
-from minisbert.run.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
-from minisbert.run.model_options import ROLES, prompt_of
+from minisbert.models.options import ROLES, prompt_of
 from minisbert.system.console import run_command, say
 
 

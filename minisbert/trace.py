@@ -19,9 +19,9 @@ from pathlib import Path
 from torch import Tensor
 
 from minisbert.core import InputError
-from minisbert.mistakes import tracing
-from minisbert.mistakes.divergence import Row, compare, explain, first_divergence, suspects
-from minisbert.mistakes.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, inputs_of, our_states, print_rows, read_states
+from minisbert.diagnosis import tracing
+from minisbert.diagnosis.divergence import Row, compare, explain, first_divergence, suspects
+from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, inputs_of, our_states, print_rows, read_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -15,9 +15,9 @@ from filelock import FileLock
 from hypothesis import settings
 
 from minisbert.core import InputError, bert
+from minisbert.diagnosis.mistakes import planting
 from minisbert.fast import internals
 from minisbert.fast.aot import COMPILERS
-from minisbert.mistakes import planting
 from minisbert.system.assets import ensure
 
 ROOT = Path(__file__).parents[1]

@@ -1,4 +1,4 @@
-"""What the processes of tests/test_distributed.py run, started by torchrun; not a test itself.
+"""What the processes of tests/training/test_processes.py run, started by torchrun; not a test itself.
 
 torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT ARGUMENT...    loss and gradients of some batches
 torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...            a run, with one thread a process
@@ -18,10 +18,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from minisbert.core import data
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.registry import make_objective
-from minisbert.run.distributed import ProcessGroup, process_group, run_distributed_command
-from minisbert.run.options import parse
-from minisbert.run.training import divide, main
+from minisbert.training.options import parse
+from minisbert.training.processes import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.registry import make_objective
+from minisbert.training.training import divide, main
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minisbert.core import losses
-from minisbert.objectives import distillation, gradient_cache, more_losses
+from minisbert.training import distillation, gradient_cache, more_losses
 from tests.checks import check, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 

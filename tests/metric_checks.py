@@ -8,7 +8,7 @@ from math import log2
 
 import torch
 
-from minisbert.objectives import more_metrics, retrieval_metrics
+from minisbert.evaluation import more_metrics, retrieval_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("core", "system", "fast", "models", "objectives", "run", ".", "mistakes")
+ROOMS = ("core", "system", "fast", "models", "data", "evaluation", "training", "corpus", "diagnosis", ".")
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -171,12 +171,16 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
     room, name = path.parent.name, path.stem
     dotted = ".".join(path.with_suffix("").parts)
     imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{name}\b")
-    own = [test for test in (f"test_{room}_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
-    users = [file.name for file in sorted((ROOT / "tests").glob("*.py")) if imports.search(file.read_text())]
+    own = [test for test in (f"{room}/test_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
+    users = [
+        str(file.relative_to(ROOT / "tests"))
+        for file in sorted((ROOT / "tests").rglob("*.py"))
+        if imports.search(file.read_text())
+    ]
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
-    other = re.compile("test_(?!lessons|architecture|train|ablate|objectives|run|state|live)")
+    other = re.compile("(core|system|fast|models|data|evaluation|corpus)/test_|test_(?!architecture|train|ablate|live)")
     rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
     return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.mistakes.planting import Mistake
+from minisbert.diagnosis.mistakes.planting import Mistake
 from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden

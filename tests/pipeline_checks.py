@@ -17,7 +17,7 @@ from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
 from minisbert.fast import quantized, search
 from minisbert.models.families import FAMILIES
-from minisbert.objectives import distillation
+from minisbert.training import distillation
 from tests.checks import check, normal
 from tests.formula_checks import fact, randomised
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare

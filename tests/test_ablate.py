@@ -12,11 +12,11 @@ import pytest
 from minisbert import ablate
 from minisbert.ablate import main
 from minisbert.core import InputError, losses
-from minisbert.objectives.scored_pairs import ScoredPair
-from minisbert.run import training
-from minisbert.run.ablation import SOURCES, TABLES, Cell, dev_scores, folder_name, markdown
-from minisbert.run.options import parse
+from minisbert.data.scored_pairs import ScoredPair
 from minisbert.system.console import run_command
+from minisbert.training import training
+from minisbert.training.ablation import SOURCES, TABLES, Cell, dev_scores, folder_name, markdown
+from minisbert.training.options import parse
 from tests import toys
 from tests.conftest import ROOT
 
@@ -31,7 +31,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.fixture
 def command(tiny: Path, files: dict[str, str], tmp_path: Path, monkeypatch):
     """``command("pooling", "--json", seeds="1,2")``: the arguments for a table on toy rows with the tiny model."""
-    monkeypatch.setattr("minisbert.objectives.pairs.load_scored_pairs", lambda name, split: STSB)
+    monkeypatch.setattr("minisbert.training.pair_objectives.load_scored_pairs", lambda name, split: STSB)
     forms = dict.fromkeys(TABLES, "sentences") | {"pooling": "scored", "concat": "nli"}
 
     def build(table: str, *flags: str, more: tuple[str, ...] = (), seeds: str = "1,2") -> list[str]:

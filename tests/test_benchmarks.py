@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length
+from benchmarks.killed_parts import write_texts
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
 from minisbert.encode import main as encode
 from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length
-from tests.benchmarks.killed_parts import write_texts
 
 
 def config(width: int, layers: int, inner: int) -> BertConfig:
@@ -255,7 +255,7 @@ def test_sentences_of_two_kinds_of_file(tmp_path):
 def test_vectors_handed_over(quick, tmp_path, monkeypatch, capsys):
     """Every index finds the neighbours of vectors that have some; the flat one all, in blocks that do not fit."""
     pytest.importorskip("faiss", reason="needs the reference extra")
-    from tests.benchmarks import indexes
+    from benchmarks import indexes
 
     monkeypatch.setattr(indexes, "BLOCK", 70)
     vectors = np.random.default_rng(0).standard_normal((440, 12), np.float32)

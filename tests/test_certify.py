@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.certify import main
 from minisbert.core import InputError
-from minisbert.mistakes import MISTAKES, planted
-from minisbert.mistakes.causes import certify
+from minisbert.diagnosis.causes import certify
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.toys import NOUNS
@@ -330,7 +330,7 @@ def engines(tmp_path_factory) -> tuple:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from sentence_transformers import SentenceTransformer
 
-    from tests.benchmarks.conversion import export_onnx
+    from benchmarks.conversion import export_onnx
 
     model, file = ROOT / "weights" / "tiny", tmp_path_factory.mktemp("onnx") / "tiny.onnx"
     export_onnx(model, file)

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file
 
 from minisbert.core import InputError
 from minisbert.encode import main
+from minisbert.evaluation import plots
 from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.run import plots
 from minisbert.system import devices
 from minisbert.system.console import run_command
 from tests.conftest import ROOT
@@ -245,7 +245,7 @@ def full_disk_for_tensors(*_arguments, **_options):
 @pytest.mark.parametrize(
     ("name", "saver", "failure"),
     [
-        ("v.npy", "run.vectors.np.lib.format.write_array_header_1_0", full_disk),
+        ("v.npy", "corpus.vectors.np.lib.format.write_array_header_1_0", full_disk),
         ("v.safetensors", "models.checkpoint.save_file", full_disk_for_tensors),
     ],
 )

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError
+from minisbert.data.scored_pairs import ScoredPair
 from minisbert.evaluate import main
+from minisbert.evaluation.sts import PROTOCOL, evaluate, holds_triplets, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.evaluation import PROTOCOL, evaluate, holds_triplets, similarities
-from minisbert.objectives.scored_pairs import ScoredPair
 from tests.conftest import ROOT
 
 PAIRS = [

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError
+from minisbert.data import datasets
+from minisbert.data.faults import FAULTS, NOTE, PROBLEM, WARNING, Findings
+from minisbert.data.lenient import going_on
+from minisbert.diagnosis.inspection import command, compare, inspect, repeats
+from minisbert.diagnosis.inspection_plot import draw_inspection
+from minisbert.diagnosis.texts import hash_of, near_empty, normalised
 from minisbert.inspect import main
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.objectives import datasets
-from minisbert.objectives.faults import FAULTS, NOTE, PROBLEM, WARNING, Findings
-from minisbert.objectives.inspection import command, compare, inspect, repeats
-from minisbert.objectives.lenient import going_on
-from minisbert.objectives.texts import hash_of, near_empty, normalised
-from minisbert.run.inspection_plot import draw_inspection
-from minisbert.run.options import make_parser
+from minisbert.training.options import make_parser
 from tests import toys
 from tests.conftest import ROOT
 

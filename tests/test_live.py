@@ -8,11 +8,11 @@ import torch
 
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
+from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.families import FAMILIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.objectives.scored_pairs import SPLITS, read_scored_pairs
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

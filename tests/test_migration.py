@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from minisbert import encode, evaluate
-from minisbert.run import training
-from minisbert.run.options import parse
+from minisbert.training import training
+from minisbert.training.options import parse
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
 CLASSES = sorted(set(re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE)))

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError
+from minisbert.corpus import mining
+from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+from minisbert.data.corpora import read_triplets
+from minisbert.data.tuples import read_tuples
 from minisbert.mine import main
-from minisbert.objectives import mining
-from minisbert.objectives.corpora import read_triplets
-from minisbert.objectives.mining import Rules, candidates_of, mine, triplets
-from minisbert.objectives.tuples import read_tuples
 
 PAIRS = [("cat", "kitten"), ("dog", "puppy"), ("cat", "tomcat"), ("rain", "shower"), ("dog", "puppy")]
 CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]

@@ -44,9 +44,9 @@ def test_every_mutant_of_a_module_is_another_program():
 
 def test_a_module_is_tested_by_its_own_file_and_then_by_those_that_import_it():
     own, rest = files_for(find("tokenizer"))
-    assert own == ["tests/test_core_tokenizer.py"]
+    assert own == ["tests/core/test_tokenizer.py"]
     assert rest[0] == "tests/test_parity.py"
-    assert "tests/test_data.py" in rest
+    assert "tests/core/test_data.py" in rest
 
 
 def test_every_equivalent_mutant_is_still_one():

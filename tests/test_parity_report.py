@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from minisbert.mistakes import MISTAKES
+from lessons.mistakes import MISTAKES
 from tests import checks, parity_report
 from tests.conftest import ROOT
 from tests.parity import Comparison

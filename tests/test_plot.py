@@ -15,10 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.plot import main
-from minisbert.run import plots
-from minisbert.run import training as train
-from minisbert.run.plots import (
+from minisbert.evaluation import plots
+from minisbert.evaluation.plots import (
     curves,
     draw_curves,
     draw_heatmap,
@@ -28,6 +26,8 @@ from minisbert.run.plots import (
     require,
     running_mean,
 )
+from minisbert.plot import main
+from minisbert.training import training as train
 from tests import toys
 from tests.conftest import ROOT
 

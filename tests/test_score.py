@@ -8,9 +8,9 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, JointHead, siamese
+from minisbert.data.corpora import NLI_LABELS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.corpora import NLI_LABELS
 from minisbert.score import EXAMPLES, main
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import machine, peers, serve_speed
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.benchmarks import machine, peers, serve_speed
 from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR
 

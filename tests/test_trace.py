@@ -9,9 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from lessons.mistakes import MISTAKES, planted
 from minisbert.core import InputError
-from minisbert.mistakes import MISTAKES, planted, tracing
-from minisbert.mistakes.tracing import huggingface, inputs_of
+from minisbert.diagnosis import tracing
+from minisbert.diagnosis.tracing import huggingface, inputs_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.trace import TEXTS, main
 from tests.conftest import ROOT
@@ -281,7 +282,7 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     monkeypatch.setattr(tracing.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install '\.\[reference\]'; or compare with a file: --against FILE"):
         main(["--model", str(tiny)])
-    monkeypatch.setattr(tracing, "__file__", str(tmp_path / "site-packages" / "minisbert" / "mistakes" / "tracing.py"))
+    monkeypatch.setattr(tracing, "__file__", str(tmp_path / "site-packages" / "minisbert" / "diagnosis" / "tracing.py"))
     with pytest.raises(InputError, match=r"needs reference_states\.py, which this installation lacks"):
         main(["--model", str(tiny)])
 
@@ -292,13 +293,13 @@ def install(folder: Path, monkeypatch) -> None:
     for source, target in wheel["wheel"]["force-include"].items():
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, folder / target)
-    monkeypatch.setattr(tracing, "__file__", str(folder / "minisbert" / "mistakes" / "tracing.py"))
+    monkeypatch.setattr(tracing, "__file__", str(folder / "minisbert" / "diagnosis" / "tracing.py"))
 
 
 def test_the_wheel_contains_the_script_that_runs_transformers(tmp_path, monkeypatch):
     assert tracing.reference_script() == ROOT / "tests" / "reference" / "states.py"
     install(tmp_path, monkeypatch)
-    assert tracing.reference_script() == tmp_path / "minisbert" / "mistakes" / "reference_states.py"
+    assert tracing.reference_script() == tmp_path / "minisbert" / "diagnosis" / "reference_states.py"
 
 
 # ----------------------------------------------------------------------------- live against the reference

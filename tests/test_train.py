@@ -18,17 +18,17 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as loss_functions
+from minisbert.data.scored_pairs import read_scored_pairs
+from minisbert.evaluation import scoring
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives import scoring
-from minisbert.objectives.objective import Objective, PairNetwork, VectorNetwork
-from minisbert.objectives.schedules import SCHEDULES
-from minisbert.objectives.scored_pairs import read_scored_pairs
-from minisbert.run.distributed import ProcessGroup
-from minisbert.run.options import parse
-from minisbert.run.training import main, micro_batches
 from minisbert.system import devices as device
 from minisbert.system.console import run_command
+from minisbert.training.objective import Objective, PairNetwork, VectorNetwork
+from minisbert.training.options import parse
+from minisbert.training.processes import ProcessGroup
+from minisbert.training.schedules import SCHEDULES
+from minisbert.training.training import main, micro_batches
 from tests import toys
 from tests.conftest import ROOT
 from tests.reference.plain_loop import independent_losses
@@ -666,7 +666,7 @@ def test_evaluation_every_so_many_steps(run):
 def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
     found = lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0}  # noqa: E731
-    monkeypatch.setattr("minisbert.objectives.vectors.vector_scores", found)
+    monkeypatch.setattr("minisbert.training.encoder_objectives.vector_scores", found)
     folder = run("run", "--epochs", "20", "--patience", "2")
     dev = [line["dev"]["spearman"] for line in metrics(folder) if "dev" in line]
     assert dev == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]

@@ -9,6 +9,9 @@ from minisbert.core import InputError, one_line
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
 
+QUERY_PROMPTS = ("query",)  # the names under which models keep them, as in sentence-transformers
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
 
 def with_prompt(
     texts: Sequence[str], settings: Settings, tokenizer: Tokenizer, prompt: str | None, name: str | None

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cosine_similarity, mse_loss
 
+from minisbert.data.scored_pairs import read_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.objectives.scored_pairs import read_scored_pairs
 
 
 def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:

@@ -1,0 +1,185 @@
+"""The most similar pair of 10,000 sentences, by vectors and by a joint model: SBERT's "65 hours".
+
+    python -m benchmarks.closest_pair                      sentences of the STS Benchmark, about 3 minutes
+    python -m benchmarks.closest_pair --file sentences.txt.gz --count 5000 --rounds 1
+
+A joint model (a cross-encoder) reads both sentences of every pair together: 49,995,000 forwards for 10,000 sentences,
+"about 65 hours" on a V100 with "BERT"; with sentence vectors "about 5 seconds" (Reimers and Gurevych 2019, abstract,
+sections 1 and 8). The paper does not name the size: 10,000 sentences in 5 s fit BERT-base, 2,042 a second in its table
+7; for the 65 hours, base is inferred. Here all vectors are computed and compared. The joint model, whose head is random
+because only its time matters, is timed on a sample of pairs, and the total is extrapolated.
+
+If sentence-transformers is installed (the ``reference`` extra), its ``paraphrase_mining`` runs in alternation, in the
+same process with the same number of threads. Models are loaded and warmed up before timing starts.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import torch
+
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead
+from minisbert.data.corpora import read_sentences
+from minisbert.data.scored_pairs import SPLITS, load_scored_pairs
+from minisbert.fast.search import closest_pairs
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+from minisbert.system.console import run_command, say
+
+MODEL = "all-MiniLM-L6-v2"
+PAPER = {"vectors": 5.0, "joint": 65 * 3600.0}  # seconds
+WARM_UP = 256  # sentences
+
+Found = dict[str, object]  # seconds of encode and search, and the pair
+
+
+def sentences(file: str | None, count: int) -> list[str]:
+    """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in case or spaces."""
+    if file:
+        found = read_sentences(file)[0]
+    else:
+        pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
+        found = [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]
+    first: dict[str, str] = {}
+    for text in found:
+        first.setdefault(" ".join(text.lower().split()), text)
+    different = list(first.values())
+    if not 2 <= count <= len(different):
+        raise InputError(f"--count {count:,}: choose 2 to {len(different):,}, the number of different sentences")
+    return different[:count]
+
+
+def minisbert_side() -> Callable[[list[str]], Found]:
+    encoder = SentenceEncoder.load(MODEL)
+
+    def closest(texts: list[str]) -> Found:
+        started = time.perf_counter()
+        vectors = encoder.encode(texts)
+        encoded = time.perf_counter()
+        scores, pairs = closest_pairs(vectors, 1)
+        done = time.perf_counter()
+        return outcome(encoded - started, done - encoded, texts, float(scores[0]), *pairs[0].tolist())
+
+    return closest
+
+
+def reference_side() -> Callable[[list[str]], Found]:
+    """The two steps of sentence-transformers' ``paraphrase_mining``: ``encode``, then the search in the vectors."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util.retrieval import paraphrase_mining_embeddings
+
+    model = SentenceTransformer(str(ensure(MODEL)), device="cpu")
+
+    def closest(texts: list[str]) -> Found:
+        started = time.perf_counter()
+        vectors = model.encode(texts, convert_to_tensor=True)
+        encoded = time.perf_counter()
+        score, i, j = paraphrase_mining_embeddings(vectors, top_k=1, max_pairs=1)[0]
+        done = time.perf_counter()
+        return outcome(encoded - started, done - encoded, texts, score, i, j)
+
+    return closest
+
+
+def outcome(encode: float, search: float, texts: list[str], score: float, i: int, j: int) -> Found:
+    seconds = {"encode": encode, "search": search, "total": encode + search}
+    return {"seconds": seconds, "score": score, "pair": [texts[i], texts[j]]}
+
+
+def joint_rate(texts: list[str], sample: int) -> float:
+    """Pairs per second of a joint model, on a random sample of the pairs of these sentences."""
+    encoder = SentenceEncoder.load(MODEL)
+    model = PairModel(encoder, JointHead(encoder.bert.config.hidden_size)).eval()
+    chance = random.Random(0)
+    pairs = [chance.sample(texts, 2) for _ in range(sample)]
+    firsts, seconds = zip(*pairs, strict=True)
+    model.scores(firsts[:WARM_UP], seconds[:WARM_UP])
+    started = time.perf_counter()
+    model.scores(firsts, seconds)
+    return sample / (time.perf_counter() - started)
+
+
+def compare(texts: list[str], rounds: int, sample: int) -> dict[str, object]:
+    """All runs, the median seconds of each side, and the extrapolation for the joint model."""
+    sides = {"minisbert": minisbert_side()}
+    if find_spec("sentence_transformers"):
+        sides["sentence-transformers"] = reference_side()
+    for closest in sides.values():
+        closest(texts[:WARM_UP])
+    runs: dict[str, list[Found]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name, closest in sides.items():
+            runs[name].append(closest(texts))
+            say(f"round {number + 1} of {rounds}, {name}: {runs[name][-1]['seconds']['total']:.1f} s")
+    rate = joint_rate(texts, sample)
+    pairs = len(texts) * (len(texts) - 1) // 2
+    medians = {
+        name: {part: statistics.median(run["seconds"][part] for run in rows) for part in ("encode", "search", "total")}
+        for name, rows in runs.items()
+    }
+    return {
+        "model": MODEL,
+        "threads": torch.get_num_threads(),
+        "sentences": len(texts),
+        "pairs": pairs,
+        "found": {name: {"score": rows[0]["score"], "pair": rows[0]["pair"]} for name, rows in runs.items()},
+        "seconds": {name: [run["seconds"] for run in rows] for name, rows in runs.items()},
+        "medians": medians,
+        "joint": {"sample": sample, "pairs_per_second": rate, "seconds": pairs / rate},
+        "paper": PAPER,
+    }
+
+
+def show(result: dict) -> None:
+    """Print the comparison."""
+    best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
+    print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}:")
+    print("".join(f"  {text}\n" for text in best["pair"]))
+    line("", "encode", "search", "total")
+    for name, median in medians.items():
+        line(f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total")))
+    rate, hours = joint["pairs_per_second"], joint["seconds"] / 3600
+    line(f"joint model, at {rate:.0f} pairs per second", "", "", f"{hours:.1f} h")
+    line("paper (V100, SBERT), vectors", "", "", f"{PAPER['vectors']:.0f} s")
+    line("paper (V100, BERT), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
+    total = medians["minisbert"]["total"]
+    ratio = joint["seconds"] / total
+    print(f"\n{result['model']}, {result['threads']} threads: vectors are {ratio:,.0f} times as fast")
+    if "sentence-transformers" in medians:
+        print(f"minisbert takes {total / medians['sentence-transformers']['total']:.2f} of sentence-transformers' time")
+
+
+def line(name: str, *cells: str) -> None:
+    print(f"{name:<42}" + "".join(f"{cell:>10}" for cell in cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.closest_pair",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--file", help="one sentence per line, .txt or .txt.gz (default: the sentences of STS-B)")
+    parser.add_argument("--count", type=int, default=10_000, help="number of different sentences (default: 10000)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each side, in alternation (default: 3)")
+    parser.add_argument("--sample", type=int, default=1000, help="pairs for the joint model (default: 1000)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with all runs")
+    options = parser.parse_args()
+    result = compare(sentences(options.file, options.count), options.rounds, options.sample)
+    if options.json:
+        print(json.dumps(result, ensure_ascii=False))
+    else:
+        show(result)
+
+
+if __name__ == "__main__":
+    run_command(main)

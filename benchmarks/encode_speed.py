@@ -1,0 +1,239 @@
+"""Encoding compared with other libraries: same weights, texts and threads, in alternation.
+
+    python -m benchmarks.encode_speed                     everything, about twenty minutes
+    python -m benchmarks.encode_speed --what rates --texts stsb
+    python -m benchmarks.encode_speed --what latency --texts-a-call 1 4 16 --peers onnxruntime openvino
+    python -m benchmarks.encode_speed --what start --json
+
+rates    texts per second, the median of rounds in which all sides take turns; the share of the machine's GEMM rate: the
+         operations of the encoder (``machine.encoder_flop``) per second, divided by the best rate that the machine
+         reaches at this precision; and the largest difference from sentence-transformers in float32. ``stsb``: the
+         distinct sentences of STS-B test, with the Spearman of all its pairs; ``mixed``: 10 to 250 tokens; ``long``:
+         all 256 tokens that the model accepts
+latency  milliseconds per call with 1 to 32 sentences of STS-B test, other ones in every call
+start    seconds from the start of a new process to the vector of one sentence, and the peak memory
+
+Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
+minisbert is measured eager and compiled, in float32 and bfloat16; its packages are compiled first if the cache folder
+has none, which needs a C++ compiler. ``benchmarks.peers`` describes the libraries; they need the ``reference`` extra,
+and one that is not installed is left out. As in the commands, freed memory is kept (``devices.keep_freed_memory``), for
+all sides; ``--library`` disables it.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import first_vector, machine, peers
+from benchmarks.conversion import convert
+from benchmarks.peers import Encode, Peer, turns
+from minisbert.core.metrics import spearman
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.evaluation.sts import similarities
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import keep_freed_memory
+from minisbert.training.options import number
+
+MODEL = "all-MiniLM-L6-v2"
+TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)
+PROBE_TOKENS = 8192  # about as many for choosing a peer's settings
+CALLS = 20  # of one side in a row, in each round
+
+
+def composed(count: int, shortest: int, longest: int, tokens: dict[str, int]) -> list[str]:
+    """Texts of ``shortest`` to ``longest`` tokens, [CLS] and [SEP] included, made by concatenating real sentences."""
+    chance = random.Random(0)
+    sentences = list(tokens)
+    texts = []
+    while len(texts) < count:
+        wanted, chosen, found = chance.randint(shortest, longest) - 2, [], 0
+        while found < wanted:
+            chosen.append(chance.choice(sentences))
+            found += tokens[chosen[-1]]
+        words = " ".join(chosen).split()
+        texts.append(" ".join(words[: max(3, round(len(words) * wanted / found))]))
+    return texts
+
+
+def texts_of(kind: str, encoder: SentenceEncoder) -> list[str]:
+    pairs = load_scored_pairs("stsb", "test")
+    distinct = list(dict.fromkeys([pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]))
+    if kind == "stsb":
+        return distinct
+    tokens = {text: len(ids) - 2 for text, ids in zip(distinct, encoder.tokenizer.encode(distinct).ids, strict=True)}
+    return composed(200, 10, 250, tokens) if kind == "mixed" else composed(80, 300, 400, tokens)
+
+
+def stsb_spearman(texts: list[str], vectors: np.ndarray) -> float:
+    pairs = load_scored_pairs("stsb", "test")
+    row = {text: i for i, text in enumerate(texts)}
+    u, v = ([row[getattr(pair, side)] for pair in pairs] for side in ("sentence1", "sentence2"))
+    cosines = similarities(vectors[u], vectors[v])["cosine"]
+    return spearman(cosines, np.array([pair.score for pair in pairs]))
+
+
+def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]:
+    """minisbert, eager and compiled, at every precision that the CPU has. Compiles packages that are missing."""
+    sides: dict[str, Encode] = {}
+    for precision in machine.precisions():
+        sides[f"minisbert {precision}"] = partial(encoder.encode, precision=precision)
+    for precision in machine.precisions():
+        compiled = SentenceEncoder.load(folder, compiled=True, precision=precision)
+        sides[f"minisbert compiled {precision}"] = compiled.encode
+    return sides
+
+
+def rates(
+    kind: str, encoder: SentenceEncoder, ours: dict[str, Encode], others: Sequence[Peer], files: Path, rounds: int
+) -> dict:
+    """Texts per second of every side, their share of the GEMM rate, and the quality of the vectors."""
+    texts = texts_of(kind, encoder)
+    lengths = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
+    probe = random.Random(0).sample(texts, min(len(texts), PROBE_TOKENS * len(texts) // sum(lengths)))
+    sides = dict(ours)
+    for encode in sides.values():
+        encode(probe)
+    for peer in others:
+        sides[peer.name], setting = peers.fastest(peer, files, probe)
+        say(f"{kind}: {peer.name}, {setting}")
+    measured = machine.measure()
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    vectors = {}
+    for _, name, encode in turns(kind, rounds, sides):
+        started = time.perf_counter()
+        vectors[name] = encode(texts)
+        seconds[name].append(time.perf_counter() - started)
+
+    reference = vectors.get("sentence-transformers float32", vectors["minisbert float32"])
+    operations = machine.encoder_flop(encoder.bert.config, lengths)
+    result = {}
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        peak = 1e9 * machine.best_rate(measured, name.split()[-1])
+        result[name] = {
+            "texts_per_second": len(texts) / median,
+            "gemm_share": operations / median / peak,
+            "difference": float(abs(vectors[name] - reference).max()),
+            "seconds": times,
+        }
+        if kind == "stsb":
+            result[name]["spearman"] = stsb_spearman(texts, vectors[name])
+    sizes = {"texts": len(texts), "tokens": sum(lengths), "longest": max(lengths)}
+    return {"machine": measured, **sizes, "sides": result}
+
+
+def latency(sentences: Sequence[str], sides: dict[str, Encode], texts_a_call: Sequence[int], rounds: int) -> dict:
+    """Median milliseconds of a call: in each round ``CALLS`` calls of one side, then as many of the next.
+
+    Alternating single calls would be unfair: a library's threads spin while they wait, and slow the others down. In one
+    round all sides encode the same sentences. The first round is not counted: libraries compile kernels for new shapes.
+    """
+    measured = machine.measure()
+    result: dict[str, dict[int, float]] = {name: {} for name in sides}
+    for count in texts_a_call:
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for round_, name, encode in turns(f"{count} a call", rounds + 1, sides):
+            texts = random.Random(round_).sample(sentences, (CALLS + 1) * count)
+            encode(texts[-count:])  # wakes the threads
+            for call in range(CALLS):
+                started = time.perf_counter()
+                encode(texts[call * count : (call + 1) * count])
+                if round_:
+                    seconds[name].append(time.perf_counter() - started)
+        for name, times in seconds.items():
+            result[name][count] = 1000 * statistics.median(times)
+    return {"machine": measured, "milliseconds": result}
+
+
+def table(title: str, found: dict, columns: Sequence[str], rows: dict[str, Sequence[str]]) -> None:
+    """A Markdown table under its title and the lines of its machine."""
+    print(f"\n{title}\n\n{machine.lines(found['machine'])}\n")
+    print(f"| {'':<29} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
+    for name, cells in rows.items():
+        print(f"| {name:<29} | {' | '.join(cells)} |")
+
+
+def rates_row(row: dict, base: float) -> list[str]:
+    rate = row["texts_per_second"]
+    cells = [
+        f"{rate:,.{0 if rate >= 100 else 1}f}",
+        f"{rate / base:.2f}",
+        f"{row['gemm_share']:.0%}",
+        f"{row['difference']:.0e}",
+    ]
+    return cells + ([f"{100 * row['spearman']:.3f}"] if "spearman" in row else [])
+
+
+def show(results: dict) -> None:
+    for kind, found in results.get("rates", {}).items():
+        title = f"{kind}: {found['texts']:,} texts, {found['tokens']:,} tokens, longest {found['longest']}"
+        columns = ["texts a second", "ratio", "GEMM share", "difference", *(["Spearman"] if kind == "stsb" else [])]
+        sides = found["sides"]
+        base = sides.get("sentence-transformers float32", sides["minisbert float32"])["texts_per_second"]
+        table(title, found, columns, {name: rates_row(row, base) for name, row in sides.items()})
+    if "latency" in results:
+        found = results["latency"]
+        rows = {name: [f"{ms:.2f}" for ms in row.values()] for name, row in found["milliseconds"].items()}
+        columns = [str(count) for count in next(iter(found["milliseconds"].values()))]
+        table("milliseconds per call, by texts a call", found, columns, rows)
+    if "start" in results:
+        found = results["start"]
+        rows = {name: (f"{row['seconds']:.2f}", f"{row['mebibytes']:,.0f}") for name, row in found["sides"].items()}
+        table("process start to the first vector, float32 unless named", found, ["seconds", "MiB"], rows)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.encode_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    kinds, whats, libraries = ("stsb", "mixed", "long"), ("rates", "latency", "start"), tuple(peers.NEEDS)
+    parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
+    parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
+    counts = {"type": number(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
+    parser.add_argument("--texts-a-call", nargs="+", **counts, help="for the latency (default: 1 2 4 8 16 32)")
+    parser.add_argument("--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)")
+    parser.add_argument("--rounds", type=number(int, 1), default=5, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+
+    peers.stay_offline()
+    chosen = peers.installed(options.peers)
+    if not options.library:
+        keep_freed_memory()
+    folder = ensure(MODEL)
+    encoder = SentenceEncoder.load(folder)
+    ours = minisbert_sides(encoder, folder)  # for the start as well, which finds the packages
+    others = peers.peers(chosen, "bfloat16" in machine.precisions())
+    results: dict = {"freed_memory_kept": not options.library}
+    with tempfile.TemporaryDirectory() as converted:
+        files = Path(converted)
+        convert(folder, files, chosen)
+        if "rates" in options.what:
+            results["rates"] = {k: rates(k, encoder, ours, others, files, options.rounds) for k in options.texts}
+        if "latency" in options.what:
+            calls = options.texts_a_call
+            sides = ours | {peer.name: partial(peer.make(files, 1), batch_size=max(calls)) for peer in others}
+            results["latency"] = latency(texts_of("stsb", encoder), sides, calls, options.rounds)
+        if "start" in options.what:
+            results["start"] = first_vector.measure(chosen, files, options.rounds)
+    if options.json:
+        print(json.dumps(results))
+    else:
+        show(results)
+
+
+if __name__ == "__main__":
+    run_command(main)

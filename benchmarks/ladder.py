@@ -1,0 +1,157 @@
+"""The speed ladder: from padded batches to packages compiled in bfloat16, one change per step.
+
+    python -m benchmarks.ladder                        the 2,758 sentences of STS-B test: about five minutes
+    python -m benchmarks.ladder --limit 300 --rounds 1
+
+Every step computes the same vectors, which is checked. The steps take turns, so a change in the speed of the machine
+affects all of them; sentences per second are the median of the rounds. The texts are tokenized before timing starts. As
+in the commands, freed memory is kept (``devices.keep_freed_memory``), from the first step on. The packages are compiled
+first if the cache folder has none, which needs a C++ compiler.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from benchmarks import machine
+from benchmarks.parts_files import require
+from benchmarks.peers import turns
+from minisbert.core import bert
+from minisbert.core.encoder import normalize
+from minisbert.core.tokenizer import pad_batch
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.fast.batching import packed_batches
+from minisbert.models.compiled import CompiledEncoder
+from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.system.devices import keep_freed_memory
+from minisbert.training.options import number
+
+BATCH = 32
+# how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in bfloat16
+SAME = {"float32": 2e-6, "bfloat16": 1e-2}
+
+Ids = list[list[int]]  # the token ids of each text
+
+
+def padded(encoder: SentenceEncoder, ids: Ids, order: Sequence[int]) -> Tensor:
+    """Vectors (N, D) from batches of 32 texts, each padded to the longest of its batch."""
+    vectors = torch.empty(len(ids), encoder.width)
+    for start in range(0, len(order), BATCH):
+        rows = order[start : start + BATCH]
+        tokens, mask = pad_batch([ids[row] for row in rows], pad_id=0)  # (B, T)
+        vectors[rows] = encoder.unscaled(tokens, mask)  # (B, D)
+    return vectors
+
+
+def as_given(encoder: SentenceEncoder, ids: Ids) -> Tensor:
+    return padded(encoder, ids, range(len(ids)))
+
+
+def by_length(encoder: SentenceEncoder, ids: Ids) -> Tensor:
+    """The longest 32 together, then the next 32: the texts of a batch have nearly the same length."""
+    return padded(encoder, ids, sorted(range(len(ids)), key=lambda row: -len(ids[row])))
+
+
+def packed(encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
+    """Several texts in one row, as ``encode`` makes its batches: hardly any pads, and batches of one shape."""
+    vectors = torch.empty(len(ids), encoder.width)
+    for batch in packed_batches([array("i", row).tobytes() for row in ids], BATCH_TOKENS):
+        vectors[batch.texts] = encoder.vectors(batch)
+    return vectors
+
+
+@dataclass(frozen=True)
+class Step:
+    """How texts are batched, and how the encoder computes."""
+
+    name: str
+    unscaled: Callable[[SentenceEncoder | CompiledEncoder, Ids], Tensor]
+    fused: bool = True
+    precision: str = "float32"
+    compiled: bool = False
+
+    def vectors(self, encoder: SentenceEncoder | CompiledEncoder, ids: Ids) -> Tensor:
+        """(N, D) of length 1."""
+        before, bert.FUSED = bert.FUSED, self.fused
+        try:
+            with encoder.computing(self.precision):
+                return normalize(self.unscaled(encoder, ids))
+        finally:
+            bert.FUSED = before
+
+
+STEPS = [
+    Step("padded, in the order given", as_given, fused=False),
+    Step("sorted by length", by_length, fused=False),
+    Step("several texts in one row", packed, fused=False),
+    Step("fused operations", packed),
+    Step("bfloat16", packed, precision="bfloat16"),
+    Step("compiled, float32 again", packed, compiled=True),
+    Step("compiled, bfloat16", packed, precision="bfloat16", compiled=True),
+]
+
+
+def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
+    """One row per step: sentences per second, ratio to the first step, largest difference from its vectors."""
+    eager = SentenceEncoder.load(model)
+    sides = {
+        step: SentenceEncoder.load(model, compiled=True, precision=step.precision) if step.compiled else eager
+        for step in steps
+    }
+    for step, encoder in sides.items():
+        step.vectors(encoder, ids[:BATCH])  # warm-up
+    seconds: dict[Step, list[float]] = {step: [] for step in sides}
+    vectors: dict[Step, Tensor] = {}
+    named = {step.name: step for step in sides}
+    for _, _, step in turns("ladder", rounds, named):
+        started = time.perf_counter()
+        vectors[step] = step.vectors(sides[step], ids)
+        seconds[step].append(time.perf_counter() - started)
+    first, rows = next(iter(sides)), []
+    for step, times in seconds.items():
+        rate, difference = len(ids) / statistics.median(times), (vectors[step] - vectors[first]).abs().max().item()
+        require(difference <= SAME[step.precision], f"the vectors of {step.name} differ by {difference:.0e}")
+        row = {"step": step.name, "sentences_per_second": rate, "difference": difference, "seconds": times}
+        rows.append(row | {"ratio": rate / (rows[0]["sentences_per_second"] if rows else rate)})
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ladder",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--limit", type=number(int, 1), help="number of sentences (default: all 2,758)")
+    parser.add_argument("--rounds", type=number(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+
+    keep_freed_memory()
+    pairs = load_scored_pairs("stsb", "test")
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    ids = SentenceEncoder.load(options.model).tokenizer.encode(texts[: options.limit]).ids
+    measured = machine.measure()
+    rows = measure(options.model, ids, [s for s in STEPS if s.precision in machine.precisions()], options.rounds)
+    if options.json:
+        print(json.dumps({"sentences": len(ids), "machine": measured, "steps": rows}))
+        return
+    print(f"{machine.lines(measured)}\n\n{len(ids):,} sentences, {sum(map(len, ids)):,} tokens\n")
+    print("| step | sentences a second | times the first | difference |\n|---|---|---|---|")
+    for row in rows:
+        numbers = f"{row['sentences_per_second']:,.0f} | {row['ratio']:.2f} | {row['difference']:.0e}"
+        print(f"| {row['step']} | {numbers} |")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,159 @@
+"""The machine a benchmark runs on: its CPU, and the rates of its matrix products in GFLOP/s.
+
+    python -m benchmarks.machine
+    python -m benchmarks.machine --json
+
+Matrix products take most of an encoder's time, and their rates differ more between CPUs than libraries do, so the
+tables of ``encode_speed`` begin with these lines. A rate is that of the six linear layers of one MiniLM layer on 2,048
+tokens with all of torch's threads, the best of several rounds:
+
+MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
+oneDNN float32    ``minisbert.fast.internals.product``, weights laid out by ``internals.laid_out``
+oneDNN bfloat16   the same two operations of torch, which ``matrices`` calls in float32 only
+oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minisbert.core.weights import BertConfig
+from minisbert.fast import internals
+from minisbert.system.console import run_command
+from minisbert.system.devices import CPU_INFO, bfloat16_hardware
+from minisbert.training.options import number
+
+FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "i8mm", "bf16")
+TOKENS, ROUNDS = 2048, 20
+D, F = 384, 1536  # MiniLM's
+LAYER = [(D, D)] * 4 + [(D, F), (F, D)]  # (in, out): query, key, value, output; the two of the feed-forward block
+
+
+def encoder_flop(config: BertConfig, lengths: Iterable[int]) -> float:
+    """Floating-point operations of the forward pass for texts of these lengths in tokens, padding not counted.
+
+    A product (T, in) x (in, out) is 2 T in out operations. Per layer, the linear layers of a text of T tokens are
+    T (8 D² + 4 D F): four of D x D and two of D x F. Attention is 4 T² D: Q Kᵀ and probabilities times V, over all
+    heads. Everything else (embeddings, softmax, LayerNorm, GELU, pooling) is left out: under 2 %.
+
+    all-MiniLM-L6-v2 (L 6, D 384, F 1,536), 14 tokens: 6 (14 (1,179,648 + 2,359,296) + 4 * 196 * 384) = 299,077,632,
+    21.4 million per token. At 256 tokens it is 23.6 million per token.
+    """
+    width, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    linear = 8 * width**2 + 4 * width * inner
+    return float(sum(layers * (tokens * linear + 4 * tokens**2 * width) for tokens in lengths))
+
+
+def cpu() -> dict:
+    """Name, family and model, number of usable cores, and those of ``FLAGS`` that the CPU has."""
+    info: dict[str, str] = {}
+    if CPU_INFO.exists():
+        lines = CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
+        for key, _, value in (line.partition(":") for line in lines):
+            info.setdefault(key.strip(), value.strip())  # the first core speaks for all
+    present = set(info.get("flags", info.get("Features", "")).split())
+    return {
+        "cpu": info.get("model name") or platform.processor() or platform.machine(),
+        "family": info.get("cpu family"),
+        "model": info.get("model"),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "flags": [flag for flag in FLAGS if flag in present],
+    }
+
+
+def precisions() -> list[str]:
+    """What minisbert and its packages are measured in: bfloat16 too if the CPU multiplies it."""
+    return ["float32", "bfloat16"] if bfloat16_hardware(torch.device("cpu"))[0] else ["float32"]
+
+
+def bfloat16_product(x: Tensor, weight: Tensor) -> Callable[[], Tensor]:
+    """oneDNN's product of x (TOKENS, in) and weight (out, in)."""
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
+    return partial(torch.ops.mkldnn._linear_pointwise, x.bfloat16(), laid_out, None, "none", [], "")
+
+
+def int8_product(inputs: int, outputs: int) -> Callable[[], Tensor]:
+    """oneDNN's product of random uint8 activations (TOKENS, in) and int8 weights (out, in)."""
+    x = torch.randint(0, 256, (TOKENS, inputs), dtype=torch.uint8)
+    weight = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weight, [TOKENS, inputs])
+    scales, zeros, bias = torch.full((outputs,), 0.01), torch.zeros(outputs, dtype=torch.int64), torch.zeros(outputs)
+    after = (1.0, 0, torch.float32, "none", [], "")  # scale, zero point and dtype of the result, no operation on it
+    return partial(torch.ops.onednn.qlinear_pointwise, x, 0.02, 128, packed, scales, zeros, bias, *after)
+
+
+def products() -> dict[str, list[Callable[[], Tensor]]]:
+    """The six products of a layer in every way that this machine has."""
+    operands = [(torch.randn(TOKENS, i), torch.randn(o, i)) for i, o in LAYER]
+    blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
+    found = {f"{blas} float32": [partial(functional.linear, x, weight) for x, weight in operands]}
+    if internals.ONEDNN:
+        found["oneDNN float32"] = [partial(internals.product, x, internals.laid_out(weight)) for x, weight in operands]
+        if "bfloat16" in precisions():
+            found["oneDNN bfloat16"] = [bfloat16_product(x, weight) for x, weight in operands]
+        if hasattr(torch.ops.onednn, "qlinear_pointwise"):
+            found["oneDNN int8"] = [int8_product(*shape) for shape in LAYER]
+    return found
+
+
+@torch.no_grad()
+def gemm_rates(rounds: int = ROUNDS) -> dict[str, float]:
+    """GFLOP/s of every way to multiply, the best of ``rounds`` in which all take turns. Two seconds or so."""
+    ways = products()
+    seconds = dict.fromkeys(ways, float("inf"))
+    for _ in range(rounds + 1):  # the first compiles the kernels and is never the best
+        for name, layer in ways.items():
+            started = time.perf_counter()
+            for product in layer:
+                product()
+            seconds[name] = min(seconds[name], time.perf_counter() - started)
+    operations = sum(2 * TOKENS * inputs * outputs for inputs, outputs in LAYER)
+    return {name: operations / best / 1e9 for name, best in seconds.items()}
+
+
+def measure(rounds: int = ROUNDS) -> dict:
+    """``cpu()``, the version and threads of torch, and ``gemm_rates``."""
+    torch_ = {"torch": torch.__version__, "threads": torch.get_num_threads()}
+    return {**cpu(), **torch_, "gflop_per_second": gemm_rates(rounds)}
+
+
+def best_rate(machine: dict, precision: str) -> float:
+    """The highest rate in GFLOP/s for ``float32``, ``bfloat16`` or ``int8``; NaN if none was measured."""
+    rates = machine["gflop_per_second"].items()
+    return max((rate for name, rate in rates if name.endswith(precision)), default=float("nan"))
+
+
+def lines(machine: dict) -> str:
+    """What every table begins with: one line for the CPU and one for its rates."""
+    identity = f" (family {machine['family']}, model {machine['model']})" if machine["family"] else ""
+    flags = " ".join(machine["flags"]) or "none of the flags that matter"
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in machine["gflop_per_second"].items())
+    return (
+        f"{machine['cpu']}{identity}, {machine['cores']} cores: {flags}\n"
+        f"torch {machine['torch']}, {machine['threads']} threads; GFLOP/s: {rates}"
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.machine",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=number(int, 1), default=ROUNDS, help="the best of (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args(arguments)
+    machine = measure(options.rounds)
+    print(json.dumps(machine) if options.json else lines(machine))
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,161 @@
+"""Is a model better for a search after training on pairs, and on pairs with mined negatives?
+
+    python -m benchmarks.retrieval                     STS Benchmark, three seeds, about 6 minutes
+    python -m benchmarks.retrieval --file wiki_sentences.txt.gz
+    python -m benchmarks.retrieval --seeds 1 --out runs/search
+
+STS Benchmark: a pair with a score of 4 or more is a query and a relevant document, of grade 1, and 2 for a score of 5.
+A file holds sentences in reading order, such as those of Wikipedia articles: every 5th is a query (of train, every
+20th), the next sentence has grade 2, the one after it 1. The documents are all other sentences of dev and test
+together; a sentence that is relevant to some query is never one itself, or it would find itself. Training pairs come
+from other sentences in the same way, and their negatives are mined among those. Dev's nDCG@10 chooses the checkpoint,
+the table is of test. The commands are those of docs/retrieval.md.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import islice
+from pathlib import Path
+
+from minisbert.core import InputError
+from minisbert.data.corpora import read_sentences
+from minisbert.data.scored_pairs import SPLITS, load_scored_pairs
+from minisbert.evaluation.retrieval import REPORTED
+from minisbert.system.console import run_command, say
+
+ALIKE = 4.0  # the lowest score of a query and a document that answers it
+STRIDE = {"train": 20, "dev": 5, "test": 5}  # sentences of a file from one query to the next
+SENTENCES = {"train": 20_000, "dev": 1_500, "test": 1_500}  # of a file
+PAIRS, MINED = "pairs.tsv", "mined.jsonl"
+MINING = ["--relative-margin", "0.05"]
+TRAINING = ["--objective", "mnr", "--batch-size", "64", "--epochs", "1", "--lr", "2e-5"]
+
+Scores = dict[str, float]
+Grades = dict[str, dict[str, int]]  # query -> document -> grade
+
+
+def of_stsb(split: str) -> tuple[Grades, list[str]]:
+    """The queries of a split with their relevant documents, and all its sentences."""
+    pairs = load_scored_pairs("stsb", split)
+    alike = [pair for pair in pairs if pair.score >= ALIKE and pair.sentence1 != pair.sentence2]
+    relevant = {pair.sentence2 for pair in alike}
+    grades: Grades = {}
+    for pair in alike:
+        if pair.sentence1 not in relevant:
+            grades.setdefault(pair.sentence1, {})[pair.sentence2] = int(pair.score) - int(ALIKE) + 1
+    return grades, [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]
+
+
+def of_sentences(texts: list[str], stride: int) -> tuple[Grades, list[str]]:
+    """The same of sentences in reading order, no two of them equal."""
+    places = range(0, len(texts) - 2, stride)
+    return {texts[i]: {texts[i + 1]: 2, texts[i + 2]: 1} for i in places}, texts
+
+
+def read_splits(file: str | None) -> dict[str, tuple[Grades, list[str]]]:
+    if not file:
+        return {split: of_stsb(split) for split in SPLITS}
+    texts = iter(dict.fromkeys(read_sentences(file)[0]))
+    parts = {split: list(islice(texts, count)) for split, count in SENTENCES.items()}
+    if len(parts["test"]) < SENTENCES["test"]:
+        raise InputError(f"{file}: {sum(SENTENCES.values()):,} different sentences are needed")
+    return {split: of_sentences(part, STRIDE[split]) for split, part in parts.items()}
+
+
+def write_search(folder: Path, splits: dict[str, tuple[Grades, list[str]]]) -> None:
+    """Queries and qrels of dev and test, and one corpus, in BEIR's layout."""
+    grades: Grades = {}
+    for split in ("dev", "test"):
+        grades |= splits[split][0]
+    relevant = {text for found in grades.values() for text in found}
+    grades = {query: found for query, found in grades.items() if query not in relevant}
+    documents = dict.fromkeys(text for split in ("dev", "test") for text in splits[split][1] if text not in grades)
+    query_ids = {text: f"q{number}" for number, text in enumerate(grades)}
+    document_ids = {text: f"d{number}" for number, text in enumerate(documents)}
+    (folder / "qrels").mkdir(parents=True)
+    for name, ids in (("queries", query_ids), ("corpus", document_ids)):
+        rows = (json.dumps({"_id": one, "text": text}, ensure_ascii=False) for text, one in ids.items())
+        (folder / f"{name}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for split in ("dev", "test"):
+        queries = [query for query in splits[split][0] if query in grades]
+        rows = [(query_ids[q], document_ids[d], str(grade)) for q in queries for d, grade in grades[q].items()]
+        lines = ["\t".join(row) for row in [("query-id", "corpus-id", "score"), *rows]]
+        (folder / "qrels" / f"{split}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        say(f"{split}: {len(queries):,} queries, {len(rows):,} relevant documents of {len(documents):,}")
+
+
+def write_pairs(folder: Path, grades: Grades, texts: list[str]) -> None:
+    """The training pairs, and the sentences among which negatives are mined."""
+    lines = [f"{query}\t{document}\n" for query, found in grades.items() for document in found]
+    documents = list(dict.fromkeys(text for text in texts if text not in grades))
+    (folder / PAIRS).write_text("anchor\tpositive\n" + "".join(lines), encoding="utf-8")
+    (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in documents), encoding="utf-8")
+    say(f"train: {len(lines):,} pairs, {len(documents):,} sentences")
+
+
+def command(name: str, *arguments: str | Path) -> None:
+    """Run one of minisbert's commands; its messages go to stderr."""
+    full = [sys.executable, "-m", f"minisbert.{name}", *map(str, arguments)]
+    say(f"$ python {' '.join(full[1:])}")
+    if subprocess.run(full, stdout=sys.stderr).returncode:
+        raise InputError(f"minisbert.{name} failed")
+
+
+def compare(folder: Path, file: str | None, model: str, seeds: list[int]) -> dict[str, list[Scores]]:
+    """Test scores by training data, a dict for each seed; ``before`` has one."""
+    splits = read_splits(file)
+    write_search(folder / "search", splits)
+    write_pairs(folder, *splits["train"])
+    mining = ["--pairs", folder / PAIRS, "--corpus", folder / "sentences.txt", "--out", folder / MINED]
+    command("mine", *mining, "--model", model, *MINING)
+    found: dict[str, list[Scores]] = {"before": [], "pairs": [], "mined negatives": []}
+    for seed in seeds:
+        for name, file in (("pairs", PAIRS), ("mined negatives", MINED)):
+            run = folder / f"{Path(file).stem}-{seed}"
+            data = ["--model", model, "--data", folder / file, "--retrieval", folder / "search"]
+            command("train", *TRAINING, *data, "--seed", str(seed), "--out", run)
+            results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+            found[name].append(results["after"]["test"])
+            found["before"] = [results["before"]["test"]]
+    return found
+
+
+def show(found: dict[str, list[Scores]]) -> None:
+    """Mean and standard deviation over the seeds, x 100."""
+    print(f"{'x 100':<18}" + "".join(f"{name:>16}" for name in (*REPORTED, "STS-B")))
+    for name, rows in found.items():
+        cells = []
+        for metric in (*REPORTED, "spearman"):
+            values = [100 * row[metric] for row in rows]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.mean(values):.2f}{spread}")
+        print(f"{name:<18}" + "".join(f"{cell:>16}" for cell in cells))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.retrieval",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--file", help="sentences in reading order, .txt or .txt.gz (default: the STS Benchmark)")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--seeds", default="1,2,3", help="default: %(default)s")
+    parser.add_argument("--out", help="keep files and runs in this new folder (default: a temporary one)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object with the scores of all runs")
+    options = parser.parse_args()
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    with tempfile.TemporaryDirectory() as temporary:
+        found = compare(Path(options.out or temporary), options.file, options.model, seeds)
+    if options.json:
+        print(json.dumps(found))
+    else:
+        show(found)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,34 @@
+"""The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
+
+``compression`` (int8, bits), ``distillation``, ``heads``, ``losses``, ``pipeline`` (text, names, batches, search),
+``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts
+a mistake into the running package.
+"""
+
+from lessons.mistakes import (
+    compression,
+    distillation,
+    heads,
+    losses,
+    pipeline,
+    retrieval,
+    scores,
+    training,
+)
+from minisbert.diagnosis.mistakes import MISTAKES, bert, blocks, planted, pooling
+
+__all__ = [
+    "MISTAKES",
+    "bert",
+    "blocks",
+    "compression",
+    "distillation",
+    "heads",
+    "losses",
+    "pipeline",
+    "planted",
+    "pooling",
+    "retrieval",
+    "scores",
+    "training",
+]

@@ -1,0 +1,178 @@
+"""Mistakes in training: the schedule of the learning rate, the optimizer, and batches computed in parts."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import loop
+from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.system.devices import random_state
+from minisbert.training import gradient_cache
+
+# the right ones, kept from before anything is planted
+_step, _linear = loop.adamw_step, loop.linear_schedule
+_vectors, _replay = gradient_cache.vectors_in_parts, gradient_cache.replay
+
+Parts, States = Sequence[list[int]], Sequence[dict[str, Tensor]]
+
+
+@mistake(loop, "linear_schedule", "warm-up off by one", "the first step already has part of the learning rate")
+def _(step: int, warmup: int, total: int) -> float:
+    return (step + 1) / warmup if step < warmup else max(0.0, (total - step) / max(1, total - warmup))
+
+
+@mistake(loop, "linear_schedule", "decay without warm-up's share", "the decay counts from step 0, not from the peak")
+def _(step: int, warmup: int, total: int) -> float:
+    return step / warmup if step < warmup else max(0.0, (total - step) / total)
+
+
+@mistake(loop, "linear_schedule", "schedule cut short", "the total leaves out the warm-up: the last steps have rate 0")
+def _(step: int, warmup: int, total: int) -> float:
+    return _linear(step, warmup, total - warmup)
+
+
+@mistake(loop, "adamw", "weight decay coupled", "the decay is added to the gradient (Adam with L2), not to the step")
+def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=lr, weight_decay=weight_decay)
+
+
+@mistake(loop, "adamw", "no bias correction", "Adam's averages, which start at 0, are not corrected")
+def _(parameters: list[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.Optimizer:
+    return _UncorrectedAdamW(parameters, lr, weight_decay)
+
+
+class _UncorrectedAdamW(torch.optim.Optimizer):
+    """AdamW with averages that are not divided by 1 - beta^t."""
+
+    def __init__(self, parameters: list[nn.Parameter], lr: float, weight_decay: float):
+        super().__init__(parameters, {"lr": lr, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                mean = state.setdefault("mean", torch.zeros_like(parameter))
+                square = state.setdefault("square", torch.zeros_like(parameter))
+                mean.lerp_(parameter.grad, 0.1)
+                square.lerp_(parameter.grad.square(), 0.001)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
+
+
+@mistake(loop, "adamw_step", "decay in the gradient", "the decay is added to the gradient: Adam with L2, not AdamW")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient + weight_decay * parameter, mean, square, step, lr, 0.0, betas, eps)
+
+
+@mistake(loop, "adamw_step", "decay without lr", "shrinks by the decay alone: the paper's rule at a schedule of 1")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter * (1 - weight_decay), gradient, mean, square, step, lr, 0.0, betas, eps)
+
+
+@mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not started at 0")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    mean = betas[0] * mean + (1 - betas[0]) * gradient
+    square = betas[1] * square + (1 - betas[1]) * gradient.pow(2)
+    return parameter * (1 - lr * weight_decay) - lr * mean / (square.sqrt() + eps), mean, square
+
+
+@mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, mean, square, max(step - 1, 1), lr, weight_decay, betas, eps)
+
+
+@mistake(loop, "adamw_step", "betas hard-coded", "the running means use 0.9 and 0.999, whatever is asked for")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, mean, square, step, lr, weight_decay, eps=eps)
+
+
+@mistake(loop, "adamw_step", "eps hard-coded", "eps is 1e-8, whatever is asked for")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, mean, square, step, lr, weight_decay, betas)
+
+
+@mistake(loop, "adamw_step", "betas and eps hard-coded", "neither betas nor eps are those that are asked for")
+def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, mean, square, step, lr, weight_decay)
+
+
+# -------------------------------------------------------------------------------- batches in parts
+
+
+@mistake(gradient_cache, "cut", "a forgotten last part", "the rows after the last part that is full are dropped")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts, part = [], []
+    for row in rows:
+        if part and (len(part) + 1) * max(lengths[each] for each in [*part, row]) > tokens:
+            parts.append(part)
+            part = []
+        part.append(row)
+    return parts
+
+
+@mistake(gradient_cache, "cut", "pads not counted", "a part is measured by the sum of its rows, not by its longest")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts = []
+    for row in rows:
+        if parts and sum(lengths[each] for each in [*parts[-1], row]) <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+@mistake(gradient_cache, "cut", "the longest of all parts", "a part is measured by the longest row up to there")
+def _(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
+    parts, longest = [], 0
+    for row in rows:
+        longest = max(longest, lengths[row])
+        if parts and (len(parts[-1]) + 1) * longest <= tokens:
+            parts[-1].append(row)
+        else:
+            parts.append([row])
+    return parts
+
+
+@mistake(gradient_cache, "vectors_in_parts", "hard negatives misaligned", "texts are joined by column within each part")
+def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
+    vectors, states = _vectors(network, parts)  # (B, n, D)
+    columns = [part.transpose(0, 1).flatten(0, 1) for part in vectors.split([len(part) for part in parts])]  # (n b, D)
+    return torch.cat(columns).unflatten(0, (-1, len(vectors))).transpose(0, 1), states  # as if it were (n, B, D)
+
+
+@mistake(
+    gradient_cache, "vectors_in_parts", "state after the part", "the random state is kept after its masks are drawn"
+)
+def _(network: nn.Module, parts: Parts) -> tuple[Tensor, States]:
+    vectors, states = _vectors(network, parts)
+    return vectors, [*states[1:], random_state(vectors.device)]
+
+
+@mistake(gradient_cache, "replay", "replay without the random state", "each part gets new dropout masks")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    with torch.enable_grad():
+        for part, pull in zip(parts, gradient.split([len(part) for part in parts]), strict=True):
+            network(part).backward(pull)
+
+
+@mistake(gradient_cache, "replay", "one random state for all parts", "every part has the first part's dropout masks")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    _replay(network, parts, [states[0] for _ in parts], gradient)
+
+
+@mistake(gradient_cache, "replay", "the last part not replayed", "its rows of the gradient never reach the encoder")
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    _replay(network, parts[:-1], states[:-1], gradient[: len(gradient) - len(parts[-1])] if parts else gradient)
+
+
+@mistake(
+    gradient_cache, "replay", "gradients of one part only", "each part's gradients replace those of the part before"
+)
+def _(network: nn.Module, parts: Parts, states: States, gradient: Tensor) -> None:
+    for part, state, pull in zip(parts, states, gradient.split([len(part) for part in parts]), strict=True):
+        network.zero_grad()
+        _replay(network, [part], [state], pull)

@@ -1,0 +1,187 @@
+"""An index: the vectors of a corpus in a file, with hashes of them and of the model and texts they come from.
+
+The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is reused while all
+hashes match and rebuilt when stale or damaged; a file that is not an index is never overwritten.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError
+from minisbert.corpus.mapped import check_fit, find_parts, part_vectors
+from minisbert.data.corpora import read_sentences
+from minisbert.fast.matrices import Stacked
+from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
+from minisbert.models.options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
+from minisbert.models.prompts import choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+from minisbert.system.files import atomic_file
+
+MARK = {"minisbert": "index"}  # in the metadata: a file with this mark may be rebuilt
+
+
+def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
+    """The options shared by ``search``, ``pairs`` and ``mine``; with a prompt for each of the roles."""
+    add_model_options(parser.add_argument_group("model"))
+    prompts = parser.add_argument_group("prompts")
+    for role in roles:
+        add_prompt_option(prompts, role)
+    kept = parser.add_argument_group("files")
+    kept.add_argument(
+        "--index",
+        type=Path,
+        metavar="F",
+        help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read them from a "
+        "folder of parts of the same file, written by encode --part-rows",
+    )
+    kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
+
+
+def read_corpus(path: str) -> list[str]:
+    """The sentences of a file; reports how many empty lines were skipped."""
+    texts, skipped = read_sentences(path)
+    if skipped:
+        say(f"{path}: {skipped:,} empty lines are skipped")
+    return texts
+
+
+def load_and_encode(
+    texts: Sequence[str], options: argparse.Namespace, file: str = ""
+) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
+    """The model and the vectors (N, D) of the texts, from the index or the folder of parts if one is given.
+
+    Parts must be those of ``file``, where the texts are from.
+    """
+    manifest, folder = None, options.index
+    if in_parts(options):
+        manifest = find_parts(folder, file, len(texts))  # before the model is loaded
+    elif options.index:
+        check_index(options.index)
+    encoder = load_encoder(options)
+    roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
+    *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
+    if manifest:
+        check_fit(folder, manifest, file, encoder, model_hash(encoder, ""), prompt)
+        return encoder, part_vectors(folder, manifest)
+    if options.index:
+        return encoder, indexed_vectors(encoder, texts, options.index, prompt)
+    return encoder, encode_with_progress(encoder, texts, prompt)
+
+
+def in_parts(options: argparse.Namespace) -> bool:
+    """Is ``--index`` a folder? An index is a file."""
+    return options.index is not None and options.index.is_dir()
+
+
+def indexed_vectors(
+    encoder: SentenceEncoder, texts: Sequence[str], path: str | Path, prompt: str | None = None
+) -> np.ndarray:
+    """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
+
+    Rebuilds an index of another model or other texts, or one with other bytes than were written, and says so. Raises
+    ``InputError`` if the file is not an index.
+    """
+    path = Path(path)
+    wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
+    if (found := check_index(path)) is not None:
+        stale = [name for name, value in wanted.items() if found[name] != value]
+        if not stale and (vectors := intact_vectors(path, found)) is not None:
+            return vectors
+        reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
+        say(f"{path} {reason}: rebuilding it")
+    with atomic_file(path) as partial:
+        vectors = encode_with_progress(encoder, texts, prompt)
+        wanted["vectors"] = vectors_hash(torch.from_numpy(vectors))
+        write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
+    say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
+    return vectors
+
+
+def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
+    """The vectors (N, D) of an index, None if they are not those that were written."""
+    vectors = read_safetensors(path).get("vectors")
+    if vectors is None or metadata.get("vectors") != vectors_hash(vectors):
+        return None
+    return vectors.numpy()
+
+
+def check_index(path: Path) -> dict[str, str] | None:
+    """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
+    if path.suffix != ".safetensors":
+        raise InputError(f"--index {path}: the name must end in .safetensors, or be that of a folder of parts")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"--index {path}: the name is not UTF-8, and safetensors opens no such file") from error
+    if not path.exists():
+        return None
+    if not path.is_file():
+        raise InputError(f"--index {path} is a folder or a device, a file is needed")
+    try:
+        metadata = read_metadata(path)
+    except InputError as error:
+        raise InputError(f"{error}; an index cannot replace it: remove it or name another file") from error
+    if not {*MARK, "model", "corpus"} <= metadata.keys():
+        raise InputError(f"{path} is not an index and is not replaced: name another file")
+    return metadata
+
+
+def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
+    """``encode`` with a progress line; reports how many texts were truncated."""
+    vectors = encoder.encode(texts, progress=True, prompt=prompt)
+    if encoder.truncated:
+        say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
+    return vectors
+
+
+def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
+    """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
+    compiled_for = getattr(encoder, "precision", "float32")
+    encoder = encoder.eager()
+    settings = {
+        "bert": dataclasses.asdict(encoder.bert.config),
+        "pooling": encoder.pooling_mode,
+        "dense": [layer.activation for layer in encoder.dense],
+        "normalize": encoder.normalize,
+        "limit": encoder.tokenizer.limit,
+        "cut_start": encoder.tokenizer.cut_start,
+        "truncate_dim": encoder.settings.truncate_dim,
+        "prompt": [choose_prompt(encoder.settings, prompt), encoder.settings.include_prompt],
+        "tokenizer": encoder.tokenizer.backend.to_str(),
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, parameter in encoder.named_parameters():
+        update(digest, name, parameter)
+    if compiled_for != "float32":
+        digest.update(compiled_for.encode())
+    return digest.hexdigest()
+
+
+def vectors_hash(vectors: Tensor) -> str:
+    """sha256 of dtype, shape and bytes."""
+    digest = hashlib.sha256()
+    update(digest, "vectors", vectors)
+    return digest.hexdigest()
+
+
+def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+    """Add a tensor to a hash: its name, dtype, shape and bytes."""
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+
+
+def corpus_hash(texts: Sequence[str]) -> str:
+    """sha256 of the texts, in order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode() + b"\n")  # quoted: ["a", "b"] and ["a\nb"] differ
+    return digest.hexdigest()

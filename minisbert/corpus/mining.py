@@ -1,0 +1,184 @@
+"""Hard negatives for (anchor, positive) pairs: texts that a model finds close to an anchor and that are not its own.
+
+Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with ``output_format="triplet"``
+and ``sampling_strategy="top"``. One is added: a text that equals the anchor or one of its positives but for case and
+white space is no candidate.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from minisbert.core import InputError
+from minisbert.data.corpora import Triplet
+from minisbert.fast.matrices import Matrix
+from minisbert.fast.search import cosines_of, top_k
+from minisbert.system.console import LiveLine, duration
+
+ANCHORS = 1024  # at a time
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which candidates become negatives. Raises ``InputError`` for rules that no candidate can meet.
+
+    With the lowest cosine p of an anchor and its positives, a candidate of cosine c is left out if
+    c + absolute_margin > p, c > p - relative_margin |p|, c > max_score or c < min_score. Of those that remain, best
+    first, ``range_min`` are skipped, and the next ``num_negatives`` are taken.
+    """
+
+    num_negatives: int = 3
+    range_min: int = 0
+    range_max: int | None = None  # candidates of each anchor; None: as many as will probably do (``depth``)
+    absolute_margin: float | None = None
+    relative_margin: float | None = None
+    max_score: float | None = None
+    min_score: float | None = None
+
+    def __post_init__(self) -> None:
+        count, low, high = self.num_negatives, self.range_min, self.range_max
+        if count < 1:
+            raise InputError(f"{count} negatives for an anchor: at least 1 is needed")
+        if low < 0:
+            raise InputError(f"range_min is {low}: it is a number of ranks to skip, at least 0")
+        if high is not None and high - low < count:
+            raise InputError(f"ranks {low} to {high} have no room for {count} negatives: raise range_max")
+        for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
+            value = getattr(self, name)
+            if value is not None and not math.isfinite(value):
+                raise InputError(f"{name} is {value}: a finite number is needed")
+        if self.max_score is not None and self.min_score is not None and self.min_score > self.max_score:
+            raise InputError(f"no cosine is at least {self.min_score:g} and at most {self.max_score:g}")
+
+    def depth(self, most: int) -> int:
+        """How many ranks are searched for an anchor, its positives included; ``most`` positives has an anchor."""
+        if self.range_max is not None:
+            return self.range_max + most
+        some_fail = not (self.absolute_margin is self.relative_margin is self.max_score is None)
+        return self.range_min + self.num_negatives * (10 if some_fail else 1) + 2 * most
+
+    def failures(self, scores: np.ndarray, positive: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """The name of each rule and the candidates that fail it: scores (A, C), lowest positive (A, 1) -> (A, C)."""
+        if self.absolute_margin is not None:
+            yield "absolute margin", scores + self.absolute_margin > positive
+        if self.relative_margin is not None:
+            # subtle: |p|, as p (1 - margin) would be above a negative p
+            yield "relative margin", scores > positive - self.relative_margin * abs(positive)
+        if self.max_score is not None:
+            yield "max score", scores > self.max_score
+        if self.min_score is not None:
+            yield "min score", scores < self.min_score
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """A anchors and N documents, no text twice in either. Documents are a corpus, then the positives that it lacks."""
+
+    anchors: list[str]
+    documents: list[str]
+    positives: list[list[int]]  # of each anchor: rows of documents
+    copies: list[list[int]]  # of each anchor: documents with its text or a positive's but for case and white space
+    most: int  # pairs of one anchor
+
+
+def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
+    """All pairs of an anchor together, in the order of their first; documents in the order of corpus and pairs."""
+    rows = {text: row for row, text in enumerate(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))}
+    alike: dict[str, list[int]] = {}
+    for text, row in rows.items():
+        alike.setdefault(plain(text), []).append(row)
+    found: dict[str, list[int]] = {}
+    for anchor, positive in pairs:
+        found.setdefault(anchor, []).append(rows[positive])
+    documents, positives, copies = list(rows), [list(dict.fromkeys(some)) for some in found.values()], []
+    for anchor, own in zip(found, positives, strict=True):
+        texts = {plain(anchor), *(plain(documents[row]) for row in own)}
+        copies.append([row for text in texts for row in alike.get(text, []) if row not in own])
+    return Candidates(list(found), documents, positives, copies, max(map(len, found.values())))
+
+
+def plain(text: str) -> str:
+    """``plain(" A  Cat") = "a cat"``."""
+    return " ".join(text.lower().split())
+
+
+@dataclass
+class Mined:
+    """The negatives of each anchor, and what became of the other candidates."""
+
+    negatives: list[list[int]] = field(default_factory=list)  # of each anchor: rows of documents, best first
+    scores: list[list[float]] = field(default_factory=list)  # their cosines
+    positive_scores: list[list[float]] = field(default_factory=list)  # of each anchor and its positives
+    failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
+
+
+def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Rules, progress: bool = False) -> Mined:
+    """Negatives by the exact search in vectors of anchors (A, D) and documents (N, D).
+
+    Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
+    """
+    mined, started = Mined(), time.monotonic()
+    with LiveLine() as line:
+        for start in range(0, len(anchors), ANCHORS):
+            mine_block(anchors[start : start + ANCHORS], start, documents, task, rules, mined)
+            done = len(mined.negatives)
+            if progress:
+                left = (time.monotonic() - started) / done * (len(anchors) - done)
+                line.show(f"{done:,} of {len(anchors):,} anchors compared, {duration(left)} left")
+    return mined
+
+
+def mine_block(
+    anchors: np.ndarray, start: int, documents: np.ndarray, task: Candidates, rules: Rules, mined: Mined
+) -> None:
+    """Add the negatives of the anchors (A, D) from row ``start`` on."""
+    positives, copies = (rows[start : start + len(anchors)] for rows in (task.positives, task.copies))
+    depth, spare = rules.depth(task.most), max(map(len, copies))
+    scores, rows = top_k(anchors, documents, min(depth + spare, len(documents)))  # (A, C)
+    # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
+    copied = belongs(rows, copies, len(documents))
+    order = copied.argsort(axis=1, kind="stable")[:, :depth]
+    scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
+    lowest, own = positive_scores(anchors, documents, positives)
+    kept = ~belongs(rows, positives, len(documents)) & ~copied
+    for name, fails in rules.failures(scores, lowest[:, None]):
+        mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
+        kept &= ~fails
+    rank = kept.cumsum(axis=1) - 1
+    kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
+    mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
+    mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
+    mined.positive_scores += own
+
+
+def belongs(rows: np.ndarray, lists: list[list[int]], count: int) -> np.ndarray:
+    """Which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
+    keys = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
+    return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(keys, dtype=np.int64))
+
+
+def positive_scores(
+    anchors: np.ndarray, documents: np.ndarray, positives: list[list[int]]
+) -> tuple[np.ndarray, list[list[float]]]:
+    """The lowest cosine (A,) of each anchor and its positives, and all of them."""
+    counts = [len(rows) for rows in positives]
+    which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))
+    rows = torch.tensor([row for some in positives for row in some])
+    # the documents that are needed, not all: their lengths are computed
+    found = cosines_of(
+        torch.from_numpy(anchors), which, Matrix(documents[rows.numpy()], "documents"), torch.arange(len(rows))
+    )
+    parts = found.split(counts)
+    return np.array([part.min() for part in parts], np.float32), [part.tolist() for part in parts]
+
+
+def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:
+    """(anchor, positive, negative) for every positive and every negative of an anchor."""
+    for anchor, positives, negatives in zip(task.anchors, task.positives, mined.negatives, strict=True):
+        for positive in positives:
+            for negative in negatives:
+                yield Triplet(anchor, task.documents[positive], task.documents[negative])

@@ -1,0 +1,86 @@
+"""Vector files: encode texts and write the results to ``.npy`` or ``.safetensors``."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from minisbert.core import InputError
+from minisbert.data.scored_pairs import text_lines
+from minisbert.models.checkpoint import write_safetensors
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.files import atomic_file, open_bytes
+
+
+@contextmanager
+def open_texts(path: str) -> Iterator[IO[bytes]]:
+    """A text file to read bytes from, a ``.gz`` uncompressed; ``InputError`` if it is missing or damaged."""
+    with ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        if Path(path).suffix == ".gz":
+            stream = stack.enter_context(gzip.open(stream))
+        try:
+            yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
+
+
+def file_lines(path: str) -> Iterator[str]:
+    """The lines of a text file or a ``.gz``, read lazily; ``InputError`` for one that is empty or not UTF-8."""
+    with open_texts(path) as file:
+        yield from text_lines(file, path)
+
+
+def encode_to_file(
+    encoder: SentenceEncoder, texts: list[str] | Iterator[str], total: int, out: Path, **options: Any
+) -> tuple[int, int]:
+    """Encode ``total`` texts with the ``options`` of ``encode`` and write them to ``out``; the shape, (N, D).
+
+    An iterator is streamed, to ``.npy`` only: neither its texts nor the vectors are ever all in memory.
+    With ``output="token"``, to ``.safetensors`` only, every token's state is written (see ``write_tokens``).
+    """
+    with atomic_file(out) as partial:
+        if not isinstance(texts, list):
+            return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
+        vectors = encoder.encode(texts, **options)
+        if options.get("output") == "token":
+            write_tokens(vectors, partial)
+            return total, vectors[0].shape[1]
+        if out.suffix == ".npy":
+            return write_npy(iter([vectors]), total, partial)
+        write_safetensors({"vectors": torch.from_numpy(vectors)}, partial)
+        return vectors.shape
+
+
+def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int, int]:
+    """Concatenate chunks (n, D) in a ``.npy`` file with one of them in memory at a time; the shape, (total, D).
+
+    The header comes first and contains the shape, so the number of rows must be known.
+    """
+    with open(path, "wb") as file:
+        written = 0
+        for chunk in chunks:
+            if not written:
+                write_header(file, chunk.dtype, (total, chunk.shape[1]))
+            file.write(np.ascontiguousarray(chunk).data)
+            written += len(chunk)
+    if written != total:
+        raise InputError(f"{total:,} texts were counted, but {written:,} encoded: did the file change in between?")
+    return total, chunk.shape[1]
+
+
+def write_header(file: IO[bytes], dtype: np.dtype, shape: tuple[int, int]) -> None:
+    """The header of a ``.npy`` file: what is in it, before the numbers themselves."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+def write_tokens(states: list[np.ndarray], path: Path) -> None:
+    """Write each text's states (T, D), concatenated, as ``states``, and each text's T as ``lengths``."""
+    lengths = torch.tensor([len(rows) for rows in states])  # (N,)
+    write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, path)

@@ -1,0 +1,216 @@
+"""The rows of a run: ``--data``, ``--dev``, ``--test`` and ``--limit`` to training, dev and test rows.
+
+Each function returns rows and notes by split; a note is a message that says where the rows come from and how many.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass
+from pathlib import Path
+
+from minisbert.core import InputError
+from minisbert.data.corpora import (
+    NLI_ARCHIVES,
+    LabelledPair,
+    Triplet,
+    file_lines,
+    load_nli,
+    nli_triplets,
+    read_duplicates,
+    read_sentences,
+    read_triplets,
+    split_rows,
+)
+from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
+from minisbert.data.tuples import read_tuples
+from minisbert.models.scoring import MAX_SCORE
+from minisbert.system.assets import asset, assets, ensure
+
+HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
+
+Notes = dict[str, str]
+
+
+@dataclass(frozen=True)
+class Form:
+    """A kind of row: the named dataset with such rows, if there is one, and what a file of them contains."""
+
+    own: str | None
+    file: str
+    json: bool | None  # whether its lines are JSON; None: either
+
+
+SCORED = Form("stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", json=False)
+NLI = Form("snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", json=True)
+DUPLICATES = Form("quora", "duplicates (label 0 or 1, sentence1, sentence2)", json=False)
+TRIPLETS = Form("snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", json=None)
+TUPLES = Form("snli", "pairs or triplets (anchor, positive, negatives) or NLI rows (.jsonl or .zip)", json=None)
+SENTENCES = Form(None, "plain sentences, one a line (.txt or .txt.gz)", json=False)
+
+
+def scored_rows(
+    options: argparse.Namespace, splits: Iterable[str] = SPLITS
+) -> tuple[dict[str, list[ScoredPair]], Notes]:
+    """Scored pairs of ``splits``; a split without a file comes from stsb."""
+    given = {"train": options.data, "dev": options.dev, "test": options.test}
+    names = {split: source_for(options, given[split], SCORED) for split in splits}
+    rows = {split: load_scored_pairs(name, split, options.scale) for split, name in names.items()}
+    for split in ("dev", "test"):
+        check_scores(rows[split], names[split])
+    if "train" in rows:
+        if options.scale > 1 and max(pair.score for pair in rows["train"]) <= MAX_SCORE / options.scale:
+            raise InputError(
+                f"{names['train']}: no score is above 1, but the scale is 0 to {options.scale:g}: give --scale 1 "
+                "(labels 0 and 1 alone are for --objective binary or contrastive)"
+            )
+        rows["train"] = rows["train"][: options.limit]
+    return rows, {split: note(name, rows[split], "pairs") for split, name in names.items()}
+
+
+def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """Entailment, contradiction or neutral: SNLI, or files."""
+    return labelled_rows(options, NLI, load_all_nli)
+
+
+def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """Duplicate or not: Quora's release, or a file."""
+    rows, notes = labelled_rows(options, DUPLICATES, load_duplicates)
+    for split in ("dev", "test"):
+        if not any(row.label for row in rows[split]):
+            raise InputError(f"{split} {notes[split]}: no pair has label 1, so F1 is not defined; give more rows")
+    return rows, notes
+
+
+def labelled_rows(
+    options: argparse.Namespace, form: Form, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
+) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """The rows that ``read`` returns for a name, a split and a limit. Only ``snli`` comes with splits.
+
+    Otherwise a split without a file gets a share of the training rows, the same for the same seed.
+    """
+    names = {"train": source_for(options, options.data, form)}
+    for split, given in (("dev", options.dev), ("test", options.test)):
+        if given or "snli" in several(names["train"]):
+            names[split] = source_for(options, given, form)
+    rows, notes = {}, {}
+    for split, name in names.items():
+        rows[split], skipped = read(name, split, options.limit if split == "train" else None)
+        notes[split] = note(name, rows[split], "pairs", skipped)
+    missing = [split for split in ("dev", "test") if split not in rows]
+    if missing:
+        count = len(rows["train"])
+        try:
+            rows["train"], held_out = split_rows(rows["train"], 1 - HELD_OUT * len(missing), options.seed)
+            shares = split_rows(held_out, 0.5, options.seed) if len(missing) == 2 else (held_out,)
+        except ValueError as error:
+            raise InputError(
+                f"{names['train']}: {count} pairs are too few to hold some out as {' and '.join(missing)}: "
+                "give more, or --dev FILE and --test FILE"
+            ) from error
+        rows |= dict(zip(missing, shares, strict=True))
+        notes |= {split: note("held out of it", rows[split], "pairs") for split in missing}
+    return rows, notes
+
+
+def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tuple[str, ...]], str]:
+    """Training triplets, read from a file or built from NLI rows, and a note.
+
+    For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
+    """
+    form, read = (TRIPLETS, read_triplets) if options.objective == "triplet" else (TUPLES, read_tuples)
+    data = source_for(options, options.data, form)
+    names = several(data)
+    if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
+        rows, skipped = read(data, options.limit)
+        if all(re.fullmatch(r"\d+(\.\d*)?", row[0]) for row in rows[1:] or rows):  # the first may be a header
+            raise InputError(
+                f"{data}: the first column holds numbers: scores or labels of pairs? "
+                f"Objective {options.objective} reads {form.file}"
+            )
+        what = {2: "pairs", 3: "triplets"}.get(len(rows[0]), f"rows of {len(rows[0]) - 2} negatives")
+        return rows, note(data, rows, what, skipped)
+    labelled, skipped = load_all_nli(data, "train", options.limit)
+    rows = nli_triplets(labelled)
+    if not rows:
+        raise InputError(f"{data}: none of {len(labelled):,} rows has a premise with both entailment and contradiction")
+    return rows, f"{data} ({len(rows):,} triplets of {len(labelled):,} NLI rows; {skipped:,} had no gold label)"
+
+
+def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
+    """Plain training sentences and a note."""
+    data = source_for(options, options.data, SENTENCES)
+    if "\t" in first_line(data):
+        raise InputError(f"{data}, line 1: a table; objective {options.objective} reads {SENTENCES.file}")
+    rows, skipped = read_sentences(data, options.limit)
+    return rows, note(data, rows, "sentences", skipped)
+
+
+# ----------------------------------------------------------------------------------- names and files
+
+
+def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str:
+    """``name``, or the form's own dataset if it is None; NLI rows may have several names, as in ``A,B``.
+
+    Raises ``InputError`` for a dataset or file of another form.
+    """
+    if name is None and form.own is None:
+        raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
+    if name is None or name == form.own:
+        return form.own
+    if form.own == "snli" and name in NLI_ARCHIVES:
+        return name
+    if form.own == "snli" and len(names := several(name)) > 1:
+        return ",".join(source_for(options, one, form) for one in names)
+    reads = f"objective {options.objective} reads {f'{form.own} or ' if form.own else ''}a file of {form.file}"
+    if name in assets():
+        raise InputError(f"{name} has no rows of the kind that is needed: {reads}")
+    if form.json is not None and Path(name).suffix != ".zip":
+        is_json = re.match(r'\s*[{\[]\s*"', first_line(name)) is not None
+        if is_json != form.json:
+            raise InputError(f"{name} holds {'' if is_json else 'no '}lines of JSON: {reads}")
+    return name
+
+
+def first_line(path: str) -> str:
+    """The first line that is not blank."""
+    return next((line for _, line in file_lines(path) if line.strip()), "")
+
+
+def holds_nli(path: str) -> bool:
+    return Path(path).suffix == ".zip" or '"gold_label"' in first_line(path)
+
+
+def several(data: str) -> list[str]:
+    """``A,B`` to its names; a file with a comma in its own name is one."""
+    return [data] if os.path.exists(data) else [name for name in data.split(",") if name]
+
+
+def load_all_nli(data: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    """``load_nli`` for each name in ``data``, one after the other; ``limit`` is for all of them together."""
+    rows, skipped = [], 0
+    for name in several(data):
+        left = None if limit is None else limit - len(rows) - skipped
+        if left != 0:
+            more, passed = load_nli(name, split, left)
+            rows, skipped = rows + more, skipped + passed
+    return rows, skipped
+
+
+def load_duplicates(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    """``name`` is ``quora`` or the path of a file; neither has splits."""
+    return read_duplicates(quora() if name == "quora" else name, limit)
+
+
+def quora() -> Path:
+    """Quora's file; ``InputError`` says where to get it."""
+    try:
+        return ensure("quora") / asset("quora").files[0].name
+    except InputError as error:
+        address = asset("quora").sources[0]["url"]
+        raise InputError(f"{error} (from {address}; or --data FILE of {DUPLICATES.file})") from error
+
+
+def note(name: str, rows: Sized, what: str, skipped: int = 0) -> str:
+    return f"{name} ({len(rows):,} {what}{f', {skipped:,} skipped' if skipped else ''})"

@@ -1,0 +1,67 @@
+"""The picture of inspected files: lengths of their texts and their labels. Needs matplotlib (the ``plots`` extra)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from minisbert.data.forms import WITH_LABELS
+from minisbert.diagnosis.collected import Collected
+from minisbert.evaluation.plots import COLOURS, require, save, shorten, tidy
+
+MOST_BARS = 60  # of a histogram of lengths
+
+
+def inspection(files: Sequence[Collected], target: Path) -> None:
+    """Draw a row of panels for each file to ``target``, a PNG file."""
+    require()
+    save(draw_inspection(files), target)
+
+
+def draw_inspection(files: Sequence[Collected]) -> Any:
+    """A ``Figure``: for each file its lengths in tokens with the limit, and its labels."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.2 * len(files)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(files), 2, squeeze=False)
+    for (left, right), found in zip(panels, files, strict=True):
+        left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
+        if found.lengths and found.lengths.counts:
+            draw_tokens(left, found)
+        else:
+            empty(left, "no lengths")
+        if found.form.kind in WITH_LABELS and found.lines:
+            draw_labels(right, found)
+        else:
+            empty(right, f"{found.form.kind}: no labels")
+    return figure
+
+
+def draw_tokens(axes: Any, found: Collected) -> None:
+    counts, limit = np.array(found.lengths.counts), found.lengths.limit
+    width = -(-int(counts.max()) // MOST_BARS)  # lengths per bar
+    edges = np.arange(0.5, counts.max() + width + 0.5, width)
+    axes.stairs(np.histogram(counts, edges)[0], edges, fill=True, color="#b8cbd9")
+    axes.axvline(np.median(counts), color=COLOURS[0], linewidth=2, label=f"median: {np.median(counts):g}")
+    if limit <= edges[-1]:
+        cut = f"limit: {limit:,}, cuts {found.lengths.cut:,} of {len(counts):,}"
+        axes.axvline(limit, color=COLOURS[1], linewidth=2, linestyle="--", label=cut)
+    axes.set(xlabel="tokens of a text", ylabel="texts", xlim=(0, edges[-1]))
+    axes.legend(frameon=False, fontsize=8)
+    tidy([axes], integer_axes=[axes.yaxis])
+
+
+def draw_labels(axes: Any, found: Collected) -> None:
+    bars = found.label_bars()
+    axes.barh(range(len(bars)), list(bars.values()), color=COLOURS[0])
+    axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
+    axes.set(xlabel="rows", title=f"labels of {found.form.kind}")
+    axes.title.set_fontsize(9)
+    axes.invert_yaxis()
+    tidy([axes], integer_axes=[axes.xaxis])
+
+
+def empty(axes: Any, text: str) -> None:
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)

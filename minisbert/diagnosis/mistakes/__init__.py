@@ -1,0 +1,10 @@
+"""Known mistakes of the forward pass, which ``trace`` and ``certify`` name by their numbers.
+
+``bert``, ``blocks`` (the encoder's formulas and modules) and ``pooling`` fill the table ``MISTAKES``; ``planting`` puts
+one of them into the running package. ``lessons/mistakes`` adds those of every other piece to the same table.
+"""
+
+from minisbert.diagnosis.mistakes import bert, blocks, pooling
+from minisbert.diagnosis.mistakes.planting import MISTAKES, planted
+
+__all__ = ["MISTAKES", "bert", "blocks", "planted", "pooling"]

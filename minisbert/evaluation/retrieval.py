@@ -1,0 +1,156 @@
+"""Evaluation by retrieval: does the exact search find the documents that people judged relevant to a query?
+
+The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance judgements, called qrels,
+as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert.evaluate``.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from minisbert.core import InputError, one_line
+from minisbert.data.corpora import check_unicode, file_lines, json_values
+from minisbert.data.scored_pairs import tab_rows
+from minisbert.evaluation.retrieval_metrics import METRICS
+from minisbert.fast.search import top_k
+from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+CUTOFFS = (1, 3, 5, 10, 100)
+REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
+HEADER = ("query-id", "corpus-id", "score")
+
+
+@dataclass(frozen=True)
+class Retrieval:
+    """Q queries with at least one relevant document each, and N documents."""
+
+    queries: list[str]
+    corpus: list[str]
+    grades: list[dict[int, int]]  # of each query: row of a judged document -> its grade, above 0 if relevant
+    skipped: list[int | None]  # of each query: row of a document that its ranking leaves out
+    unjudged: int  # queries of the file without a relevant document, which are not evaluated
+
+
+def load_retrieval(
+    queries: str | Path, corpus: str | Path, qrels: str | Path, ignore_identical_ids: bool = False
+) -> Retrieval:
+    """Read three files in BEIR's layout:
+
+    - queries: a line is an object with ``_id`` and ``text``
+    - corpus: the same, and maybe a ``title``, which is put before the text
+    - qrels: tab-separated query-id, corpus-id, score, with or without this header; scores are whole numbers
+
+    ``ignore_identical_ids`` leaves the document with the query's own id out of its ranking, for data in which the
+    queries are documents themselves. Raises ``InputError`` with file and line for anything else in a file, an id that
+    is not unique, a judgement on an unknown query or document, an empty corpus, and if nothing is relevant.
+    """
+    texts, documents = read_texts(queries), read_texts(corpus)
+    rows = {identity: row for row, identity in enumerate(documents)}
+    grades: dict[str, dict[int, int]] = {}
+    for where, query, document, grade in read_qrels(qrels):
+        for kind, identity, known, file in (("query", query, texts, queries), ("document", document, rows, corpus)):
+            if identity not in known:
+                raise InputError(f"{where}: the {kind} {one_line(identity)} is not in {file}")
+        if rows[document] in grades.setdefault(query, {}):
+            raise InputError(f"{where}: the document {one_line(document)} is judged twice for this query")
+        grades[query][rows[document]] = grade
+    judged = [identity for identity in texts if any(grade > 0 for grade in grades.get(identity, {}).values())]
+    if not judged:
+        raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
+    if empty := next((identity for identity in judged if not texts[identity]), None):
+        raise InputError(f"{queries}: the query {one_line(empty)} is empty")
+    return Retrieval(
+        queries=[texts[identity] for identity in judged],
+        corpus=list(documents.values()),
+        grades=[grades[identity] for identity in judged],
+        skipped=[rows.get(identity) if ignore_identical_ids else None for identity in judged],
+        unjudged=len(texts) - len(judged),
+    )
+
+
+def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
+    """The splits of a folder with queries.jsonl, corpus.jsonl, qrels/dev.tsv and, unless test is None, qrels/test.tsv.
+
+    Raises ``InputError`` as ``load_retrieval`` does.
+    """
+    queries, corpus, test = (Path(folder) / name for name in ("queries.jsonl", "corpus.jsonl", "qrels/test.tsv"))
+    found = {"dev": load_retrieval(queries, corpus, Path(folder) / "qrels/dev.tsv"), "test": None}
+    return found | ({"test": load_retrieval(queries, corpus, test)} if test.exists() else {})
+
+
+def read_texts(path: str | Path) -> dict[str, str]:
+    """The texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
+    texts: dict[str, str] = {}
+    for where, row in json_values(path):
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: not an object with the keys _id and text: {one_line(row)}")
+        for key in ("_id", "text", "title"):
+            if not isinstance(row.get(key, "" if key == "title" else None), str):
+                raise InputError(f"{where}: {key} is {one_line(row.get(key, 'missing'))}, expected a string")
+            check_unicode(row.get(key, ""), f"{where}: {key}")
+        if row["_id"] in texts:
+            raise InputError(f"{where}: the _id {one_line(row['_id'])} is there twice")
+        texts[row["_id"]] = f"{row.get('title', '')} {row['text']}".strip()
+    if not texts:
+        raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
+    return texts
+
+
+def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
+    """``FILE, line N``, the ids of query and document, and the grade of every judgement."""
+    for index, (line, cells) in enumerate(tab_rows(line for _, line in file_lines(path))):
+        where, cells = f"{path}, line {line}", [cell.strip() for cell in cells]
+        if index == 0 and tuple(cell.lower() for cell in cells) == HEADER:
+            continue
+        if len(cells) != len(HEADER):
+            raise InputError(f"{where}: {len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
+        query, document, score = cells
+        try:
+            grade = int(score)
+        except ValueError as error:
+            raise InputError(f"{where}: the score {one_line(score)} is not a whole number") from error
+        yield where, query, document, grade
+
+
+def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:
+    """``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
+
+    Documents are ranked by cosine, ties in the order of the corpus. Queries and documents get the prompts that the
+    model has for them. ``encoder.truncated`` counts the texts that were cut.
+    """
+    queries = encode_with(encoder, task.queries, QUERY_PROMPTS, progress)  # (Q, D)
+    cut = encoder.truncated
+    corpus = encode_with(encoder, task.corpus, DOCUMENT_PROMPTS, progress)  # (N, D)
+    encoder.truncated += cut
+    ranked = ranked_grades(task, queries, corpus, progress)
+    judged = padded([list(grades.values()) for grades in task.grades])
+    return {f"{name}@{k}": metric(ranked, judged, k) for k in CUTOFFS for name, metric in METRICS.items()}
+
+
+def encode_with(encoder: SentenceEncoder, texts: Sequence[str], names: Sequence[str], progress: bool) -> np.ndarray:
+    """Vectors (N, D) of texts, with the first of the named prompts that the model has, else its default."""
+    name = next((name for name in names if name in encoder.settings.prompts), None)
+    return encoder.encode(texts, progress=progress, prompt_name=name)
+
+
+def ranked_grades(task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False) -> np.ndarray:
+    """The grades of the first documents of each query, best first: (Q, R), R the largest cutoff or the corpus."""
+    most = max(CUTOFFS)
+    spare = any(row is not None for row in task.skipped)  # one more, as one may be left out
+    _, indices = top_k(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
+    found = [
+        [grades.get(row, 0) for row in rows if row != skipped][:most]
+        for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True)
+    ]
+    return padded(found)
+
+
+def padded(rows: list[list[int]]) -> np.ndarray:
+    """Ragged rows filled up with 0: (Q, longest)."""
+    result = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for row, values in enumerate(rows):
+        result[row, : len(values)] = values
+    return result

@@ -1,0 +1,116 @@
+"""Scores of a model on dev or test rows, as a dict from metric to number."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError
+from minisbert.core.metrics import pearson, spearman
+from minisbert.data.corpora import LabelledPair
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.evaluation.more_metrics import (
+    accuracy,
+    alignment,
+    best_threshold,
+    mean_off_diagonal_cosine,
+    precision_recall_f1,
+    uniformity,
+)
+from minisbert.evaluation.sts import correlations, encode_pairs, similarities
+from minisbert.models.pair_model import PairModel
+from minisbert.models.scoring import MAX_SCORE
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+Scores = dict[str, float]
+Loss = Callable[..., Tensor]  # the objective's formula; only of losses that are means over rows
+
+ALIKE = 4.0  # alignment is measured on the pairs with a higher score than this, of 5 (SimCSE, section 3, footnote 3)
+
+
+def vector_scores(
+    encoder: SentenceEncoder, pairs: list[ScoredPair], contrastive: bool = False, loss: Loss | None = None
+) -> Scores:
+    """The cosine against people's scores; for a contrastive objective also the geometry (Wang & Isola 2020).
+
+    And the ``loss`` of the cosines, if there is one for them, with the scores on the scale of 0 to 1, both (N,).
+    """
+    u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
+    found = {metric: values["cosine"] for metric, values in correlations(u, v, pairs).items()}
+    if loss:
+        found["loss"] = float(loss(torch.from_numpy(similarities(u, v)["cosine"]), score_targets(pairs)))
+    if not contrastive:
+        return found
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    everything = np.stack(list(dict(zip(texts, chain(u, v), strict=True)).values()))  # each text once, (M, D)
+    found |= {"uniformity": uniformity(everything), "mean_cosine": mean_off_diagonal_cosine(everything)}
+    alike = [pair.score > ALIKE for pair in pairs]
+    if any(alike):
+        found["alignment"] = alignment(u[alike], v[alike])
+    return found
+
+
+def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], loss: Loss | None = None) -> Scores:
+    """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
+    found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
+    scores = decisions(model, rows, found)
+    if loss:
+        targets = score_targets(rows) if model.task == "regression" else torch.from_numpy(labels_of(rows))
+        scores["loss"] = float(loss(outputs_of(model.task, torch.from_numpy(found)), targets))
+    return scores
+
+
+def decisions(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], found: np.ndarray) -> Scores:
+    """What ``pair_scores`` reports of the scores ``found``, (N,) or (N, C)."""
+    if model.task == "regression":
+        truth = [row.score for row in rows]
+        try:
+            return {"pearson": pearson(found, truth), "spearman": spearman(found, truth)}
+        except ValueError as error:
+            raise InputError(f"the head's scores against people's: {error}; a lower --head-lr may help") from error
+    if model.task == "binary":
+        return binary_scores(found, labels_of(rows), threshold=0.5)
+    return {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
+
+
+def outputs_of(task: str, scores: Tensor) -> Tensor:
+    """What a head's loss reads, from what people read: the inverse of ``PairModel.readable``."""
+    if task == "regression":
+        return scores / MAX_SCORE
+    if task == "classes":
+        return scores.clamp_min(torch.finfo(scores.dtype).tiny).log()
+    return scores.double().logit(eps=1e-7)  # subtle: as float32 the sigmoid of 17 is 1, whose logit is infinite
+
+
+def cosine_scores(
+    encoder: SentenceEncoder, rows: list[LabelledPair], dev: list[LabelledPair], loss: Loss | None = None
+) -> Scores:
+    """Duplicate or not by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
+    (u, v), labels = vectors_of(encoder, rows), labels_of(rows)
+    threshold, _ = best_threshold(similarities(*vectors_of(encoder, dev))["cosine"], labels_of(dev))
+    found = binary_scores(similarities(u, v)["cosine"], labels, threshold) | {"threshold": threshold}
+    if loss:
+        found["loss"] = float(loss(*map(torch.from_numpy, (u, v, labels))))
+    return found
+
+
+def vectors_of(encoder: SentenceEncoder, rows: list[LabelledPair]) -> list[np.ndarray]:
+    """The vectors of the first and of the second sentences, (N, D) each."""
+    return np.split(encoder.encode([row.sentence1 for row in rows] + [row.sentence2 for row in rows]), 2)
+
+
+def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> Scores:
+    predicted = (scores >= threshold).astype(int)
+    precision, recall, f1 = precision_recall_f1(predicted, labels)
+    return {"accuracy": accuracy(predicted, labels), "f1": f1, "precision": precision, "recall": recall}
+
+
+def score_targets(pairs: Sequence[ScoredPair]) -> Tensor:
+    """The scores on the scale of 0 to 1, (N,), as training has them."""
+    return torch.tensor([pair.score / MAX_SCORE for pair in pairs])
+
+
+def labels_of(rows: Sequence[LabelledPair]) -> np.ndarray:
+    return np.array([row.label for row in rows])

@@ -1,0 +1,88 @@
+"""Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from minisbert.core import InputError
+from minisbert.core.metrics import pearson, spearman
+from minisbert.data.corpora import Triplet, file_lines, read_triplets
+from minisbert.data.scored_pairs import ScoredPair, is_number
+from minisbert.evaluation.more_metrics import triplet_accuracy
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
+
+
+def similarities(u: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
+    """Four similarities between matching rows of u and v (N, D): (N,) each, in float64.
+
+    Distances are negated, so larger always means more similar. A zero vector has cosine 0. For unit vectors cosine,
+    dot and Euclidean rank the pairs identically.
+    """
+    u, v = u.astype(np.float64), v.astype(np.float64)
+    dot = (u * v).sum(axis=1)  # (N,)
+    return {
+        "cosine": dot / np.maximum(np.linalg.norm(u, axis=1) * np.linalg.norm(v, axis=1), 1e-12),
+        "dot": dot,
+        "euclidean": -np.linalg.norm(u - v, axis=1),
+        "manhattan": -np.abs(u - v).sum(axis=1),
+    }
+
+
+def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool = False) -> dict[str, dict[str, float]]:
+    """``{"pearson": {"cosine": r, ...}, "spearman": {...}}``, each in -1..1, over all pairs.
+
+    Raises ``InputError`` if no correlation is defined: fewer than two pairs, or constant scores or similarities.
+    """
+    u, v = encode_pairs(encoder, pairs, progress)
+    return correlations(u, v, pairs)
+
+
+def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progress: bool = False) -> dict[str, float]:
+    """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
+    texts = [text for row in triplets for text in (row.anchor, row.positive, row.negative)]
+    vectors = encoder.encode(texts, progress=progress)  # (3N, D)
+    try:
+        return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
+    except ValueError as error:
+        raise InputError(f"triplets: {error}") from error
+
+
+def holds_triplets(path: str) -> bool:
+    """Is a file of triplets meant, not of scored pairs? By its name, or by three cells without a score in line 1."""
+    if ".jsonl" in Path(path).suffixes:
+        return True
+    if not Path(path).is_file():  # a pipe can be read only once
+        return False
+    line = next((line for _, line in file_lines(path) if line.strip()), "")
+    cells = line.split("\t") if "\t" in line else next(csv.reader([line]), [])
+    return len(cells) == 3 and cells[0].strip().lower() != "score" and not is_number(cells[0])
+
+
+def load_triplets(path: str) -> list[Triplet]:
+    """The triplets of a file; ``InputError`` if the anchors are numbers, so scores."""
+    rows, _ = read_triplets(path)
+    if rows[1:] and all(is_number(row.anchor) for row in rows[1:]):  # the first one may be a header of its own kind
+        raise InputError(f"{path}: the first column holds numbers; name scored columns score, sentence1, sentence2")
+    return rows
+
+
+def encode_pairs(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors of all first and all second sentences, (N, D) each."""
+    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
+    return tuple(np.split(encoder.encode(texts, progress=progress), 2))
+
+
+def correlations(u: np.ndarray, v: np.ndarray, pairs: list[ScoredPair]) -> dict[str, dict[str, float]]:
+    """``evaluate`` for sentences already encoded, (N, D) each."""
+    scores = np.array([pair.score for pair in pairs])  # (N,)
+    result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
+    for name, values in similarities(u, v).items():
+        try:
+            result["pearson"][name] = pearson(values, scores)
+            result["spearman"][name] = spearman(values, scores)
+        except ValueError as error:
+            raise InputError(f"{name} similarity against the scores: {error}") from error
+    return result

@@ -1,0 +1,95 @@
+"""The options of the commands that encode: which model, on what, and the prompt before each text."""
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from minisbert.core import InputError
+from minisbert.models.compiled import CompiledEncoder
+from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+from minisbert.system.devices import (
+    add_threads_option,
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    use_threads,
+)
+
+ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
+
+
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
+    """For ``load_encoder``."""
+    add_compiled_option(group)
+    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
+    add_threads_option(group)
+
+
+def add_compiled_option(group: argparse._ActionsContainer) -> None:
+    """``--compiled``, for ``if_compiled``."""
+    group.add_argument(
+        "--compiled",
+        nargs="?",
+        const="yes",
+        metavar="F.pt2",
+        help="run the model compiled for this CPU (minisbert.compile): F.pt2, or the one in the cache, compiled now if "
+        "it is missing; with auto, uncompiled if it is missing or does not fit",
+    )
+
+
+def load_encoder(
+    options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device
+) -> SentenceEncoder | CompiledEncoder:
+    """The model; sets the process's threads, and has it keep the memory that it frees."""
+    keep_freed_memory()
+    use_threads(options.threads)
+    precision = getattr(options, "precision", None)
+    if precision == "auto" and options.compiled:
+        precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
+    chosen = options.model, options.pooling
+    compiled = if_compiled(
+        options, lambda package: SentenceEncoder.load(*chosen, "cpu", options.max_length, package, precision)
+    )
+    return compiled or SentenceEncoder.load(*chosen, place(options.device), options.max_length)
+
+
+def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
+    """What ``load`` makes of the package that ``--compiled`` asks for; None if the model is to run uncompiled."""
+    if not options.compiled:
+        return None
+    if options.device not in ("auto", "cpu"):
+        raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
+    if options.compiled not in ("yes", "auto") and not options.compiled.endswith(".pt2"):
+        raise InputError(f"--compiled {options.compiled}: the name must end in .pt2; put --compiled after the texts")
+    try:
+        return load({"yes": True, "auto": "auto"}.get(options.compiled, options.compiled))
+    except InputError as error:
+        if options.compiled != "auto":
+            raise
+        say(f"not compiled: {error}")
+        return None
+
+
+def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
+    """For ``prompt_of``: the prompt of all texts, or of the "query" or "corpus"."""
+    flag = f"--{role}-prompt" if role else "--prompt"
+    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    one = group.add_mutually_exclusive_group()
+    one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
+    one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
+
+
+def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
+    """From the options, or what the model keeps for this role, or its default."""
+    prefix = f"{role}_" if role else ""
+    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    if prompt is None and name is None:
+        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    return choose_prompt(encoder.settings, prompt, name)

@@ -1,0 +1,101 @@
+"""Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not."""
+
+import argparse
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import losses
+from minisbert.core.heads import ConcatHead, siamese
+from minisbert.data.corpora import NLI_LABELS, LabelledPair
+from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows
+from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
+from minisbert.evaluation.scoring import Loss, Scores, pair_scores, vector_scores
+from minisbert.models.more_heads import BatchCrossHead, make_cross_head, make_joint_head
+from minisbert.models.pair_model import PairModel
+from minisbert.models.scoring import MAX_SCORE
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training import more_losses
+from minisbert.training.objective import Objective, PairNetwork
+
+
+class PairObjective(Objective):
+    """An encoder with a head; ``targets`` (N,) belong to the training rows, ``formula`` is the loss of its outputs."""
+
+    formula: Loss
+
+    def __init__(
+        self,
+        model: PairModel,
+        rows: dict[str, list[ScoredPair]] | dict[str, list[LabelledPair]],
+        targets: Tensor,
+        notes: dict[str, str],
+        precision: torch.dtype,
+    ):
+        train = rows["train"]
+        encoded = model.tokenize([row.sentence1 for row in train], [row.sentence2 for row in train])
+        super().__init__(PairNetwork(model, encoded, precision), [encoded], model.lengths(encoded), notes)
+        self.rows = rows
+        self.targets = targets.to(model.encoder.device)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return self.formula(network(rows), self.targets[rows])
+
+    def evaluate(self, split: str) -> Scores:
+        return pair_scores(self.model, self.rows[split], self.formula)
+
+
+class Regression(PairObjective):
+    """The three STS heads, joint, siamese and cross-attention: the score, 0..1, by squared error."""
+
+    best = "pearson"
+
+    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+        rows, notes = scored_rows(options)
+        targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
+        width, dropout = encoder.bert.config.hidden_size, options.head_dropout
+        if options.objective == "joint":
+            head = make_joint_head(encoder.bert, options.cross_encoder, dropout)
+        elif options.objective == "siamese":
+            head = siamese(encoder.width, dropout=dropout)
+        else:
+            head = make_cross_head(width, options.variant, dropout)
+        self.separable = not isinstance(head, BatchCrossHead)  # its scores depend on the other rows
+        self.formula = more_losses.weighted_mse_loss if options.loss == "weighted-mse" else losses.mse_loss
+        super().__init__(PairModel(encoder, head.to(encoder.device)), rows, targets, notes, precision)
+
+
+class Duplicates(PairObjective):
+    """A head over (u, v, |u - v|) says duplicate or not."""
+
+    best = "f1"
+
+    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+        rows, notes = duplicate_rows(options)
+        targets = torch.tensor([float(row.label) for row in rows["train"]])
+        head = ConcatHead(encoder.width, options.concat, options.head_hidden, 1, options.head_dropout)
+        self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
+        super().__init__(PairModel(encoder, head.to(encoder.device), "binary"), rows, targets, notes, precision)
+
+
+class Softmax(PairObjective):
+    """SBERT's classifier (section 3): entailment, contradiction or neutral from (u, v, |u - v|).
+
+    The encoder is what one wants, so its cosine on STS-B is reported too.
+    """
+
+    best = "accuracy"
+
+    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+        rows, notes = nli_rows(options)
+        self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
+        targets = torch.tensor([row.label for row in rows["train"]])
+        head = ConcatHead(encoder.width, options.concat, options.head_hidden, len(NLI_LABELS), options.head_dropout)
+        model = PairModel(encoder, head.to(encoder.device), "classes", NLI_LABELS)
+        self.formula = losses.softmax_cross_entropy_loss
+        super().__init__(model, rows, targets, notes, precision)
+
+    def evaluate(self, split: str) -> Scores:
+        stsb = vector_scores(self.encoder, self.stsb[split])["spearman"]
+        return super().evaluate(split) | {"stsb_spearman": stsb}

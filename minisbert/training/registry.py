@@ -1,0 +1,77 @@
+"""The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
+
+scored pairs     cosine, cosent (vectors), joint, siamese, cross (heads)
+labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
+triplets         triplet, mnr, simcse-supervised
+sentences        simcse
+"""
+
+import argparse
+
+import torch
+
+from minisbert.core import InputError
+from minisbert.evaluation.retrieval import load_retrieval_folder
+from minisbert.models.folders import find_model
+from minisbert.models.layout import read_sentence_config
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tuning import set_dropout
+from minisbert.training.encoder_objectives import (
+    Contrastive,
+    CoSENT,
+    CosineRegression,
+    Ranking,
+    SimCSE,
+    SupervisedSimCSE,
+    TripletMargin,
+)
+from minisbert.training.objective import Objective
+from minisbert.training.pair_objectives import Duplicates, Regression, Softmax
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "cosine": CosineRegression,
+    "cosent": CoSENT,
+    "joint": Regression,
+    "siamese": Regression,
+    "cross": Regression,
+    "softmax": Softmax,
+    "binary": Duplicates,
+    "contrastive": Contrastive,
+    "triplet": TripletMargin,
+    "mnr": Ranking,
+    "simcse": SimCSE,
+    "simcse-supervised": SupervisedSimCSE,
+}
+
+
+def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceEncoder:
+    """The encoder with the options' pooling and dropout. Raises ``InputError`` as ``SentenceEncoder.load`` does."""
+    pooling = options.pooling
+    if options.objective in ("joint", "cross") and read_sentence_config(find_model(options.model))[1].pooling is None:
+        pooling = "cls"  # these heads read tokens and pool nothing, so a plain BERT needs no --pooling
+    encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
+    if options.dropout is not None:
+        set_dropout(encoder.bert, options.dropout)
+    return encoder
+
+
+def make_objective(
+    options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype = torch.float32
+) -> Objective:
+    """The objective of ``options.objective``, with the encoder's matrix products in ``precision``.
+
+    Raises ``InputError`` for data that cannot serve it and for settings out of range.
+    """
+    try:
+        objective = OBJECTIVES[options.objective](options, encoder, precision)
+    except InputError:
+        raise
+    except ValueError as error:  # a head's own check of its settings
+        raise InputError(f"objective {options.objective}: {error}") from error
+    if objective.keys is None:
+        objective.order = options.batches
+    if options.retrieval:
+        objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
+        size = objective.retrieval["dev"]
+        objective.notes["retrieval"] = f"{options.retrieval} ({len(size.queries):,} dev queries)"
+    return objective

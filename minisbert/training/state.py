@@ -1,0 +1,145 @@
+"""The state of a run on disk: a run stopped anywhere resumes bit for bit as if it had not been stopped.
+
+The folder ``state/`` of a run holds ``state.safetensors`` (parameters, optimizer moments, states of the random
+generators) and ``state.json`` (the position in the data, the progress so far, and a hash of everything). It is replaced
+atomically: if a run is killed while saving, the previous state remains.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError, read_json
+from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.system.files import atomic_folder, flush, write_json
+from minisbert.training.objective import Objective
+from minisbert.training.options import FREE
+from minisbert.training.processes import processes, say_once
+
+WEIGHTS = np.frombuffer(hashlib.shake_128().digest(8192), "<u8") | np.uint64(1)  # 1,024 of 64 bits, for content_hash
+HALF = np.uint64(32)  # bits of a word
+BLOCK = 32  # sums at a time: 256 KiB, which fit a core's cache
+
+
+@dataclass
+class RunState:
+    """The progress of a run, without tensors."""
+
+    step: int = 0  # optimizer steps taken
+    position: int = 0  # batches of the current epoch already used
+    before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
+    evaluated: int = -1  # the step of the last evaluation on dev
+    best: float | None = None  # dev score of the best model
+    best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
+    waited: int = 0  # evaluations since the best
+    tokens: int = 0
+    seconds: float = 0.0  # of training, without evaluation
+    recent: list[float] = field(default_factory=list)  # last losses, for the progress line
+    unlogged: list[float] = field(default_factory=list)  # losses since the last line of metrics.jsonl
+    logged: int = 0  # length of metrics.jsonl in bytes
+
+
+def save_state(
+    folder: Path,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    randomness: dict[str, Tensor],
+    progress: RunState,
+    data: str,
+) -> None:
+    """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
+    tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
+    tensors |= {f"random.{name}": tensor for name, tensor in randomness.items()}
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    for parameter, moments in optimizer.state.items():
+        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in moments.items()}
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": data}
+    about |= {"processes": processes(), "progress": dataclasses.asdict(progress)}
+    with atomic_folder(folder) as partial, ThreadPoolExecutor(1) as pool:
+        found = pool.submit(content_hash, tensors, about)  # while the disk writes
+        write_safetensors(tensors, partial / "state.safetensors")
+        flush(partial / "state.safetensors")
+        write_json(partial / "state.json", about | {"hash": found.result()})
+
+
+def load_state(
+    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
+) -> tuple[RunState, dict[str, Tensor]]:
+    """Restore network and optimizer in place; return the progress and the states of the random generators.
+
+    Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores
+    the number of threads: another number splits sums differently, which changes their last bits.
+    """
+    about, path = read_json(folder / "state.json"), folder / "state.safetensors"
+    if "hash" not in about:
+        raise InputError(f"{folder}/state.json was written by another version: it has no hash")
+    tensors, stored = read_safetensors(path), about.pop("hash")
+    if content_hash(tensors, about) != stored:
+        raise InputError(f"{folder} is damaged or was edited: its contents do not have the hash in state.json")
+    if other := set(about["progress"]) ^ {known.name for known in dataclasses.fields(RunState)}:
+        raise InputError(f"{folder}/state.json was written by another version: progress has or lacks {sorted(other)}")
+    if about["data"] != data:
+        raise InputError(
+            f"{folder}: the training rows are not those of the run, or dev, test, the model or config.json changed"
+        )
+    try:
+        network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
+    except RuntimeError as error:
+        raise InputError(f"{path} holds another network than this run's: was its config.json edited?") from error
+    names = {id(parameter): name for name, parameter in network.named_parameters()}
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = (_with_prefix(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
+    found = {i: moment for i, moment in enumerate(moments) if moment}  # none before the first step
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": found})
+
+    if about["torch"] != torch.__version__:
+        say_once(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
+    if about["processes"] != processes():
+        say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will be others")
+    torch.set_num_threads(about["threads"])
+    return RunState(**about["progress"]), _with_prefix("random.", tensors)
+
+
+def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose name starts with ``prefix``, under the rest of the name."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
+    """A hash of the JSON settings and of every tensor: name, dtype, shape and bytes. It finds damage, not attacks.
+
+    sha256 of all the bytes would take as long as writing them. It gets a 64-bit sum of each 8 KiB instead, at the
+    speed of the memory: the words by fixed odd weights, modulo 2^64 (Carter & Wegman 1979; Lemire & Kaser 2014).
+    One changed word always changes its sum, other damage does but for a chance of about 2^-32.
+    """
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        content = tensor.reshape(-1).view(torch.uint8).numpy()
+        end = content.size // WEIGHTS.nbytes * WEIGHTS.nbytes
+        rows = content[:end].view(WEIGHTS.dtype).reshape(-1, len(WEIGHTS))
+        for start in range(0, len(rows), BLOCK):
+            words = rows[start : start + BLOCK]
+            # subtle: the top bit of a word reaches only the top bit of its product, so two such changes would cancel
+            # each other; mixed in again 32 bits lower, it reaches the upper half
+            digest.update(np.einsum("ij,j->i", words ^ (words >> HALF), WEIGHTS))
+        digest.update(content[end:])
+    return digest.hexdigest()
+
+
+def identity(objective: Objective, options: argparse.Namespace) -> str:
+    """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
+    # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
+    settings = {name: value for name, value in vars(options).items() if name not in FREE}
+    settings["device"] = objective.encoder.device.type
+    return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,169 @@
+"""A training run from its options to its results: set up, step through ``fit``, act between two steps."""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from minisbert.core import InputError
+from minisbert.core.loop import adamw, fit
+from minisbert.evaluation import plots
+from minisbert.models.tuning import count_parameters, freeze
+from minisbert.system.devices import choose_precision, keep_few_kernels, use_huge_pages, use_threads
+from minisbert.training.folder import STATE, describe, recover_run
+from minisbert.training.gradient_cache import Cut, cut, whole
+from minisbert.training.objective import Objective
+from minisbert.training.options import parse
+from minisbert.training.processes import ProcessGroup, lost_contact, process_group, restarts, say_once
+from minisbert.training.recipes import list_recipes
+from minisbert.training.registry import load_encoder, make_objective
+from minisbert.training.run import Run, resume, start
+from minisbert.training.schedules import SCHEDULES
+
+MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
+CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a quarter more time
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """``python -m minisbert.train``."""
+    keep_few_kernels()
+    use_huge_pages()
+    options = parse_again(parse(arguments), arguments)
+    if options.recipe == "list" and options.resume is None:
+        print(list_recipes())
+        return
+    if options.plots:
+        plots.require()  # now, not after the training
+    use_threads(options.threads)
+    with process_group(options.device) as group:
+        train(options, group)
+
+
+def parse_again(options: argparse.Namespace, arguments: list[str] | None) -> argparse.Namespace:
+    """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` goes on from its state."""
+    if options.resume or not (options.out and restarts()):
+        return options
+    recover_run(Path(options.out))
+    if not (Path(options.out) / STATE / "state.json").is_file():  # it ended before its state was saved
+        return options
+    return parse([*(sys.argv[1:] if arguments is None else arguments), "--resume", options.out])
+
+
+def train(options: argparse.Namespace, group: ProcessGroup) -> None:
+    """Train what the options say; ``group`` are the processes that share the run, mostly one."""
+    if group.size > 1 and options.objective == "cross" and options.variant == "published-bug":
+        raise InputError("--variant published-bug attends across a batch, and several processes divide it: use one")
+    torch.manual_seed(options.seed)
+    precision, reason = choose_precision(options.precision, group.device)
+    objective, counts = set_up(options, group.device, precision)
+    optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
+    with (resume if options.resume else start)(options, objective, optimizer, group) as run:
+        if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
+            say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
+            torch.set_num_threads(options.threads)
+        if group.leader:
+            describe(options, objective, counts, run.total, f"{str(precision).removeprefix('torch.')} ({reason})")
+        try:
+            step_through(run, options)
+            run.save()  # so that a run interrupted in its last evaluation can be resumed
+        except (KeyboardInterrupt, InputError, RuntimeError, OSError) as error:  # OSError: a closed pipe, a full disk
+            if not isinstance(error, RuntimeError) or lost_contact(error):
+                run.stop()
+            raise
+        run.finish()
+
+
+def set_up(
+    options: argparse.Namespace, device: torch.device, precision: torch.dtype
+) -> tuple[Objective, tuple[int, int]]:
+    """The objective, ready to train, and how many parameters the model has and how many are not frozen."""
+    encoder = load_encoder(options, device)
+    try:
+        freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
+    except ValueError as error:
+        raise InputError(f"--freeze-layers: {error}") from error
+    objective = make_objective(options, encoder, precision)
+    check_micro_batches(options, objective)
+    counts = count_parameters(objective.model)
+    for parameter in objective.unused_parameters():
+        parameter.requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in objective.network.parameters()):
+        raise InputError("nothing is left to train: freeze fewer layers")
+    for parameter in objective.network.parameters():
+        # subtle: loaded weights lie anywhere in their file, and the place of a number can decide its last bit
+        parameter.data = parameter.data.clone()
+    return objective, counts
+
+
+def step_through(run: Run, options: argparse.Namespace) -> None:
+    """Step by step to the end, logging, saving and evaluating on the way."""
+    warmup = math.ceil(options.warmup * run.total)
+    schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
+    parts, network = divide(run.objective, options, run.group)
+    network.train()
+    while True:
+        if run.evaluation_due:
+            run.evaluate()
+        if run.finished:
+            return
+        clip, done = options.clip or math.inf, run.state.step
+        steps = fit(network, run.objective.loss, run.epoch(), run.optimizer, schedule, done, clip, parts)
+        for step in run.record_steps(steps):
+            run.show(step)
+            if step.number % options.save_every == 0 and step.number < run.total:
+                run.save()
+            if run.evaluation_due:
+                run.evaluate()
+            if run.finished:
+                break
+
+
+def divide(objective: Objective, options: argparse.Namespace, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+    """The micro-batches of ``fit``, and the network, shared out; if rows are compared, it caches gradients instead."""
+    cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
+    if objective.separable:
+        return partial(cut_batch, processes=group.size), group.wrap(objective.network)
+    return whole, group.wrap(objective.network, cut_batch)
+
+
+def check_micro_batches(options: argparse.Namespace, objective: Objective) -> None:
+    """``InputError`` unless the objective's batches can be divided as ``--accumulate`` or ``--micro-tokens`` say."""
+    given = {"--accumulate": (options.accumulate or 1) > 1, "--micro-tokens": options.micro_tokens is not None}
+    if all(given.values()):
+        raise InputError("--accumulate and --micro-tokens both divide a batch: give one of them")
+    if any(given.values()) and not (objective.separable or objective.cacheable):
+        flag = next(flag for flag, used in given.items() if used)
+        raise InputError(
+            f"{flag}: objective {options.objective} compares the rows of a batch with each other inside the network, "
+            "and two halves of a batch do not teach what the whole does; take a smaller --batch-size"
+        )
+    longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
+    if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
+        raise InputError(
+            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone takes "
+            f"{objective.lengths[longest]} tokens; give at least that many, or cut texts by --max-length"
+        )
+
+
+def micro_batches(
+    rows: Sequence[int], objective: Objective, options: argparse.Namespace, device: torch.device, processes: int = 1
+) -> list[list[int]]:
+    """Rows in the parts that ``processes`` compute one after the other.
+
+    ``--accumulate`` parts, or parts of ``--micro-tokens`` per process. Without both, on a CPU, as many as a long batch
+    needs: one if it compares its rows and has up to ``CACHED_TOKENS``, because to cut it takes another forward.
+    """
+    if not (objective.separable or objective.cacheable):
+        return whole(rows)
+    if options.micro_tokens is not None:
+        return cut(rows, objective.lengths, options.micro_tokens * processes)
+    count, tokens = options.accumulate or 1, sum(objective.lengths[row] for row in rows) / processes
+    if options.accumulate is None and device.type == "cpu" and (objective.separable or tokens > CACHED_TOKENS):
+        count = math.ceil(tokens / MICRO_TOKENS)
+    size = math.ceil(len(rows) / count)
+    return [list(rows[start : start + size]) for start in range(0, len(rows), size)]

@@ -1,0 +1,234 @@
+"""WordPiece by hand equals the ``tokenizers`` library, and the book's class around that library cuts and pads."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers, processors
+
+from minisbert.core import InputError, read_json
+from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, split_words, token_ids, word_pieces
+from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
+from tests.parity import ROOT
+from tests.reference.texts import SENTENCES, TEXTS
+
+VOCABULARY = read_json(ROOT / "weights" / "tiny" / "tokenizer.json")["model"]["vocab"]
+LIBRARY = Backend(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
+
+
+# ---------------------------------------------------------------------------------------- WordPiece
+
+
+def words_of_library(text: str) -> list[str]:
+    normal = normalizers.BertNormalizer(lowercase=True).normalize_str(text)
+    return [word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normal)]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_of_difficult_texts(text):
+    assert split_words(text) == words_of_library(text)
+
+
+# scripts that have been in Unicode for a long time: the library's tables are older than Python's
+@given(st.text(st.characters(max_codepoint=0x58F) | st.characters(min_codepoint=0x4E00, max_codepoint=0x9FA5)))
+def test_words_of_any_text(text):
+    assert split_words(text) == words_of_library(text)
+
+
+@pytest.mark.parametrize("character", "\t\n\r\x00\x07\x7f\xa0\xad\u200b\u2028\u2029\u3000\ue000\ufffd$^~\u2014")
+def test_spaces_controls_and_marks(character):
+    text = f"a{character}b"
+    assert split_words(text) == words_of_library(text)
+
+
+@pytest.mark.parametrize("character", [0x3400, 0x20000, 0x2B740, 0x2B820, 0x2B920, 0x2F800, 0xF900, 0x3042, 0xAC00])
+def test_ideographs_are_words_and_other_east_asian_letters_are_not(character):
+    text = f"a{chr(character)}b"
+    assert split_words(text) == words_of_library(text)
+
+
+def test_the_example_of_split_words():
+    assert split_words("Café, it's 5!") == ["cafe", ",", "it", "'", "s", "5", "!"]
+
+
+@pytest.mark.parametrize("text", ["", "  \t\n", "\x00\x07\u200b"])
+def test_nothing_to_split(text):
+    assert split_words(text) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [
+        ("playing", ["play", "##ing"]),
+        ("play", ["play"]),
+        ("playx", ["[UNK]"]),  # not play [UNK]
+        ("ing", ["[UNK]"]),  # ##ing cannot start a word
+        ("pi", ["p", "##i"]),
+        ("", []),
+    ],
+)
+def test_pieces_by_hand(word, pieces):
+    assert word_pieces(word, {"play", "p", "##ing", "##i"}) == pieces
+
+
+@given(st.text("abcdghinopsty", min_size=1, max_size=12))
+def test_pieces_of_any_word(word):
+    assert word_pieces(word, VOCABULARY) == LIBRARY.encode(word).tokens
+
+
+@pytest.mark.parametrize("length", [100, 101])
+def test_a_word_beyond_100_characters_is_unknown(length):
+    assert word_pieces("a" * length, VOCABULARY) == LIBRARY.encode("a" * length).tokens
+
+
+def test_ids_of_a_text(tiny):
+    library = Tokenizer.load(tiny, limit=32)
+    assert [token_ids(text, VOCABULARY) for text in SENTENCES] == library.encode(SENTENCES).ids
+
+
+@pytest.mark.weights
+def test_ids_of_every_sentence_of_the_sts_benchmark(minilm, stsb):
+    library = Tokenizer.load(minilm, limit=256)
+    vocabulary = library.backend.get_vocab()
+    pairs = [pair for split in SPLITS for pair in read_scored_pairs(stsb / f"sts-{split}.csv")]
+    texts = sorted({text for pair in pairs for text in (pair.sentence1, pair.sentence2)})
+    assert len(texts) > 15_000
+    assert [token_ids(text, vocabulary) for text in texts] == library.encode(texts).ids
+
+
+# -------------------------------------------------------------------------------------- the library
+
+
+@pytest.fixture
+def tokenizer(tiny) -> Tokenizer:
+    return Tokenizer.load(tiny, limit=9, pad_id=0)
+
+
+def test_stored_padding_and_truncation_are_cleared(tiny, tmp_path):
+    """As in all-MiniLM-L6-v2, whose file pads every text to 128 tokens and cuts at 128."""
+    baked = Backend.from_file(str(tiny / "tokenizer.json"))
+    baked.enable_padding(length=5)
+    baked.enable_truncation(5)
+    baked.save(str(tmp_path / "tokenizer.json"))
+    encoded = Tokenizer.load(tmp_path, limit=9).encode(["cat", "the cat sits on the mat"])
+    assert [len(ids) for ids in encoded.ids] == [3, 8]
+    assert encoded.ids == Tokenizer.load(tiny, limit=9).encode(["cat", "the cat sits on the mat"]).ids
+
+
+def test_a_missing_or_damaged_file_is_named(tmp_path):
+    for content in (None, b"{}", b"\xff"):
+        if content is not None:
+            (tmp_path / "tokenizer.json").write_bytes(content)
+        with pytest.raises(InputError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+            Tokenizer.load(tmp_path, limit=9)
+
+
+def test_a_limit_must_leave_room_for_a_pair(tiny):
+    assert Tokenizer.load(tiny, limit=5).encode_pairs(["a cat"], ["a dog"]).token_types == [[0, 0, 0, 1, 1]]
+    with pytest.raises(InputError, match="a token limit of 4 is too small: a pair needs 5"):
+        Tokenizer.load(tiny, limit=4)
+
+
+def test_the_template_does_not_depend_on_how_many_pieces_its_probe_has():
+    backend = Backend(models.WordLevel({"[CLS]": 1, "[SEP]": 2, "x": 3, "y": 4}, unk_token="y"))
+    backend.normalizer, backend.pre_tokenizer = normalizers.Replace("a", "x y"), pre_tokenizers.Whitespace()
+    special = [("[CLS]", 1), ("[SEP]", 2)]
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    tokenizer = Tokenizer(backend, limit=9)
+    assert tokenizer.pad_id == 0  # as in BERT, unless stated
+    assert tokenizer.encode(["a", "x"]).ids == [[1, 3, 4, 2], [1, 3, 2]]
+    assert tokenizer.encode_pairs(["a"], ["x a"]).ids == [[1, 3, 4, 2, 3, 3, 4, 2]]
+
+
+def test_a_text_is_cut_to_the_limit_and_counted(tokenizer):
+    """Nine tokens leave seven word pieces; the text of eight loses its last one."""
+    texts = ["the cat sits on the mat .", "the cat sits on the mat . .", ""]
+    encoded = tokenizer.encode(texts)
+    assert len(encoded) == 3
+    assert [len(ids) for ids in encoded.ids] == [9, 9, 2]
+    assert encoded.ids[0] == encoded.ids[1]
+    assert encoded.truncated == 1
+    assert encoded.token_types == [[0] * 9, [0] * 9, [0] * 2]
+    assert tokenizer.tokens(encoded.ids[2]) == ["[CLS]", "[SEP]"]
+
+
+def test_a_pair_is_two_texts_between_special_tokens(tokenizer):
+    """Nine tokens leave six for both: of five and two the longer keeps four."""
+    encoded = tokenizer.encode_pairs(["a cat", "the cat sits on the"], ["the dog sits", "a dog"])
+    assert tokenizer.tokens(encoded.ids[0]) == "[CLS] a cat [SEP] the dog sits [SEP]".split()
+    assert tokenizer.tokens(encoded.ids[1]) == "[CLS] the cat sits on [SEP] a dog [SEP]".split()
+    assert encoded.token_types == [[0] * 4 + [1] * 4, [0] * 6 + [1] * 3]
+    assert encoded.truncated == 1
+
+
+def test_bad_texts_are_refused_with_their_place(tokenizer):
+    with pytest.raises(InputError, match="not one string"):
+        tokenizer.encode("a cat")
+    with pytest.raises(InputError, match="text 1 is not a string but int"):
+        tokenizer.encode(["a cat", 3])
+    with pytest.raises(InputError, match="text 0 is not valid Unicode: a lone surrogate at character 2"):
+        tokenizer.encode_pairs(["a cat"], ["a \ud800"])
+    with pytest.raises(InputError, match="2 first and 1 second"):
+        tokenizer.encode_pairs(["a", "b"], ["c"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "room", "expected"),
+    [
+        (10, 3, 8, (5, 3)),
+        (10, 9, 8, (4, 4)),
+        (3, 10, 8, (3, 5)),
+        (9, 9, 7, (3, 4)),
+        (9, 8, 7, (4, 3)),
+        (2, 3, 5, (2, 3)),
+    ],
+)
+def test_longest_first_by_hand(first, second, room, expected):
+    assert longest_first(first, second, room) == expected
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(2, 1000))
+def test_longest_first_fills_the_room_and_cuts_the_longer(first, second, room):
+    kept = longest_first(first, second, room)
+    assert sum(kept) == min(first + second, room)
+    assert 0 <= kept[0] <= first
+    assert 0 <= kept[1] <= second
+    if kept[0] < first and kept[1] < second:
+        assert abs(kept[0] - kept[1]) <= 1
+    elif kept[0] < first:
+        assert kept[0] >= kept[1]
+    elif kept[1] < second:
+        assert kept[1] >= kept[0]
+
+
+# ------------------------------------------------------------------------------------------ padding
+
+
+def test_pad_batch_by_hand():
+    ids, mask = pad_batch([[5, 6, 7], [8], [9, 4]], pad_id=3)
+    assert ids.tolist() == [[5, 6, 7], [8, 3, 3], [9, 4, 3]]
+    assert mask.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
+    assert (ids.dtype, mask.dtype) == (torch.int64, torch.bool)
+
+
+@pytest.mark.parametrize("rows", [[[1, 2], [3, 4], [5, 6]], [[7]]])
+def test_rows_of_one_length_need_no_mask(rows):
+    ids, mask = pad_batch(rows, pad_id=0)
+    assert ids.tolist() == rows
+    assert mask is None
+
+
+@given(
+    rows=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), min_size=1, max_size=7),
+    pad_id=st.integers(0, 9),
+)
+def test_the_mask_recovers_the_rows(rows, pad_id):
+    """Even if the pad id is also the id of a real token."""
+    ids, mask = pad_batch(rows, pad_id)
+    mask = torch.ones(ids.shape, dtype=torch.bool) if mask is None else mask
+    assert ids.shape == mask.shape == (len(rows), max(map(len, rows)))
+    assert [ids[i][mask[i]].tolist() for i in range(len(rows))] == rows
+    assert (ids[~mask] == pad_id).all()

@@ -1,0 +1,539 @@
+"""A folder of parts: the same bytes whatever the number of processes, starts and kills, and the vectors of one call.
+
+Parts that are computed again have the same rows in the same batches, so they are compared by their bytes: that must
+hold on any CPU. One call batches the rows otherwise, and a CPU may round a product by the number of its rows, so merged
+parts are compared with it within ``MINILM_VECTOR``.
+"""
+
+import errno
+import gzip
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.core import InputError
+from minisbert.corpus import manifest
+from minisbert.corpus import shards as parts
+from minisbert.encode import main
+from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.parity import MINILM_VECTOR
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "rain and snow", "the sun", "a bird"]
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID")
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def text(tmp_path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "parts"
+
+
+@pytest.fixture
+def encode(tiny, text, folder) -> Callable[..., None]:
+    """The command, in parts of two: four parts, the last with one row."""
+
+    def run(*flags: str, file: Path = text, rows: int = 2) -> None:
+        main(["--model", str(tiny), "--file", str(file), "--out", str(folder), "--part-rows", str(rows), *flags])
+
+    return run
+
+
+@pytest.fixture
+def encoded(monkeypatch) -> list[str]:
+    """The texts that are encoded, in order; of a start's trial, "a", too."""
+    texts, encode = [], SentenceEncoder.encode
+
+    def noted(self, given, *rest, **options):
+        texts.extend(given)
+        return encode(self, given, *rest, **options)
+
+    monkeypatch.setattr(SentenceEncoder, "encode", noted)
+    return texts
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def complete(count: int, ranks: int = 1) -> list[str]:
+    """The names in a complete folder, sorted."""
+    locks = [f".rank-{rank:05}.lock" for rank in range(ranks)]
+    return [*locks, "manifest.json", *(f"part-{n:05}.{end}" for n in range(count) for end in ("json", "npy"))]
+
+
+def merged(folder: Path, tmp_path: Path, name: str = "merged.npy") -> bytes:
+    main(["merge", str(folder), "--out", str(tmp_path / name)])
+    return (tmp_path / name).read_bytes()
+
+
+@pytest.fixture
+def undisturbed(tiny, text, tmp_path) -> bytes:
+    """The merged file of one start in parts of two that nothing interrupts."""
+    folder = tmp_path / "undisturbed"
+    main(["--model", str(tiny), "--file", str(text), "--out", str(folder), "--part-rows", "2"])
+    return merged(folder, tmp_path, "undisturbed.npy")
+
+
+@pytest.fixture
+def whole(tiny, text, tmp_path) -> bytes:
+    """The file that one call writes."""
+    main(["--model", str(tiny), "--file", str(text), "--out", str(tmp_path / "whole.npy")])
+    return (tmp_path / "whole.npy").read_bytes()
+
+
+# --------------------------------------------------------------------------------------- the same vectors
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 100])
+def test_merged_parts_have_the_vectors_of_one_call(encode, folder, tmp_path, whole, rows):
+    encode(rows=rows)
+    assert names(folder) == complete(-(-7 // rows))
+    content = merged(folder, tmp_path)
+    vectors, expected = np.load(tmp_path / "merged.npy"), np.load(tmp_path / "whole.npy")
+    assert vectors.dtype == expected.dtype
+    np.testing.assert_allclose(vectors, expected, atol=MINILM_VECTOR, rtol=0)  # smaller parts are other batches
+    if rows >= len(TEXTS):  # a single part has the batches of one call
+        assert content == whole
+
+
+def test_a_part_is_a_file_for_numpy(encode, folder, tiny, capsys):
+    encode("--truncate-dim", "5", "--normalize", "--prompt", "the sun ")
+    assert f"wrote 4 parts with 7 vectors of width 5 to {folder}\n" in capsys.readouterr().err
+    expected = SentenceEncoder.load(tiny).encode(TEXTS[2:4], truncate_dim=5, normalize=True, prompt="the sun ")
+    # equal to the bit: the same rows in the same batch
+    np.testing.assert_array_equal(np.load(folder / "part-00001.npy"), expected)
+
+
+@pytest.mark.parametrize("variables", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+def test_ranks_share_the_parts_without_talking(encode, folder, tmp_path, undisturbed, monkeypatch, capsys, variables):
+    monkeypatch.setenv(variables[1], "2")
+    monkeypatch.setenv(variables[0], "1")
+    encode()
+    assert names(folder) == sorted({*complete(4)} - {*complete(3), *complete(1)} | {
+        ".rank-00001.lock", "manifest.json", "part-00001.npy", "part-00001.json",
+    })  # fmt: skip
+    assert "rank 1 of 2: wrote 2 parts with 3 vectors of width 24" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"lacks 2 of 4 parts, 'part-00000\.npy', 'part-00002\.npy': encode them"):
+        merged(folder, tmp_path)
+    monkeypatch.setenv(variables[0], "0")
+    encode()
+    assert names(folder) == complete(4, ranks=2)
+    assert merged(folder, tmp_path) == undisturbed
+
+
+def test_compressed_text_has_the_manifest_of_the_plain_one(encode, text, folder, tmp_path, undisturbed, encoded):
+    """The second part alone: offsets count the bytes after decompression. A byte order mark is not text."""
+    packed = tmp_path / "texts.txt.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    encode(file=packed)
+    content = json.loads((folder / "manifest.json").read_text())
+    assert [part["offset"] for part in content["parts"]] == [0, 30, 57, 79]  # 24 + 6, 22 + 5, 14 + 8 bytes
+    (folder / "part-00001.npy").unlink()
+    encoded.clear()
+    encode()  # the plain file
+    assert encoded == ["a", *TEXTS[2:4]]
+    assert merged(folder, tmp_path) == undisturbed
+    marked = tmp_path / "marked.txt"
+    marked.write_bytes(b"\xef\xbb\xbf" + text.read_bytes().replace(b"\n", b"\r\n"))
+    encoded.clear()
+    encode("--overwrite", file=marked)
+    assert encoded == ["a", *TEXTS]
+
+
+def test_compressed_text_is_encoded_to_one_file_too(tiny, text, tmp_path, whole):
+    packed = tmp_path / "texts.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    main(["--model", str(tiny), "--file", str(packed), "--out", str(tmp_path / "v.npy")])
+    assert (tmp_path / "v.npy").read_bytes() == whole
+
+
+# --------------------------------------------------------------------------------------- the second start
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("ending", ["npy", "json"])
+@pytest.mark.parametrize("damage", [cut_short, flipped, Path.unlink])
+def test_a_second_start_does_what_is_missing_or_damaged(
+    encode, folder, tmp_path, undisturbed, encoded, capsys, ending, damage
+):
+    encode()
+    damage(folder / f"part-00002.{ending}")
+    if damage is not Path.unlink and ending == "npy":
+        with pytest.raises(InputError, match=r"part-00002\.npy is damaged or cut short: start encoding again"):
+            merged(folder, tmp_path)
+        assert not (tmp_path / "merged.npy").exists()
+    else:
+        with pytest.raises(InputError, match=r"lacks 1 of 4 parts, 'part-00002\.npy'"):
+            merged(folder, tmp_path)
+    encoded.clear()
+    capsys.readouterr()
+    encode()
+    assert encoded == ["a", *TEXTS[4:6]]
+    assert "wrote 1 parts with 2 vectors of width 24" in (said := capsys.readouterr().err)
+    assert "; 3 were complete" in said
+    assert ("part-00002.npy is damaged" in said) == (damage is not Path.unlink and ending == "npy")
+    assert merged(folder, tmp_path) == undisturbed
+
+
+@pytest.fixture
+def one_thread() -> None:
+    """For tests that fork: OpenMP's threads do not survive it, and a child that used them would wait forever."""
+    torch.set_num_threads(1)
+
+
+def killed(run: Callable[[], None]) -> None:
+    """Run in a process that is killed, as it must be: not one that fails, ends or hangs."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        try:
+            run()
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+@pytest.mark.usefixtures("one_thread")  # before ``undisturbed``, which must be computed with as many
+@pytest.mark.parametrize("moment", ["in the vectors", "before the note"])
+def test_a_killed_start_loses_nothing(encode, folder, tmp_path, undisturbed, encoded, monkeypatch, moment):
+    """Killed in the third part: before half of it is on disk, or between its file and its note."""
+
+    def kill(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def broken(chunks: Iterator[np.ndarray], rows: int, path: Path) -> None:
+        path.write_bytes(b"half of it") if "part-00002" in str(path) else parts_write(chunks, rows, path)
+        kill() if "part-00002" in str(path) else None
+
+    def unnoted(path: Path, content: object) -> None:
+        kill() if "part-00002" in str(path) else parts_note(path, content)
+
+    parts_write, parts_note = parts.write_npy, parts.write_json
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, *(("write_npy", broken) if moment == "in the vectors" else ("write_json", unnoted)))
+        killed(encode)
+    assert {name for name in names(folder) if name.startswith(".part")}  # what it was writing
+    encode()
+    assert encoded == ["a", *TEXTS[4:]]
+    assert names(folder) == complete(4)
+    assert merged(folder, tmp_path) == undisturbed
+
+
+def test_what_a_killed_start_was_writing_is_removed(encode, folder):
+    """Killed after the rename: the part is complete, and nobody writes it again."""
+    encode()
+    workspace = folder / ".part-00001.json.partial-0123abcd"
+    workspace.mkdir()
+    (workspace / "lock").touch()
+    encode()
+    assert names(folder) == complete(4)
+
+
+def test_ranks_may_call_the_text_differently(encode, folder):
+    encode()
+    found = manifest.read_manifest(folder)
+    renamed = replace(found, input=found.input | {"name": "texts.txt.gz"})
+    assert renamed.identity == found.identity
+    assert replace(found, input=found.input | {"bytes": 1}).identity != found.identity
+
+
+def test_ctrl_c_keeps_the_parts_that_are_complete(encode, folder, encoded, monkeypatch):
+    def stop(*_: object) -> None:
+        if len(encoded) > 5:
+            os.kill(os.getpid(), signal.SIGTERM)  # from Slurm or torchrun; Ctrl-C ends in the same handler
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "duration", stop)
+        with pytest.raises(KeyboardInterrupt):
+            encode()
+    assert names(folder) == complete(2)
+    encoded.clear()
+    encode()
+    assert encoded == ["a", *TEXTS[4:]]
+
+
+# --------------------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--normalize"], r"from 'texts\.txt' with normalize None, not True: give"),
+        (["--truncate-dim", "5"], "with truncate_dim None, not 5"),
+        (["--prompt", "x "], "with prompt '', not 'x '"),
+        (["--pooling", "cls"], "with pooling 'mean', not 'cls': give"),
+        (["--max-length", "8"], "with max_length 16, not 8: give"),
+        (["--part-rows", "3", "--normalize"], "with part_rows 2, not 3; normalize None, not True"),
+    ],
+)
+def test_another_option_is_refused_by_name(encode, folder, encoded, flags, message):
+    encode()
+    before = {name: (folder / name).read_bytes() for name in names(folder)}
+    with pytest.raises(InputError, match=message):
+        encode(*flags)
+    assert {name: (folder / name).read_bytes() for name in names(folder)} == before
+    encode(*flags, "--overwrite")
+    assert encoded == ["a", *TEXTS, "a", "a", *TEXTS]
+
+
+def test_torchrun_is_told_the_error(encode, monkeypatch, tmp_path):
+    encode()
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    with pytest.raises(InputError, match="normalize None"):
+        encode("--normalize")
+    assert "with normalize None, not True" in json.loads((tmp_path / "error.json").read_text())["message"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        (b"a cat\n\n", [], "line 2: an empty line"),
+        (b"a cat\nd\xf6g\n", [], "line 2: not UTF-8"),
+        (b"", [], "is empty"),
+        (b"a cat\n", ["--truncate-dim", "25"], "truncate_dim 25 is not in 1 to 24"),
+        (b"a cat\n", ["--model", "no-model"], "neither a folder nor one of"),
+    ],
+)
+def test_nothing_is_left_of_a_start_that_cannot_begin(encode, folder, text, content, flags, message):
+    text.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        encode(*flags)
+    assert not folder.exists()
+
+
+def test_another_model_is_refused(encode, folder, monkeypatch):
+    encode()
+
+    def other(*arguments: object) -> SentenceEncoder:
+        encoder = load(*arguments)
+        with torch.no_grad():
+            encoder.bert.embeddings.word.weight[7, 3] += 0.5
+        return encoder
+
+    load = SentenceEncoder.load
+    monkeypatch.setattr(SentenceEncoder, "load", other)
+    with pytest.raises(InputError, match="with another model: give what it was made with"):
+        encode()
+
+
+def test_another_text_is_refused_and_replaced_if_asked(encode, text, folder, tmp_path, encoded, tiny):
+    encode()
+    text.write_text("\n".join(["a dog", *TEXTS[1:3]]))  # the second part is one row shorter, others go
+    with pytest.raises(InputError, match="with another text: give what it was made with"):
+        encode()
+    encoded.clear()
+    encode("--overwrite")
+    assert encoded == ["a", "a dog", *TEXTS[1:3]]
+    assert names(folder) == complete(2)
+    merged(folder, tmp_path)
+    expected = SentenceEncoder.load(tiny).encode(["a dog", *TEXTS[1:3]])
+    # two parts are other batches than one call
+    np.testing.assert_allclose(np.load(tmp_path / "merged.npy"), expected, atol=MINILM_VECTOR, rtol=0)
+
+
+def test_overwriting_ranks_do_not_undo_each_other(encode, folder, monkeypatch):
+    """The second rank, which starts later, finds the first one's new manifest and leaves it alone."""
+    encode()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in "01":
+        monkeypatch.setenv("RANK", rank)
+        encode("--overwrite", "--normalize")
+    for part in range(4):
+        lengths = np.linalg.norm(np.load(folder / f"part-{part:05}.npy"), axis=1)
+        np.testing.assert_allclose(lengths, 1, atol=1e-6, rtol=0)
+    assert parts.find_missing(folder, manifest.read_manifest(folder), range(4), False) == []
+
+
+@pytest.mark.parametrize("change", ["another", "longer", "shorter"])
+@pytest.mark.parametrize("ending", [".txt", ".gz"])
+def test_text_that_changes_while_it_is_read(encode, folder, tmp_path, monkeypatch, change, ending):
+    path = tmp_path / f"changing{ending}"
+    pack = gzip.compress if ending == ".gz" else bytes
+    new = {"another": ["moon", *TEXTS[1:]], "longer": ["a very " + TEXTS[0], *TEXTS[1:]], "shorter": TEXTS[:1]}
+
+    def scan(*arguments: object) -> tuple:
+        found = manifest.scan(*arguments)
+        path.write_bytes(pack("\n".join(new[change]).encode()))
+        return found
+
+    path.write_bytes(pack("\n".join(TEXTS).encode()))
+    monkeypatch.setattr(parts, "scan", scan)
+    with pytest.raises(InputError, match="has changed while it was read"):
+        encode(file=path)
+    assert names(folder) == complete(0)
+
+
+def test_a_manifest_that_is_replaced_meanwhile_ends_the_older_start(encode, folder, text, monkeypatch):
+    def scan(path: str, rows: int) -> tuple:
+        source, places = manifest.scan(path, rows)
+        monkeypatch.setattr(parts, "open_texts", overwrite)
+        return source, places
+
+    def overwrite(path: str) -> AbstractContextManager:
+        found = manifest.read_manifest(folder)
+        manifest.write_manifest(folder, manifest.Manifest(found.input, "m", found.options, 24, "float32", found.parts))
+        return manifest.open_texts(path)
+
+    monkeypatch.setattr(parts, "scan", scan)
+    with pytest.raises(InputError, match=r"manifest\.json was replaced by another start meanwhile"):
+        encode()
+    assert names(folder) == complete(0)
+
+
+def test_two_starts_of_one_rank(encode, folder, monkeypatch):
+    with manifest.locked(folder, 0), pytest.raises(InputError, match="another process is encoding as rank 0 there"):
+        encode()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    with manifest.locked(folder, 1):
+        encode()
+    assert names(folder) == sorted({*complete(3, ranks=2)} - {"part-00001.npy", "part-00001.json"})
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK is '2', .* 0 to 1 \(WORLD_SIZE is 2\): started with torchrun"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+        ({"SLURM_PROCID": "4", "SLURM_NTASKS": "4"}, r"SLURM_PROCID is '4', .* \(SLURM_NTASKS is 4\): .* srun\?"),
+        ({"SLURM_PROCID": "0"}, "SLURM_NTASKS is not set"),
+    ],
+)
+def test_a_rank_beyond_the_number_of_processes(encode, folder, monkeypatch, variables, message):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message):
+        encode()
+    assert not folder.exists()
+
+
+def change(folder: Path, **values: object) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_a_manifest_of_another_version(encode, folder, tmp_path, undisturbed):
+    encode()
+    change(folder, version=2)
+    message = r"manifest\.json has version 2, this minisbert reads version 1: use the minisbert that wrote it"
+    with pytest.raises(InputError, match=message):
+        encode()
+    with pytest.raises(InputError, match=message):
+        merged(folder, tmp_path)
+    encode("--overwrite")
+    assert merged(folder, tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("values", [{"parts": []}, {"width": 12}, {"options": None}, {"input": 3}])
+def test_an_edited_manifest_is_damaged_and_its_remedy_works(encode, folder, tmp_path, undisturbed, encoded, values):
+    encode()
+    change(folder, **values)
+    with pytest.raises(InputError, match=r"manifest\.json is damaged: remove it"):
+        encode()
+    (folder / "manifest.json").unlink()
+    encoded.clear()
+    encode()
+    assert encoded == ["a"]  # all parts verify
+    assert merged(folder, tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}'])
+def test_what_is_no_manifest(encode, folder, content):
+    folder.mkdir()
+    (folder / "manifest.json").write_text(content)
+    with pytest.raises(InputError, match=r"manifest\.json is (damaged|not the manifest)"):
+        encode("--overwrite")
+    assert names(folder) == ["manifest.json"]
+
+
+def test_a_folder_of_something_else_is_left_alone(encode, folder, text):
+    folder.mkdir()
+    (folder / "thesis.tex").touch()
+    with pytest.raises(InputError, match=r"not a folder of parts \(it holds 'thesis\.tex'\)"):
+        encode("--overwrite")
+    assert names(folder) == ["thesis.tex"]
+    with pytest.raises(InputError, match=r"texts\.txt is not a folder"):
+        main(["merge", str(text), "--out", "v.npy"])
+
+
+def test_a_full_disk_keeps_the_parts_before_it(encode, folder, tmp_path, undisturbed, encoded, monkeypatch):
+    def full(chunks: Iterator[np.ndarray], rows: int, path: Path) -> None:
+        if "part-00002" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(chunks, rows, path)
+
+    write = parts.write_npy
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "write_npy", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*part-00002\.npy'"):
+            encode()
+    assert names(folder) == complete(2)
+    encoded.clear()
+    encode()
+    assert encoded == ["a", *TEXTS[4:]]
+    assert merged(folder, tmp_path) == undisturbed
+
+
+def test_merging_what_cannot_be_merged(encode, folder, tmp_path):
+    with pytest.raises(InputError, match=r"is not a folder of parts: it has no manifest\.json"):
+        main(["merge", str(tmp_path / "no"), "--out", str(tmp_path / "v.npy")])
+    encode()
+    with pytest.raises(InputError, match="is in the folder of the parts"):
+        main(["merge", str(folder), "--out", str(folder / "part-00000.npy")])
+    with pytest.raises(InputError, match=r"v\.csv: the name must end in \.npy"):
+        main(["merge", str(folder), "--out", "v.csv"])
+
+
+def test_damaged_compression(encode, text, tmp_path):
+    packed = tmp_path / "cut.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes())[:-12])
+    with pytest.raises(InputError, match=r"cut\.gz is damaged or not what its name says"):
+        encode(file=packed)
+
+
+def test_processes_of_one_machine_take_its_gpus_in_turn(monkeypatch):
+    monkeypatch.setattr(parts, "choose_device", torch.device)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parts.own_device("cuda") == torch.device("cuda")
+    monkeypatch.setenv("SLURM_LOCALID", "3")
+    assert parts.own_device("cuda") == torch.device("cuda", 1)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert parts.own_device("cuda") == torch.device("cuda", 0)
+    assert parts.own_device("cuda:1") == torch.device("cuda", 1)
+    assert parts.own_device("cpu") == torch.device("cpu")
+
+
+def test_cut_texts_are_counted_over_all_parts(encode, text, capsys):
+    text.write_text("\n".join(["cat " * 20, "a dog", "moon", "rain " * 30]))
+    encode()
+    assert "2 of 4 texts were longer than 16 tokens and were cut\n" in capsys.readouterr().err

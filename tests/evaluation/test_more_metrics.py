@@ -1,0 +1,261 @@
+"""Decisions and geometry against hand-worked values and slow independent versions."""
+
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from minisbert.evaluation import more_metrics
+from minisbert.evaluation.more_metrics import (
+    accuracy,
+    alignment,
+    best_threshold,
+    mean_off_diagonal_cosine,
+    precision_recall_f1,
+    triplet_accuracy,
+    uniformity,
+)
+from tests.core.test_metrics import few_values, numbers
+
+# ----------------------------------------------------------------------------------------- decisions
+
+
+@pytest.mark.parametrize(
+    ("predicted", "labels", "expected"),
+    [([1, 0, 2, 2], [1, 0, 2, 0], 0.75), ([1], [1], 1.0), ([0, 1], [1, 0], 0.0), ([True, False], [1.0, 1.0], 0.5)],
+)
+def test_accuracy_by_hand(predicted, labels, expected):
+    assert accuracy(predicted, labels) == expected
+    assert accuracy(torch.tensor(predicted), np.array(labels)) == expected
+
+
+@pytest.mark.parametrize(
+    ("predicted", "labels", "expected"),
+    [
+        ([1, 1, 1, 0, 0], [1, 0, 0, 1, 0], (1 / 3, 1 / 2, 2 / 5)),
+        ([1, 1, 0], [1, 1, 0], (1, 1, 1)),
+        ([0, 0, 1], [1, 1, 0], (0, 0, 0)),
+        ([0, 0, 0], [0, 1, 0], (0, 0, 0)),  # nothing is predicted to be 1
+        ([1, 1, 1, 1], [0, 1, 0, 0], (1 / 4, 1, 2 / 5)),
+        ([True, True], [1.0, 0.0], (1 / 2, 1, 2 / 3)),
+    ],
+)
+def test_precision_recall_f1_by_hand(predicted, labels, expected):
+    assert precision_recall_f1(predicted, labels) == pytest.approx(expected, abs=1e-15)
+
+
+zeros_and_ones = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
+
+
+@given(zeros_and_ones)
+def test_f1_is_the_harmonic_mean_of_shares_counted_one_by_one(rows):
+    predicted, labels = zip(*rows, strict=True)
+    assume(any(labels))
+    precision, recall, f1 = precision_recall_f1(predicted, labels)
+    among_predicted = [label for call, label in rows if call]
+    among_labels = [call for call, label in rows if label]
+    assert precision == (sum(among_predicted) / len(among_predicted) if among_predicted else 0)
+    assert recall == sum(among_labels) / len(among_labels)
+    assert f1 == pytest.approx(2 / (1 / precision + 1 / recall) if precision and recall else 0, abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "metric", "expected"),
+    [
+        ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "f1", (0.45, 0.8)),  # 2 of 3 are right: 4 / 5
+        ([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0], "accuracy", (0.85, 0.75)),  # as good as 0.45; the higher one wins
+        ([1, 2, 3, 4], [0, 0, 1, 1], "f1", (2.5, 1.0)),
+        ([1, 2, 3, 4], [0, 0, 1, 1], "accuracy", (2.5, 1.0)),
+        ([5, 5, 5], [0, 1, 1], "f1", (5, 0.8)),  # the only cuts are all and nothing
+        ([5, 5, 5], [0, 1, 1], "accuracy", (5, 2 / 3)),
+        ([4, 3, 2, 1], [0, 0, 0, 1], "f1", (1, 0.4)),
+        ([4, 3, 2, 1], [0, 0, 0, 1], "accuracy", (math.nextafter(4, 5), 0.75)),  # best to call nothing 1
+        ([7], [0], "accuracy", (math.nextafter(7, 8), 1.0)),
+        ([7], [1], "accuracy", (7, 1.0)),
+        ([2.0**1023, 1.5 * 2.0**1023], [0, 1], "f1", (1.25 * 2.0**1023, 1.0)),  # the middle does not overflow
+    ],
+)
+def test_best_threshold_by_hand(scores, labels, metric, expected):
+    assert best_threshold(scores, labels, metric) == pytest.approx(expected, abs=1e-15)
+
+
+def slow_f1(predicted: list[bool], labels: list[int]) -> float:
+    both = sum(a and b for a, b in zip(predicted, labels, strict=True))
+    return 2 * both / (sum(predicted) + sum(labels))
+
+
+def slow_accuracy(predicted: list[bool], labels: list[int]) -> float:
+    return sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels)
+
+
+@given(
+    rows=st.lists(st.tuples(few_values | numbers, st.integers(0, 1)), min_size=1, max_size=30),
+    metric=st.sampled_from(["f1", "accuracy"]),
+    shift=st.integers(0, 29),
+)
+def test_no_threshold_is_better_than_the_best(rows, metric, shift):
+    scores, labels = map(list, zip(*rows, strict=True))
+    assume(metric == "accuracy" or any(labels))
+    slow = slow_f1 if metric == "f1" else slow_accuracy
+    threshold, value = best_threshold(scores, labels, metric)
+    assert slow([score >= threshold for score in scores], labels) == pytest.approx(value, abs=1e-15)
+    for cut in [*scores, max(scores) + 1]:  # one for each possible cut
+        found = slow([score >= cut for score in scores], labels)
+        assert found <= value + 1e-15
+        higher = any(threshold <= score < cut for score in scores)  # calls fewer rows 1 than the threshold does
+        assert not higher or found < value - 1e-15
+    order = [(i + shift) % len(rows) for i in range(len(rows))]
+    assert best_threshold([scores[i] for i in order], [labels[i] for i in order], metric) == (threshold, value)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("upper_label", [0, 1])
+def test_a_threshold_between_adjacent_floats(dtype, upper_label):
+    """Scores compared in their own precision or in double fall on the same side."""
+    low = dtype(0.7)
+    scores, labels = np.array([low, np.nextafter(low, dtype(1))]), np.array([1 - upper_label, upper_label])
+    threshold, value = best_threshold(scores, labels, "accuracy")
+    for called in (scores >= threshold, scores.astype(np.float64) >= threshold, scores >= dtype(threshold)):
+        assert (called == labels).mean() == value
+    assert value == (1.0 if upper_label else 0.5)
+
+
+def test_best_threshold_of_many_rows_is_quick():
+    random = np.random.default_rng(0)
+    scores = random.normal(size=300_000)
+    threshold, value = best_threshold(scores, random.normal(size=300_000) < scores, "accuracy")
+    assert abs(threshold) < 0.1  # the labels change sides around 0
+    assert value == pytest.approx(0.75, abs=0.01)  # P(y < x and x > 0) + P(y >= x and x <= 0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "message"),
+    [
+        (accuracy, ([1, 0], [1]), r"predicted and labels must have one shape, not \(2,\), \(1,\)"),
+        (accuracy, ([], []), r"predicted must be a list of at least one class, not of shape \(0,\)"),
+        (accuracy, ([[1]], [[1]]), r"predicted must be a list of at least one class, not of shape \(1, 1\)"),
+        (accuracy, ([1, 0.7], [1, 0]), "value 1 of predicted is 0.7: classes are whole numbers, not scores"),
+        (accuracy, ([1, 0], [math.nan, 0]), "value 0 of labels is nan: classes are whole numbers"),
+        (accuracy, ([1, math.inf], [1, 0]), "value 1 of predicted is inf: classes are whole numbers"),
+        (accuracy, (["yes"], ["yes"]), "predicted must be whole numbers, not <U3"),
+        (precision_recall_f1, ([1, 2], [1, 0]), "value 1 of predicted is 2: only 0 and 1 are allowed"),
+        (precision_recall_f1, ([1, 0], [-1, 1]), "value 0 of labels is -1: only 0 and 1 are allowed"),
+        (precision_recall_f1, ([1, 0], [0, 0]), "no label is 1: recall and F1 are not defined"),
+        (precision_recall_f1, ([1, 0, 1], [0, 1]), "must have one shape"),
+        (best_threshold, ([0.1, 0.2], [0, 0]), "no label is 1"),
+        (best_threshold, ([0.1, 0.2], [0, 0.5]), "value 1 of labels is 0.5"),
+        (best_threshold, ([0.1, math.nan], [0, 1]), "value 1 of scores is not a finite number"),
+        (best_threshold, ([], []), "scores must be a list of at least one number"),
+        (best_threshold, ([0.1], [0, 1]), "scores and labels must have one shape"),
+        (best_threshold, ([0.1, 0.2], [0, 1], "recall"), "metric must be 'f1' or 'accuracy', not 'recall'"),
+    ],
+)
+def test_input_without_a_defined_score_is_refused(metric, values, message):
+    with pytest.raises(ValueError, match=message):
+        metric(*values)
+
+
+# ------------------------------------------------------------------------------------------ geometry
+
+HALF = math.sqrt(0.5)  # 0.70711
+
+
+def test_triplet_accuracy_by_hand():
+    assert triplet_accuracy([[1, 0], [1, 0]], [[1, 1], [0, 1]], [[0, 1], [2, 1]]) == 0.5
+    assert triplet_accuracy([[1, 0]], [[1, 1]], [[9, 10]]) == 1.0  # only the angle matters
+    assert triplet_accuracy([[1, 0]], [[1, 1]], [[1, -1]]) == 0.0  # equally close: not correct
+
+
+def test_alignment_by_hand():
+    assert alignment([[1, 0], [0, 2]], [[1, 0], [1, 1]]) == pytest.approx((2 - 2 * HALF) / 2, abs=1e-15)
+    assert alignment([[1, 0], [0, 2]], [[1, 0], [1, 1]]) == pytest.approx(0.29289, abs=5e-6)
+    assert alignment([[3, 4]], [[-3, -4]]) == pytest.approx(4.0, abs=1e-15)
+    assert alignment([[3, 4]], [[0.3, 0.4]]) == pytest.approx(0.0, abs=1e-30)
+
+
+def test_uniformity_by_hand():
+    """Squares of the three distances: 2, 2 and 4."""
+    expected = math.log((2 * math.exp(-4) + math.exp(-8)) / 3)
+    assert uniformity([[1, 0], [0, 1], [-1, 0]]) == pytest.approx(expected, abs=1e-14)
+    assert expected == pytest.approx(-4.39635, abs=5e-6)
+    assert uniformity([[2, 1], [2, 1]]) == pytest.approx(0.0, abs=1e-14)
+    assert uniformity([[2, 1], [-2, -1]]) == pytest.approx(-8.0, abs=1e-14)
+
+
+def test_mean_off_diagonal_cosine_by_hand():
+    assert mean_off_diagonal_cosine([[1, 0], [0, 1], [1, 1]]) == pytest.approx(2 * HALF / 3, abs=1e-15)
+    assert mean_off_diagonal_cosine([[1, 0], [0, 1], [1, 1]]) == pytest.approx(0.47140, abs=5e-6)
+    assert mean_off_diagonal_cosine([[2, 0], [-3, 0]]) == pytest.approx(-1.0, abs=1e-15)
+
+
+vectors = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=(3, 9, 4)))
+
+
+def slow_cosine(x: np.ndarray, y: np.ndarray) -> float:
+    lengths = math.sqrt(math.fsum(a * a for a in x)) * math.sqrt(math.fsum(a * a for a in y))
+    return math.fsum(a * b for a, b in zip(x, y, strict=True)) / lengths
+
+
+@given(vectors, st.integers(2, 9), st.sampled_from([1, 2, 5, 256]))
+def test_geometry_equals_the_slow_versions(three, count, block):
+    a, p, n = three[:, :count]
+    cosines = [slow_cosine(x, y) for i, x in enumerate(a) for j, y in enumerate(a) if i != j]
+    spread = math.log(math.fsum(math.exp(-2 * (2 - 2 * c)) for c in cosines) / len(cosines))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(more_metrics, "BLOCK", block)
+        assert uniformity(a) == pytest.approx(spread, abs=1e-13)
+    assert mean_off_diagonal_cosine(a) == pytest.approx(math.fsum(cosines) / len(cosines), abs=1e-14)
+    near = [slow_cosine(x, y) for x, y in zip(a, p, strict=True)]
+    far = [slow_cosine(x, y) for x, y in zip(a, n, strict=True)]
+    assert alignment(a, p) == pytest.approx(2 - 2 * math.fsum(near) / count, abs=1e-14)
+    assert triplet_accuracy(a, p, n) == sum(x > y for x, y in zip(near, far, strict=True)) / count
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+def test_length_does_not_matter(scale):
+    a, p, n = np.random.default_rng(1).normal(size=(3, 5, 4))
+    lengths = scale * np.array([[1.0], [2.0], [0.5], [3.0], [1.5]])
+    for metric, inputs in (
+        (triplet_accuracy, (a, p, n)),
+        (alignment, (a, p)),
+        (uniformity, (a,)),
+        (mean_off_diagonal_cosine, (a,)),
+    ):
+        assert metric(*(x * lengths for x in inputs)) == pytest.approx(metric(*inputs), abs=1e-13)
+
+
+def test_uniformity_needs_little_memory():
+    """4,000 rows: the matrix of all pairs would take 128 MB, and their differences 64 times that."""
+    x = torch.nn.functional.normalize(torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)), dim=1)
+    tracemalloc.start()
+    found = uniformity(x)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60e6
+    assert found == pytest.approx(-4 + 8 / 64, abs=0.02)  # log E exp(4 cos - 4), cos of variance 1 / 64
+    assert mean_off_diagonal_cosine(x) == pytest.approx(0.0, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "message"),
+    [
+        (alignment, ([[1, 0]], [[0, 0]]), "row 0 of v is zero or not finite: it has no direction"),
+        (alignment, ([[1, 0], [1, math.inf]], [[1, 0], [1, 1]]), "row 1 of u is zero or not finite"),
+        (alignment, ([[1, 0]], [[1, 0, 0]]), r"u and v must have one shape, not \(1, 2\), \(1, 3\)"),
+        (alignment, ([1, 0], [1, 0]), r"u must be \(N, D\) with at least 1 rows, not \(2,\)"),
+        (alignment, (np.ones((0, 3)), np.ones((0, 3))), r"u must be \(N, D\) with at least 1 rows, not \(0, 3\)"),
+        (triplet_accuracy, ([[1, 0]], [[1, 0]], [[1, 0], [1, 0]]), "anchor and positive and negative must have one"),
+        (triplet_accuracy, ([[1, 0]], [[1, math.nan]], [[1, 0]]), "row 0 of positive is zero or not finite"),
+        (uniformity, ([[1, 0]],), r"x must be \(N, D\) with at least 2 rows, not \(1, 2\)"),
+        (uniformity, ([[1, 0], [0, 0]],), "row 1 of x is zero or not finite"),
+        (mean_off_diagonal_cosine, ([[1, 0]],), "at least 2 rows"),
+        (mean_off_diagonal_cosine, (np.ones((3, 0)),), r"not \(3, 0\)"),
+    ],
+)
+def test_input_without_a_direction_is_refused(metric, values, message):
+    with pytest.raises(ValueError, match=message):
+        metric(*values)

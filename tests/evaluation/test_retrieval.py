@@ -1,0 +1,426 @@
+"""Retrieval: the metrics against slow loops and the reference libraries, the readers, the command."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.core import InputError
+from minisbert.evaluate import main
+from minisbert.evaluation import retrieval
+from minisbert.evaluation.retrieval import (
+    CUTOFFS,
+    REPORTED,
+    Retrieval,
+    load_retrieval,
+    load_retrieval_folder,
+    padded,
+    ranked_grades,
+    retrieval_scores,
+)
+from minisbert.evaluation.retrieval_metrics import (
+    METRICS,
+    accuracy_at_k,
+    dcg,
+    map_at_k,
+    mrr_at_k,
+    ndcg_at_k,
+    precision_at_k,
+    recall_at_k,
+)
+from minisbert.fast.search import top_k
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.options import parse
+from minisbert.training.registry import load_encoder, make_objective
+from minisbert.training.training import main as train
+from tests import toys
+
+# ------------------------------------------------------------------------------------------- formulas
+
+
+@pytest.mark.parametrize(
+    ("metric", "inputs", "expected"),
+    [
+        (accuracy_at_k, ([[0, 1], [0, 0]], [[1], [1]], 2), 1 / 2),
+        (accuracy_at_k, ([[0, 1], [0, 0]], [[1], [1]], 1), 0),
+        (precision_at_k, ([[1, 0, 1]], [[1, 1, 1]], 3), 2 / 3),
+        (precision_at_k, ([[1]], [[1]], 4), 1 / 4),  # one document in the corpus
+        (recall_at_k, ([[1, 0, 1]], [[1, 1, 1, 1]], 3), 2 / 4),
+        (recall_at_k, ([[-1, 2]], [[2, -1, 0]], 2), 1),  # a grade below 0 is not relevant
+        (mrr_at_k, ([[0, 1, 1], [0, 0, 0]], [[1, 1], [1, 0]], 3), 1 / 4),
+        (ndcg_at_k, ([[1, 0, 2]], [[2, 1]], 3), 0.76019),
+        (ndcg_at_k, ([[-1, 2]], [[-1, 2]], 2), 1 / math.log2(3)),
+        (map_at_k, ([[1, 0, 1]], [[1, 1, 1]], 3), 0.55556),
+    ],
+)
+def test_metrics_by_hand(metric, inputs, expected):
+    assert metric(*inputs) == pytest.approx(expected, abs=5e-6)
+
+
+def test_dcg_by_hand():
+    np.testing.assert_allclose(dcg([[1, 0, 2], [0, 1, 0]]), [2, 1 / math.log2(3)], atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("ranked", "judged", "k", "message"),
+    [
+        ([1, 0], [[1]], 1, r"not shapes \(2,\) and \(1, 1\)"),
+        ([[1], [1]], [[1]], 1, r"not shapes \(2, 1\) and \(1, 1\)"),
+        (np.ones((0, 2)), np.ones((0, 2)), 1, "are needed, not shapes"),
+        ([[1]], [[1]], 0, "k must be at least 1, not 0"),
+        ([[0], [math.nan]], [[1], [1]], 1, "query 1: a grade of ranked is not finite"),
+        ([[0], [0]], [[1], [0]], 1, "query 1 has no relevant document"),
+        ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),
+    ],
+)
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_input_without_a_metric_is_refused(metric, ranked, judged, k, message):
+    with pytest.raises(ValueError, match=message):
+        metric(ranked, judged, k)
+
+
+def random_task(seed: int, queries: int = 12, documents: int = 25) -> tuple[Retrieval, np.ndarray, np.ndarray]:
+    """Graded judgements of -1 to 3, and documents at eight places, so that about three tie, at cutoffs too."""
+    random = np.random.default_rng(seed)
+    grades = []
+    for _ in range(queries):
+        rows = random.choice(documents, size=random.integers(1, documents), replace=False).tolist()
+        grades.append({row: int(random.integers(-1, 4)) for row in rows} | {rows[0]: int(random.integers(1, 4))})
+    places = random.normal(size=(8, 3))
+    task = Retrieval(["q"] * queries, ["d"] * documents, grades, [None] * queries, 0)
+    return task, random.normal(size=(queries, 3)), places[random.integers(8, size=documents)]
+
+
+def slow_metrics(order: list[int], grades: dict[int, int], k: int) -> dict[str, float]:
+    """One query's metrics by their definitions, one document at a time."""
+    relevant = {row for row, grade in grades.items() if grade > 0}
+    hits = [rank for rank, row in enumerate(order[:k], start=1) if row in relevant]
+    gain = sum(grades[order[rank - 1]] / math.log2(rank + 1) for rank in hits)
+    ideal = sorted((grades[row] for row in relevant), reverse=True)[:k]
+    return {
+        "accuracy": float(bool(hits)),
+        "precision": len(hits) / k,
+        "recall": len(hits) / len(relevant),
+        "mrr": 1 / hits[0] if hits else 0.0,
+        "ndcg": gain / sum(grade / math.log2(rank + 1) for rank, grade in enumerate(ideal, start=1)),
+        "map": sum(sum(other <= rank for other in hits) / rank for rank in hits) / len(relevant),
+    }
+
+
+def measured(task: Retrieval, queries: np.ndarray, corpus: np.ndarray, k: int) -> dict[str, float]:
+    ranked, judged = ranked_grades(task, queries, corpus), padded([list(grades.values()) for grades in task.grades])
+    return {name: metric(ranked, judged, k) for name, metric in METRICS.items()}
+
+
+@pytest.mark.parametrize("k", [1, 4, 25, 60])
+def test_metrics_equal_the_slow_loops(k):
+    """Ties in the order of the corpus: a stable sort by cosine."""
+    task, queries, corpus = random_task(seed=3)
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, corpus)]
+    cosines = (unit[0] @ unit[1].T).round(12)
+    assert all(len(set(row.tolist())) <= 8 for row in cosines)  # there are ties
+    orders = np.argsort(-cosines, axis=1, kind="stable").tolist()
+    slow = [slow_metrics(order, grades, k) for order, grades in zip(orders, task.grades, strict=True)]
+    found = measured(task, queries, corpus, k)
+    for name, value in found.items():
+        assert value == pytest.approx(sum(one[name] for one in slow) / len(slow), abs=1e-12), name
+
+
+def test_the_document_with_a_querys_id_is_left_out():
+    """Three documents at one place; the first query is the first of them."""
+    task = Retrieval(["q", "q"], ["d"] * 3, [{1: 1}, {0: 2}], [0, None], 0)
+    ones = np.ones((3, 2))
+    assert ranked_grades(task, ones[:2], ones).tolist() == [[1, 0, 0], [2, 0, 0]]
+
+
+def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff(monkeypatch):
+    monkeypatch.setattr(retrieval, "CUTOFFS", (2,))
+    task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3], 0)
+    ones = np.ones((4, 2))
+    assert ranked_grades(task, ones[:2], ones).tolist() == [[0, 1], [0, 0]]
+
+
+# ------------------------------------------------------------------------------- the reference libraries
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_runs_with_ties_score_as_trec_eval_scores_them(seed):
+    """trec_eval orders ties by descending id, so the ids descend with the row, and both orders are the same one.
+
+    RR at a cutoff is not trec_eval's: ir_measures orders its ties the other way around, so that one gets no ties.
+    """
+    ir_measures = pytest.importorskip("ir_measures", reason="needs ir_measures, which wraps trec_eval")
+    from ir_measures import AP, RR, P, R, Success, nDCG
+
+    task, queries, corpus = random_task(seed)
+    scores, indices = top_k(queries, corpus, len(corpus))
+    name = {row: f"d{900 - row}" for row in range(len(corpus))}
+    qrels = {str(q): {name[row]: grade for row, grade in grades.items()} for q, grades in enumerate(task.grades)}
+
+    def run(scores: np.ndarray) -> dict[str, dict[str, float]]:
+        rows = zip(indices.tolist(), scores.tolist(), strict=True)
+        return {str(q): {name[row]: x for row, x in zip(*one, strict=True)} for q, one in enumerate(rows)}
+
+    tied, by_rank = run(scores), run(np.broadcast_to(-np.arange(len(corpus)), scores.shape))
+    wanted = {"accuracy": Success, "precision": P, "recall": R, "ndcg": nDCG, "map": AP}
+    for k in (1, 3, 10, 25):
+        expected = ir_measures.calc_aggregate([measure @ k for measure in wanted.values()], qrels, tied)
+        expected = {metric: expected[measure @ k] for metric, measure in wanted.items()}
+        expected["mrr"] = ir_measures.calc_aggregate([RR @ k], qrels, by_rank)[RR @ k]
+        found = measured(task, queries, corpus, k)
+        for metric, value in found.items():
+            assert value == pytest.approx(expected[metric], abs=1e-9), f"{metric}@{k}"
+    assert found["mrr"] == pytest.approx(ir_measures.calc_aggregate([RR], qrels, tied)[RR], abs=1e-9)  # without cutoff
+
+
+def st_evaluator(task: Retrieval, cutoffs: list[int]):
+    from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+    names = ("mrr", "ndcg", "accuracy", "precision_recall", "map")
+    return InformationRetrievalEvaluator(
+        queries={str(q): text for q, text in enumerate(task.queries)},
+        corpus={f"d{row:03}": text for row, text in enumerate(task.corpus)},
+        relevant_docs={
+            str(q): {f"d{row:03}" for row, grade in grades.items() if grade > 0} for q, grades in enumerate(task.grades)
+        },
+        **{f"{name}_at_k": cutoffs for name in names},
+    )
+
+
+def binary(task: Retrieval) -> Retrieval:
+    """sentence-transformers knows no grades."""
+    grades = [{row: int(grade > 0) for row, grade in one.items()} for one in task.grades]
+    return Retrieval(task.queries, task.corpus, grades, task.skipped, 0)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_runs_with_ties_score_as_in_sentence_transformers(seed):
+    """Its ties are ordered by ascending id. Its MAP@k divides by at most k, ours by all that is relevant."""
+    task, queries, corpus = random_task(seed)
+    task, cutoffs = binary(task), [1, 3, 10, 25]
+    scores, indices = top_k(queries, corpus, len(corpus))
+    hits = [
+        [{"corpus_id": f"d{row:03}", "score": score} for row, score in zip(*query, strict=True)]
+        for query in zip(indices.tolist(), scores.tolist(), strict=True)
+    ]
+    expected = st_evaluator(task, cutoffs).compute_metrics(hits)
+    ranked, judged = ranked_grades(task, queries, corpus), padded([list(one.values()) for one in task.grades])
+    relevant = (judged > 0).sum(axis=1)
+    assert (relevant > 10).any()  # so that the two MAP differ
+    for k in cutoffs:
+        found = {name: metric(ranked, judged, k) for name, metric in METRICS.items()}
+        precisions = [map_at_k(ranked[[q]], judged[[q]], k) for q in range(len(ranked))]
+        found["map"] = float(np.mean(precisions * relevant / np.minimum(relevant, k)))
+        for name, value in found.items():
+            assert value == pytest.approx(expected[f"{name}@k"][k], abs=1e-12), f"{name}@{k}"
+
+
+@pytest.mark.reference
+def test_a_model_scores_as_in_sentence_transformers(tiny, texts):
+    from sentence_transformers import SentenceTransformer
+
+    task = load_retrieval(*texts)
+    expected = st_evaluator(binary(task), list(CUTOFFS))(SentenceTransformer(str(tiny), device="cpu"))
+    found = retrieval_scores(SentenceEncoder.load(tiny), binary(task), progress=False)
+    for name, value in found.items():
+        assert value == pytest.approx(expected[f"cosine_{name}"], abs=1e-12), name
+
+
+# ---------------------------------------------------------------------------------- files and command
+
+QUERIES = [("q1", "the cat"), ("q2", "a small dog"), ("q3", "music"), ("q4", "rain")]
+CORPUS = [
+    ("d1", "", "a cat sits on the mat"),
+    ("d2", "the dog", "a small dog is running"),
+    ("d3", "", "snow and rain"),
+    ("d4", "the guitar", "a man plays"),
+    ("q4", "", "rain"),
+    ("d5", "", "the dog eats"),
+]
+QRELS = "query-id\tcorpus-id\tscore\nq1\td1\t2\nq2\td2\t1\nq2\td5\t3\nq2\td1\t0\nq4\td3\t1\nq3\td4\t0\n"
+
+
+@pytest.fixture
+def texts(tmp_path) -> tuple[str, str, str]:
+    """The three files; q3 has no relevant document."""
+    rows = [{"_id": name, "text": text, "metadata": {}} for name, text in QUERIES]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"_id": name, "text": text} | ({"title": title} if title else {}) for name, title, text in CORPUS]
+    (tmp_path / "corpus.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    (tmp_path / "qrels.tsv").write_text(QRELS)
+    return tuple(str(tmp_path / name) for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"))
+
+
+def test_what_the_files_hold(texts):
+    found = load_retrieval(*texts)
+    assert found.queries == ["the cat", "a small dog", "rain"]
+    assert found.corpus[:2] == ["a cat sits on the mat", "the dog a small dog is running"]
+    assert found.grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
+    assert (found.skipped, found.unjudged) == ([None] * 3, 1)
+    assert load_retrieval(*texts, ignore_identical_ids=True).skipped == [None, None, 4]
+
+
+def test_qrels_may_lack_the_header_and_have_carriage_returns(texts, tmp_path):
+    (tmp_path / "qrels.tsv").write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
+    assert load_retrieval(*texts).grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("corpus", "", "corpus.jsonl is empty: a line like"),
+        ("corpus", "\n\n", "corpus.jsonl is empty: a line like"),
+        ("corpus", "{\n", "corpus.jsonl, line 1: not valid JSON"),
+        ("corpus", '["d1", "a"]\n', "corpus.jsonl, line 1: not an object with the keys _id and text"),
+        ("corpus", '{"_id": "d1"}\n', "corpus.jsonl, line 1: text is 'missing', expected a string"),
+        ("corpus", '{"_id": 1, "text": "a"}\n', "corpus.jsonl, line 1: _id is '?1'?, expected a string"),
+        ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1: title is '?3'?, expected a string"),
+        ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' is there twice"),
+        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "line 1: text is not valid Unicode"),
+        ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: the query 'q2' is not in .*queries.jsonl"),
+        ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
+        ("qrels", "q1 0 d1 1\n", r"qrels.tsv, line 1: 1 columns"),
+        ("qrels", "q1\td1\t1\n\tq2\t1\n", "qrels.tsv, line 2: the query '' is not in .*queries.jsonl"),
+        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: the document 'd9' is not in .*corpus.jsonl"),
+        ("qrels", "q1\td1\tyes\n", "qrels.tsv, line 1: the score 'yes' is not a whole number"),
+        ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: the score '0.5' is not a whole number"),
+        ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),
+        ("qrels", "q1\td1\t0\n", r"qrels.tsv: no query has a relevant document \(a score above 0\)"),
+        ("qrels", "", "qrels.tsv: no query has a relevant document"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, message):
+    suffix = "tsv" if file == "qrels" else "jsonl"
+    (tmp_path / f"{file}.{suffix}").write_text(text)
+    with pytest.raises(InputError, match=message):
+        load_retrieval(*texts)
+
+
+def test_an_empty_query_is_named(texts, tmp_path):
+    rows = [{"_id": name, "text": "" if name == "q2" else text} for name, text in QUERIES]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"queries\.jsonl: the query 'q2' is empty"):
+        load_retrieval(*texts)
+
+
+def flags(texts: tuple[str, str, str]) -> list[str]:
+    return [part for pair in zip(("--queries", "--corpus", "--qrels"), texts, strict=True) for part in pair]
+
+
+def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
+    """The scores by the definitions, on vectors that were encoded one at a time."""
+    task = load_retrieval(*texts, ignore_identical_ids=True)
+    encoder = SentenceEncoder.load(tiny)
+    alone = [[encoder.encode([text])[0].astype(np.float64) for text in side] for side in (task.queries, task.corpus)]
+    slow = []
+    for query, grades, skipped in zip(alone[0], task.grades, task.skipped, strict=True):
+        rows = [row for row in range(len(task.corpus)) if row != skipped]
+        order = sorted(rows, key=lambda row: -float(query @ alone[1][row]))
+        slow.append({k: slow_metrics(order, grades, k) for k in CUTOFFS})
+    main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    for name in METRICS:
+        for k in CUTOFFS:
+            assert found[f"{name}@{k}"] == pytest.approx(sum(one[k][name] for one in slow) / 3, abs=1e-12)
+    assert (found["evaluated_queries"], found["documents"], found["pooling"]) == (3, 6, "mean")
+    assert (found["queries"], found["ignore_identical_ids"]) == (texts[0], True)
+    main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids"])
+    out = capsys.readouterr().out
+    assert "data      3 queries (1 more have no relevant document), 6 documents" in out
+    cells = out.splitlines()[-2].split()
+    assert cells == ["@10", *(f"{100 * found[f'{name}@10']:.2f}" for name in METRICS)]
+
+
+def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
+    encoder, asked = SentenceEncoder.load(tiny), []
+    encoder.settings = replace(encoder.settings, prompts={"query": "the ", "passage": "a ", "corpus": "on "})
+    encode = SentenceEncoder.encode
+    monkeypatch.setattr(
+        SentenceEncoder,
+        "encode",
+        lambda self, *a, **named: asked.append(named["prompt_name"]) or encode(self, *a, **named),
+    )
+    retrieval_scores(encoder, load_retrieval(*texts), progress=False)
+    assert asked == ["query", "passage"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--queries", "q", "--qrels", "r"], "retrieval needs three files: --corpus missing"),
+        (["--data", "stsb", "--queries", "q", "--corpus", "c", "--qrels", "r"], "are three evaluations: give one"),
+        (["--suite", "sts", "--data", "stsb"], "are three evaluations: give one"),
+        (["--suite", "sts", "--split", "test"], "--split belongs to --data stsb"),
+        (["--ignore-identical-ids"], "--ignore-identical-ids belongs to --queries, --corpus and --qrels"),
+        (["--queries", "none.jsonl", "--corpus", "c", "--qrels", "r"], "none.jsonl does not exist"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, message):
+    with pytest.raises(InputError, match=message):
+        main(arguments)
+
+
+# ------------------------------------------------------------------------------------------- training
+
+
+@pytest.fixture
+def folder(texts, tmp_path) -> str:
+    """The files as BEIR lays them out, for dev only."""
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels.tsv").rename(tmp_path / "qrels" / "dev.tsv")
+    return str(tmp_path)
+
+
+def test_a_run_is_judged_by_its_search(tiny, folder, tmp_path, capsys):
+    """The best model by nDCG@10 is saved, and its scores are those of the command."""
+    files = toys.write_all(tmp_path)
+    data = ["--objective", "mnr", "--data", files["triplets"], "--dev", files["dev"], "--test", files["test"]]
+    steps = ["--max-steps", "2", "--batch-size", "5", "--lr", "1e-3", "--eval-every", "1", "--precision", "float32"]
+    train(["--model", str(tiny), *data, *steps, "--retrieval", folder, "--out", str(tmp_path / "run")])
+    captured = capsys.readouterr()
+    assert f"retrieval {folder} (3 dev queries)" in captured.err
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    dev = [line["dev"] for line in lines if "dev" in line]
+    results = json.loads((tmp_path / "run" / "results.json").read_text())
+    assert (len(dev), results["before"]["dev"]) == (3, dev[0])
+    assert results["after"]["dev"]["ndcg@10"] == max(scores["ndcg@10"] for scores in dev)
+    assert "ndcg@10" not in results["after"]["test"]
+    assert re.search(rf"\nndcg@10 +\d+\.\d\d -> {100 * results['after']['dev']['ndcg@10']:.2f}\n", captured.out)
+    names = ("queries.jsonl", "corpus.jsonl", "qrels/dev.tsv")
+    main(["--model", str(tmp_path / "run" / "model"), *flags([f"{folder}/{name}" for name in names]), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    for name in REPORTED:
+        assert results["after"]["dev"][name] == found[name]
+
+
+def test_a_test_split_is_read_if_it_is_there(folder):
+    assert load_retrieval_folder(folder)["test"] is None
+    (Path(folder) / "qrels" / "test.tsv").write_text("q3\td1\t1\n")
+    splits = load_retrieval_folder(folder)
+    assert (splits["dev"].queries[0], splits["test"].queries) == ("the cat", ["music"])
+    (Path(folder) / "qrels" / "dev.tsv").unlink()
+    with pytest.raises(InputError, match=r"qrels/dev\.tsv does not exist"):
+        load_retrieval_folder(folder)
+
+
+def test_other_documents_make_another_run(tiny, folder, tmp_path):
+    """The fingerprint that --resume compares."""
+    files = toys.write_all(tmp_path)
+    given = ["--model", str(tiny), "--retrieval", folder]
+    for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test")):
+        given += [f"--{name}", files[file]]
+    prints = []
+    for text in ("rain", "snow"):
+        (tmp_path / "corpus.jsonl").write_text(
+            "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS)
+        )
+        options = parse(given)
+        prints.append(make_objective(options, load_encoder(options, torch.device("cpu"))).fingerprint)
+    assert prints[0] != prints[1]

@@ -1,0 +1,383 @@
+"""The STS suite on files of the same form as the published ones, and on those where they are."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.core import InputError
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.evaluate import main
+from minisbert.evaluation.suite import (
+    SICK_FILES,
+    TASKS,
+    YEARS,
+    Task,
+    average,
+    evaluate_suite,
+    load_suite,
+    load_task,
+    overlap,
+    read_sick,
+    read_sts,
+    read_sts_table,
+    task_scores,
+)
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system import assets
+from minisbert.training.options import make_parser
+from minisbert.training.trained_on import trained_on
+from tests.toys import NOUNS
+
+# ------------------------------------------------------------------------------------------- readers
+
+
+def test_blank_gold_lines_are_unscored_and_not_zero(tmp_path):
+    (tmp_path / "input").write_text("a\tb\nc\td\ne\tf\ng\th\n")
+    (tmp_path / "gold").write_text("5\n\n 0.25\n\n")
+    assert read_sts(tmp_path / "input", tmp_path / "gold") == [ScoredPair("a", "b", 5.0), ScoredPair("e", "f", 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('the "cat\ta dog" sits', ('the "cat', 'a dog" sits')),  # no quoting
+        ("one\u2028line\tone\x85line\x0cmore", ("one\u2028line", "one\x85line\x0cmore")),  # split at \n only
+        ("a\tb\tfrom here\tfrom there", ("a", "b")),  # STS16's sources
+        ("a\tb\r", ("a", "b")),
+        (" a \t b ", ("a", "b")),
+    ],
+)
+def test_the_lines_of_a_set(tmp_path, line, expected):
+    (tmp_path / "input").write_bytes(f"{line}\nlast\tpair\n".encode())
+    (tmp_path / "gold").write_bytes(b"1.5\r\n2\n")
+    found = read_sts(tmp_path / "input", tmp_path / "gold")
+    assert found == [ScoredPair(*expected, 1.5), ScoredPair("last", "pair", 2.0)]
+
+
+def test_a_table_has_the_score_first(tmp_path):
+    (tmp_path / "set.tsv").write_text('\tnot\tscored\n0\ta "b\tc\n4\td\te\n')
+    assert read_sts_table(tmp_path / "set.tsv") == [ScoredPair('a "b', "c", 0.0), ScoredPair("d", "e", 4.0)]
+
+
+HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_sick_with_either_line_end(tmp_path, end):
+    rows = [HEADER, "4\tA man is here\tA woman's there\t3.6\tNEUTRAL", "9\ta\tb\t1\tCONTRADICTION"]
+    (tmp_path / "sick").write_bytes("".join(row + end for row in rows).encode())
+    assert read_sick(tmp_path / "sick") == [
+        ScoredPair("A man is here", "A woman's there", 3.6),
+        ScoredPair("a", "b", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "gold", "message"),
+    [
+        ("a\tb\nc\td\n", "1\n", "gold has 1 lines and .*input has 2: one score a pair"),
+        ("a\tb\nc\td\n", "1\n\n\n", "gold has 3 lines and .*input has 2"),
+        ("a\tb\nc\n", "1\n2\n", "input, line 2: two sentences separated by a tab are needed"),
+        ("a\tb\n\td\n", "1\n2\n", "input, line 2: two sentences"),
+        ("a\tb\n", "6\n", "gold, line 1: the score 6 is not on the scale of 0 to 5"),
+        ("a\tb\n", "high\n", "gold, line 1: the score 'high' is not a number"),
+        ("a\tb\n", "\n", "gold scores no pair"),
+        ("", "", "gold scores no pair"),
+    ],
+)
+def test_bad_files_are_named_with_their_line(tmp_path, sentences, gold, message):
+    (tmp_path / "input").write_text(sentences)
+    (tmp_path / "gold").write_text(gold)
+    with pytest.raises(InputError, match=message):
+        read_sts(tmp_path / "input", tmp_path / "gold")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "sick, line 1: the columns are not pair_ID, sentence_A"),
+        ("1\ta\tb\t3\tNEUTRAL\n", "sick, line 1: the columns are not"),
+        (f"{HEADER}\n1\ta\tb\t3\n", "sick, line 2: 4 columns, the header has 5"),
+        (f"{HEADER}\n1\ta\tb\tx\tNEUTRAL\n", "sick, line 2: the score 'x' is not a number"),
+    ],
+)
+def test_bad_files_of_sick(tmp_path, text, message):
+    (tmp_path / "sick").write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_sick(tmp_path / "sick")
+
+
+# -------------------------------------------------------------------------------------------- scores
+
+
+def task(*sets: tuple[list[float], list[float]]) -> tuple[Task, np.ndarray]:
+    """A task of sets with these scores, and the cosines of all its pairs."""
+    pairs = {f"set {i}": [ScoredPair("a", "b", score) for score in scores] for i, (scores, _) in enumerate(sets)}
+    return Task("STS12", "all pairs", pairs), np.array([cosine for _, cosines in sets for cosine in cosines])
+
+
+def test_all_mean_and_weighted_mean_by_hand():
+    """Both in order, and one swap among four; together the first scores' ranks are 1 3 and the cosines' 1 2."""
+    found = task_scores(*task(([1, 2], [0.1, 0.2]), ([1.5, 2.5, 3.5, 4.5], [0.6, 0.5, 0.7, 0.8])))
+    assert {name: one["spearman"] for name, one in found["sets"].items()} == pytest.approx({"set 0": 1, "set 1": 0.8})
+    assert (found["pairs"], found["sets"]["set 1"]["pairs"]) == (6, 4)
+    assert found["mean"] == pytest.approx((1 + 0.8) / 2, abs=1e-12)
+    assert found["weighted_mean"] == pytest.approx((2 * 1 + 4 * 0.8) / 6, abs=1e-12)
+    # ranks of the scores 1 3 2 4 5 6, of the cosines 1 2 4 3 5 6: squared differences 0 + 1 + 4 + 1
+    assert found["spearman"] == pytest.approx(1 - 6 * 6 / (6 * 35), abs=1e-12)
+
+
+def test_a_set_without_a_correlation_is_named():
+    with pytest.raises(InputError, match="STS12: the cosine against the scores: the second list is constant"):
+        task_scores(*task(([1, 1], [0.1, 0.2])))
+
+
+def test_the_average_is_of_rounded_scores():
+    """Each score ends in .xx4, which rounding cuts off: 7 times .004 would have raised the sum."""
+    lines = [{"task": name, "spearman": 0.70004 + i / 1000} for i, name in enumerate(TASKS)]
+    assert average(lines) == pytest.approx(70.3, abs=1e-9)
+    assert np.mean([100 * line["spearman"] for line in lines]) == pytest.approx(70.304, abs=1e-9)
+    assert average([*lines, {"task": "SICK-R, all", "spearman": 0.1}]) == average(lines)
+    assert average(lines[1:]) is None
+
+
+def test_the_average_of_simcses_published_table():
+    """Its README's table of sup-simcse-bert-base-uncased."""
+    scores = (75.30, 84.67, 80.19, 85.40, 80.82, 84.26, 80.39)
+    lines = [{"task": name, "spearman": score / 100} for name, score in zip(TASKS, scores, strict=True)]
+    assert f"{average(lines):.2f}" == "81.58"
+
+
+def test_overlap_counts_pairs_in_either_order():
+    pairs = [ScoredPair("a", "b", 1), ScoredPair("c", "a", 2), ScoredPair("d", "d", 5), ScoredPair("a", "d", 0)]
+    known = {frozenset("ab"), frozenset("ac"), frozenset("d"), frozenset("xy")}
+    assert overlap(Task("t", "p", {"one": pairs}), known) == 3
+    assert overlap(Task("t", "p", {"one": pairs}), None) is None
+
+
+# ------------------------------------------------------------------------------- a folder of every task
+
+
+def toy_pairs(seed: int, count: int = 5) -> list[tuple[str, str, str]]:
+    """Scores, all different, and two sentences; a letter that the vocabulary lacks makes each pair the only one."""
+    words = np.random.default_rng(seed).choice(NOUNS, size=(count, 2))
+    scores = [f"{0.5 + 0.75 * i:.2f}" for i in range(count)]
+    return [
+        (score, f"the {a} is small {chr(0x4E00 + 10 * seed + i)}", f"a {b}")
+        for i, (score, (a, b)) in enumerate(zip(scores, words.tolist(), strict=True))
+    ]
+
+
+def write_suite(data: Path) -> dict[str, list[tuple[str, str, str]]]:
+    """Files in the published form under ``data``; the scored pairs by task, of SICK and STS-B those of the test split.
+
+    Every set of the years begins with a pair that was not scored, and SICK's test file has carriage returns.
+    """
+    written: dict[str, list[tuple[str, str, str]]] = {name: [] for name in TASKS}
+    for year, sets in YEARS.items():
+        folder = data / year.lower()
+        folder.mkdir(parents=True)
+        for i, name in enumerate(sets):
+            pairs = toy_pairs(seed=int(year[3:]) * 10 + i)
+            rows = [("", "the moon", "the sun"), *pairs]
+            if year == "STS16":
+                (folder / f"{name}.test.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
+            else:
+                (folder / f"STS.input.{name}.txt").write_text("".join(f"{a}\t{b}\n" for _, a, b in rows))
+                (folder / f"STS.gs.{name}.txt").write_text("".join(f"{score}\n" for score, _, _ in rows))
+            written[year] += pairs
+    (data / "sick").mkdir()
+    for i, (split, file) in enumerate(SICK_FILES.items()):
+        pairs = toy_pairs(seed=i)
+        end = "\r\n" if split == "test" else "\n"
+        rows = [HEADER, *(f"{n}\t{a}\t{b}\t{score}\tNEUTRAL" for n, (score, a, b) in enumerate(pairs))]
+        (data / "sick" / file).write_bytes("".join(row + end for row in rows).encode())
+        written["SICK-R"] += pairs if split == "test" else []
+    (data / "stsb").mkdir()
+    for split in ("train", "dev", "test"):
+        rows = toy_pairs(seed=99) if split == "test" else [*toy_pairs(seed=98), *written["STS13"][:4]]
+        lines = [f"main\tfile\t2012\t{n}\t{score}\t{a}\t{b}\n" for n, (score, a, b) in enumerate(rows)]
+        (data / "stsb" / f"sts-{split}.csv").write_text("".join(lines))
+    written["STS-B"] = toy_pairs(seed=99)
+    return written
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch) -> dict[str, list[tuple[str, str, str]]]:
+    """``write_suite`` in a home of its own, and a manifest of its hashes."""
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+    written, entries = write_suite(tmp_path / "data"), []
+    for folder in sorted((tmp_path / "data").iterdir()):
+        files = ", ".join(
+            f'{{ name = "{path.name}", sha256 = "{hashlib.sha256(path.read_bytes()).hexdigest()}" }}'
+            for path in sorted(folder.iterdir())
+        )
+        rest = "".join(f'{key} = "-"\n' for key in ("about", "licence", "upstream"))
+        entries.append(f'[{folder.name}]\nkind = "data"\n{rest}sources = []\nfiles = [{files}]\n')
+    (tmp_path / "assets.toml").write_text("\n".join(entries))
+    monkeypatch.setattr(assets, "MANIFEST", tmp_path / "assets.toml")
+    return written
+
+
+def test_every_task_is_read(suite):
+    tasks, missing = load_suite()
+    assert [task.name for task in tasks] == [*TASKS, "SICK-R, all"]
+    assert missing == {}
+    for one in tasks[:-1]:
+        assert [(f"{p.score:.2f}", p.sentence1, p.sentence2) for p in one.pairs] == suite[one.name]
+    assert [len(one.sets) for one in tasks] == [5, 3, 6, 5, 5, 1, 1, 3]
+    assert tasks[-1].pairs[:5] == tasks[-2].pairs
+    assert len(tasks[-1].pairs) == 15
+
+
+def test_a_task_that_is_nowhere_is_left_out_by_name(suite, tmp_path, tiny, capsys):
+    shutil.rmtree(tmp_path / "data" / "sts14")
+    shutil.rmtree(tmp_path / "data" / "sick")
+    tasks, missing = load_suite()
+    assert [task.name for task in tasks] == ["STS12", "STS13", "STS15", "STS16", "STS-B"]
+    assert list(missing) == ["STS14", "SICK-R"]
+    assert "MINISBERT_OFFLINE forbids fetching it; put STS.gs.OnWN.txt" in missing["STS14"]
+    main(["--model", str(tiny), "--suite", "sts"])
+    captured = capsys.readouterr()
+    assert "SICK-R is left out: sick is missing" in captured.err
+    assert captured.out.splitlines()[-1].split(maxsplit=2) == ["average", "-", "without STS14, SICK-R there is none"]
+
+
+def test_without_any_task_nothing_is_evaluated(suite, tmp_path, tiny):
+    shutil.rmtree(tmp_path / "data")
+    with pytest.raises(InputError, match=r"no task of the suite is there: python -m minisbert\.assets fetch sts12"):
+        main(["--model", str(tiny), "--suite", "sts"])
+
+
+@pytest.mark.parametrize("name", ["sts12/STS.gs.MSRvid.txt", "sts16/headlines.test.tsv", "stsb/sts-test.csv"])
+@pytest.mark.parametrize("change", ["other", "missing"])
+def test_a_changed_or_missing_file_is_named(suite, tmp_path, name, change):
+    path = tmp_path / "data" / name
+    if change == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"0.50", b"0.60"))
+    folder = name.partition("/")[0]
+    reason = "is missing" if change == "missing" else "has sha256 [0-9a-f]{64}, not [0-9a-f]{64}"
+    with pytest.raises(InputError, match=f"{path} {reason}; fetch it again: python -m minisbert.assets fetch {folder}"):
+        load_suite()
+
+
+def slow_spearman(encoder: SentenceEncoder, pairs: list[tuple[str, str, str]]) -> float:
+    """From squared rank differences for scores and from numpy's Pearson for tied ranks, texts encoded one at a time."""
+    cosines = [float(encoder.encode([a])[0].astype(float) @ encoder.encode([b])[0].astype(float)) for _, a, b in pairs]
+    scores = [float(score) for score, _, _ in pairs]
+    ranks = [[sum(y < x for y in side) + sum(y == x for y in side) / 2 for x in side] for side in (cosines, scores)]
+    return float(np.corrcoef(*ranks)[0, 1])
+
+
+def make_run(folder: Path, tiny: Path, **settings: object) -> str:
+    """A run's folder as training leaves it; the path of its model."""
+    folder.mkdir()
+    shutil.copytree(tiny, folder / "model")
+    options = vars(make_parser().parse_args([])) | {"model": str(tiny)} | settings
+    (folder / "config.json").write_text(json.dumps(options | {"rows": {}}))
+    (folder / "metrics.jsonl").write_text("")
+    return str(folder / "model")
+
+
+def test_the_command_prints_every_task_and_what_was_trained_on(suite, tmp_path, tiny, capsys):
+    model = make_run(tmp_path / "run", tiny)
+    main(["--model", model, "--suite", "sts", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    encoder = SentenceEncoder.load(tiny)
+    lines = {line["task"]: line for line in found["tasks"]}
+    for name in ("STS13", "STS-B", "SICK-R"):
+        assert lines[name]["spearman"] == pytest.approx(slow_spearman(encoder, suite[name]), abs=1e-9)
+    assert lines["STS13"]["pairs"] == 15
+    assert found["average"] == pytest.approx(np.mean([round(100 * lines[name]["spearman"], 2) for name in TASKS]))
+    assert {name: line["trained"] for name, line in lines.items() if line["trained"]} == {"STS13": 4}  # of STS-B train
+    assert found["trained_on"] == f"the default data by objective cosine, in {tmp_path / 'run'}"
+    main(["--model", model, "--suite", "sts"])
+    out = capsys.readouterr().out
+    assert f"trained   {found['trained_on']}\n" in out
+    row = next(line for line in out.splitlines() if line.startswith("STS13"))
+    assert row.split("  ")[-1] == "all pairs of 3 sets"
+    means = [f"{100 * lines['STS13'][name]:.2f}" for name in ("spearman", "mean", "weighted_mean")]
+    assert row.split()[1:7] == ["15", *means, "4", "!"]
+    assert out.endswith("! the model was trained on 27 % of STS13: such a score says little about other texts\n")
+    assert f"{found['average']:.2f}" in out.splitlines()[-3]
+
+
+def test_a_model_without_a_run_is_marked(suite, tiny, capsys):
+    main(["--model", str(tiny), "--suite", "sts"])
+    out = capsys.readouterr().out
+    assert "trained   not known: there is no run's config.json beside the model\n" in out
+    assert [line.split()[5] for line in out.splitlines() if line.startswith("STS1")] == ["?"] * 5
+    assert "!" not in out
+
+
+# -------------------------------------------------------------------------------- what was trained on
+
+
+@pytest.mark.parametrize(
+    ("objective", "file", "text", "expected"),
+    [
+        ("cosine", "a.tsv", "4\tone\ttwo\n2\tone\tone\n", ["one two", "one"]),
+        ("mnr", "a.tsv", "one\ttwo\tthree\n", ["one two", "one three", "two three"]),
+        ("softmax", "a.jsonl", '{"gold_label": "neutral", "sentence1": "one", "sentence2": "two"}\n', ["one two"]),
+        ("contrastive", "a.tsv", "1\tone\ttwo\n", ["one two"]),
+        ("simcse", "a.txt", "one\ntwo\n", []),
+    ],
+)
+def test_the_texts_that_shared_a_row(tmp_path, tiny, objective, file, text, expected):
+    path = str(tmp_path / file)
+    (tmp_path / file).write_text(text)
+    model = make_run(tmp_path / "run", tiny, objective=objective, data=path, dev=path, test=path)
+    pairs, note = trained_on(model)
+    assert pairs == {frozenset(one.split()) for one in expected}
+    assert note == f"{path} by objective {objective}, in {tmp_path / 'run'}"
+
+
+def test_a_run_that_began_with_another_counts_both(tmp_path, tiny):
+    (tmp_path / "a.tsv").write_text("4\tone\ttwo\n")
+    (tmp_path / "b.tsv").write_text("4\tthree\tfour\n5\tfive\tsix\n")
+    first = make_run(tmp_path / "first", tiny, data=str(tmp_path / "a.tsv"))
+    second = make_run(tmp_path / "second", tiny, data=str(tmp_path / "b.tsv"), model=first, limit=1)
+    pairs, note = trained_on(second)
+    assert pairs == {frozenset({"one", "two"}), frozenset({"three", "four"})}
+    assert "b.tsv by objective cosine" in note.partition("; before that ")[0]
+    assert "a.tsv by objective cosine" in note.partition("; before that ")[2]
+
+
+def test_rows_that_are_gone_are_not_known(tmp_path, tiny):
+    model = make_run(tmp_path / "run", tiny, data=str(tmp_path / "gone.tsv"))
+    pairs, note = trained_on(model)
+    assert pairs is None
+    assert note == f"not known: {tmp_path / 'gone.tsv'} does not exist"
+
+
+# --------------------------------------------------------------------------------- the published files
+
+
+PUBLISHED = {  # pairs, and MTEB's score of all-MiniLM-L6-v2, all pairs of a task pooled
+    "STS12": (3108, 72.37),
+    "STS13": (1500, 80.60),
+    "STS14": (3750, 75.59),
+    "STS15": (3000, 85.39),
+    "STS16": (1186, 78.99),
+    "SICK-R, all": (9927, 77.58),
+}
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_real_model_scores_as_published(minilm, name):
+    source = {"SICK-R, all": "sick"}.get(name, name.lower())
+    if assets.asset(source).state() != "complete":
+        pytest.skip(f"{source} is not there: python -m minisbert.assets fetch {source}")
+    (one,) = (task for task in load_task(name.partition(",")[0], assets.asset(source).folder) if task.name == name)
+    (found,) = evaluate_suite(SentenceEncoder.load(minilm), [one])
+    pairs, score = PUBLISHED[name]
+    assert found["pairs"] == pairs
+    assert 100 * found["spearman"] == pytest.approx(score, abs=0.01)

@@ -1,0 +1,42 @@
+"""Proof that the parity suite notices mistakes: each known one is planted, and none may survive."""
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from lessons.mistakes import MISTAKES, planted
+from lessons.pieces import PIECES
+from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
+from tests.checks import CHECKS
+from tests.parity import Comparison
+
+pytestmark = pytest.mark.usefixtures("written_out")
+
+
+def failures(target: str) -> Iterator[Comparison]:
+    """The wrong numbers, check after check: first the checks of the piece that is replaced, last the slow one.
+
+    A check that crashes is left for the next one: a mistake must be recognised by its numbers, as in the grader.
+    """
+    own = {name for piece in PIECES.values() if target in (piece.master, *piece.parts) for name in piece.checks}
+    own |= {name for name in CHECKS if target.startswith(f"{name}_metrics.")}  # those of a module of their own
+    for name in sorted(CHECKS, key=lambda name: (name not in own, name == "training_trace")):
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError, KeyError):
+            yield from (result for result in CHECKS[name]() if not result.largest <= result.tolerance)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_planted_mistake_is_caught(name):
+    chosen = MISTAKES[name]
+    original = getattr(chosen.owner, chosen.attribute)
+    with planted(chosen):
+        caught = next(failures(chosen.target), None)
+    assert getattr(chosen.owner, chosen.attribute) is original, "the mistake stayed in the package"
+    assert caught, f"{name} ({chosen.target}: {chosen.meaning}) survives the parity suite"
+
+
+def test_the_catalogue_is_complete_and_names_are_unique():
+    assert len(MISTAKES) >= 30
+    assert len({chosen.meaning for chosen in MISTAKES.values()}) == len(MISTAKES)
+    assert all(chosen.name == name and chosen.target for name, chosen in MISTAKES.items())

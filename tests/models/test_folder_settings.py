@@ -1,0 +1,571 @@
+"""Settings in a folder that change vectors: honoured as sentence-transformers does, or refused by name."""
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Backend
+from tokenizers import models, normalizers, pre_tokenizers
+
+from minisbert.core import InputError
+from minisbert.core.heads import siamese
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.settings import Settings
+from minisbert.models.tokenizer import Tokenizer
+from tests.conftest import ROOT
+from tests.parity import PIECE, REFERENCE, assert_parity
+
+SOURCES = {
+    "tiny": ROOT / "weights" / "tiny",
+    "roberta": REFERENCE / "tiny-roberta",
+    "distiluse": REFERENCE / "tiny-distiluse",
+}
+TEXTS = [
+    "The Cat sits on the mat",
+    "a café中国dog",
+    "the dog [SEP] sits </s> on the moon",
+    "",
+    "the cat " * 20 + "moon",
+    "A " + "guitar" * 20,
+]
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+OPTIONS, TEXT, SENTENCE = "tokenizer_config.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+POOLING = "1_Pooling/config.json"
+GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
+LEFT = {"truncation_side": "left"}
+STORED = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "stride": 0}
+CASED = {OPTIONS: {"do_lower_case": False}}
+PROMPT = {"prompts": {"q": "a dog: ", "other": "the sun: "}, "default_prompt_name": "q"}
+UNPOOLED = {"include_prompt": False}
+
+# name: the source, what changes in its files (... removes a key, None a file), and the ids of TEXTS[0] then, or ...
+HONOURED = {
+    "cased": ("tiny", CASED, [2, 1, 1, 70, 81, 57, 90, 3]),
+    "accents": ("tiny", {OPTIONS: {"strip_accents": False}}, ...),
+    "chinese": ("tiny", {OPTIONS: {"tokenize_chinese_chars": False}}, ...),
+    "uncased by default": (
+        "tiny",
+        {OPTIONS: {"do_lower_case": ..., "tokenizer_class": ...}, TOKENIZER: {"normalizer": None}},
+        [2, 57, 58, 70, 81, 57, 90, 3],
+    ),
+    "no particular class": (
+        "tiny",
+        {OPTIONS: GENERIC | {"do_lower_case": False, "cls_token": "[MASK]"}, TOKENIZER: {"pre_tokenizer": None}},
+        ...,
+    ),
+    "class in config.json": ("tiny", {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}}, ...),
+    "own special tokens": ("tiny", {OPTIONS: {"cls_token": "[MASK]"}}, [4, 57, 58, 70, 81, 57, 90, 3]),
+    "special tokens of old": ("tiny", {"special_tokens_map.json": {"cls_token": {"content": "[MASK]"}}}, ...),
+    "more special tokens": ("tiny", {OPTIONS: {"additional_special_tokens": ["a", "not one"]}}, ...),
+    "special tokens split": ("tiny", {OPTIONS: {"split_special_tokens": True}}, ...),
+    "no special tokens stored": ("tiny", {TOKENIZER: {"post_processor": None}}, [2, 57, 58, 70, 81, 57, 90, 3]),
+    "fewer columns": ("tiny", {SENTENCE: {"truncate_dim": 8}}, ...),
+    "more columns than there are": ("tiny", {SENTENCE: {"truncate_dim": 100}}, ...),
+    "fewer columns after a dense layer": ("distiluse", {SENTENCE: {"truncate_dim": 5}}, ...),
+    "limit": ("tiny", {TEXT: {"max_seq_length": 5}}, [2, 57, 58, 70, 3]),
+    "old limit": ("tiny", {TEXT: None, "sentence_roberta_config.json": {"max_seq_length": 6}}, [2, 57, 58, 70, 81, 3]),
+    "lower case of old": (
+        "tiny",
+        CASED | {TEXT: None, "sentence_xlm-roberta_config.json": {"do_lower_case": True}},
+        [2, 57, 58, 70, 81, 57, 90, 3],
+    ),
+    "lower case for RoBERTa": ("roberta", {TEXT: {"do_lower_case": True}}, ...),
+    "lower case, no particular class": ("roberta", {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC}, ...),
+    "limit of the tokenizer": (
+        "tiny",
+        {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}},
+        [2, 57, 58, 70, 3],
+    ),
+    "options of the tokenizer": (
+        "tiny",
+        {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}},
+        [2, 1, 1, 70, 81, 3],
+    ),
+    "limit of each call": (
+        "tiny",
+        {TEXT: {"max_seq_length": 5, "processing_kwargs": {"text": {"max_length": 6, "truncation": True}}}},
+        [2, 57, 58, 70, 81, 3],
+    ),
+    "limit of common calls": ("tiny", {TEXT: {"processing_kwargs": {"common": {"max_length": 5}}}}, ...),
+    "limit by its old name": ("tiny", {OPTIONS: {"model_max_length": ..., "max_len": 6}}, [2, 57, 58, 70, 81, 3]),
+    "cut at the start": (
+        "tiny",
+        {OPTIONS: LEFT, TEXT: {"max_seq_length": 5}},
+        [2, 81, 57, 90, 3],
+    ),
+    "cut at the start, in tokenizer.json": (
+        "tiny",
+        {TOKENIZER: {"truncation": STORED}, TEXT: {"max_seq_length": 5}},
+        ...,
+    ),
+    "RoBERTa, cut at the start": ("roberta", {OPTIONS: LEFT}, ...),
+    "RoBERTa, a space first": ("roberta", {OPTIONS: {"add_prefix_space": True}}, ...),
+    "RoBERTa's defaults": ("roberta", {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}}, ...),
+    "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}, ...),
+    "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}, ...),
+    "a default prompt": ("tiny", {SENTENCE: PROMPT}, ...),
+    "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}, ...),
+    "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}, ...),
+    "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}, ...),
+    "a prompt that is not pooled, max": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "max"}}, ...),
+    "a prompt that is not pooled, cut at the start": (
+        "tiny",
+        {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT},
+        ...,
+    ),
+    "a prompt for RoBERTa": ("roberta", {SENTENCE: PROMPT, POOLING: UNPOOLED}, ...),
+    "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}, ...),
+    "harmless arguments": (
+        "tiny",
+        {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
+        ...,
+    ),
+}
+
+
+def edit(path: Path, changes: dict | None) -> None:
+    """Change keys of a JSON file; ``...`` removes a key, None the file."""
+    if changes is None:
+        path.unlink()
+        return
+    content = (json.loads(path.read_text()) if path.is_file() else {}) | changes
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable:
+    """A copy of a source with changes in its files."""
+
+    def copy(source: str, changes: dict[str, dict | None]) -> Path:
+        folder = shutil.copytree(SOURCES[source], tmp_path / "folder")
+        for name, change in changes.items():
+            edit(folder / name, change)
+        return folder
+
+    return copy
+
+
+def vectors(folder: Path) -> torch.Tensor:
+    """The vectors of TEXTS in float64."""
+    return SentenceEncoder.load(folder).double().encode(TEXTS, convert="tensor")
+
+
+def reference(folder: Path) -> torch.nn.Module:
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    return sentence_transformers.SentenceTransformer(str(folder), device="cpu").double()
+
+
+# ------------------------------------------------------------------------------------------- honoured
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", HONOURED)
+def test_vectors_equal_sentence_transformers_also_after_saving(make, tmp_path, name):
+    source, changes, _ = HONOURED[name]
+    folder = make(source, changes)
+    ours = vectors(folder)
+    expected = reference(folder)
+    assert_parity(name, ours, expected.encode(TEXTS, convert_to_tensor=True), PIECE)
+    SentenceEncoder.load(folder).save(tmp_path / "saved")
+    assert_parity(f"{name}, saved", vectors(tmp_path / "saved"), ours, PIECE)
+    again = reference(tmp_path / "saved")
+    assert_parity(f"{name}, saved, theirs", again.encode(TEXTS, convert_to_tensor=True), ours, PIECE)
+    for setting in ("prompts", "default_prompt_name", "similarity_fn_name"):
+        assert getattr(again, setting) == getattr(expected, setting)
+
+
+@pytest.mark.parametrize("name", [name for name, case in HONOURED.items() if case[2] is not ...])
+def test_ids_are_as_expected(make, name):
+    source, changes, ids = HONOURED[name]
+    assert Tokenizer.load(make(source, changes)).encode(TEXTS[:1]).ids == [ids]
+
+
+ALIKE = {"uncased by default", "no special tokens stored", "more columns than there are", "RoBERTa's defaults"}
+ALIKE |= {"RoBERTa's padding not stated", "an empty default prompt", "harmless arguments", "class in config.json"}
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_the_cases_would_notice(make, name):
+    """Each setting changes some vector, but for those that restore what the source has."""
+    source, changes, _ = HONOURED[name]
+    plain, changed = vectors(SOURCES[source]), vectors(make(source, changes))
+    assert (plain.shape == changed.shape and torch.equal(plain, changed)) == (name in ALIKE)
+
+
+@pytest.mark.parametrize("name", HONOURED)
+def test_a_saved_folder_has_the_same_vectors(make, tmp_path, name):
+    source, changes, _ = HONOURED[name]
+    encoder = SentenceEncoder.load(make(source, changes))
+    encoder.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert_parity(name, again.double().encode(TEXTS, convert="tensor"), vectors(tmp_path / "folder"), PIECE)
+    assert again.settings == encoder.settings
+    assert again.tokenizer.limit == encoder.tokenizer.limit
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("space", [True, False])
+def test_a_bert_with_the_tokenizer_of_xlm_roberta(make, space):
+    folder = make("tiny", {})
+    words = {word: -float(len(word)) for word in ["▁the", "▁cat", "▁dog", "▁a", *"▁abcdefghijklmnopqrstuvwxyz"]}
+    pieces = [*dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>"), 0.0).items(), *words.items()]
+    backend = Backend(models.Unigram(pieces, 3))
+    backend.normalizer, backend.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Metaspace()
+    backend.save(str(folder / TOKENIZER))
+    options = {"tokenizer_class": "XLMRobertaTokenizer", "add_prefix_space": space, "model_max_length": 16}
+    (folder / OPTIONS).write_text(json.dumps(options))
+    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
+    assert_parity("XLM-R's tokenizer", vectors(folder), expected, PIECE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("stated", [True, False], ids=["class stated", "no class stated"])
+def test_a_multilingual_model_of_sentence_transformers(tmp_path, stated):
+    """XLM-RoBERTa and its tokenizer, as multilingual E5 has them: their folder here, and ours there."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    words = ["▁the", "▁cat", "▁dog", "▁a", "▁中", *"▁abcdefghijklmnopqrstuvwxyzé"]
+    pieces = [*dict.fromkeys(("<s>", "<pad>", "</s>", "<unk>"), 0.0).items()]
+    pieces += [*{word: -float(len(word)) for word in words}.items(), ("<mask>", 0.0)]
+    tokenizer = transformers.XLMRobertaTokenizer(vocab=pieces, model_max_length=13)
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+    config = transformers.XLMRobertaConfig(**sizes, intermediate_size=17, max_position_embeddings=20, type_vocab_size=1)
+    torch.manual_seed(0)
+    model = transformers.XLMRobertaModel(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    for part in (tokenizer, model):
+        part.save_pretrained(tmp_path / "plain")
+    from sentence_transformers import models as modules
+
+    encoder = modules.Transformer(str(tmp_path / "plain"))
+    whole = [encoder, modules.Pooling(12, "mean"), modules.Normalize()]
+    folder = tmp_path / "theirs"
+    sentence_transformers.SentenceTransformer(modules=whole, device="cpu").save(str(folder), create_model_card=False)
+    if not stated:
+        edit(folder / OPTIONS, {"tokenizer_class": ...})
+    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
+    assert_parity("XLM-RoBERTa", vectors(folder), expected, PIECE)
+    SentenceEncoder.load(folder).save(tmp_path / "ours")
+    assert_parity("XLM-RoBERTa, saved", vectors(tmp_path / "ours"), expected, PIECE)
+    again = reference(tmp_path / "ours").encode(TEXTS, convert_to_tensor=True)
+    assert_parity("XLM-RoBERTa, saved, theirs", again, expected, PIECE)
+    for name in ("tokenizer.json", "vocab.txt"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "sentencepiece.bpe.model").write_bytes(b"")
+    with pytest.raises(InputError, match=r"sentencepiece\.bpe\.model is not read, .*: write one with transformers"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("limit", [5, 6, 9])
+def test_texts_and_pairs_cut_at_the_start_equal_the_library(make, limit):
+    tokenizer = Tokenizer.load(make("tiny", {OPTIONS: LEFT}), limit)
+    library = Backend.from_str(tokenizer.backend.to_str())
+    library.enable_truncation(limit, strategy="longest_first", direction="left")
+    sides = ["", "a", "a b", "a b c d", "a b c d e f g h i"]
+    assert tokenizer.encode(sides).ids == [library.encode(side).ids for side in sides]
+    pairs = [(first, second) for first in sides for second in sides]
+    expected = library.encode_batch(pairs)
+    found = tokenizer.encode_pairs(*zip(*pairs, strict=True))
+    assert found.ids == [encoding.ids for encoding in expected]
+    assert found.token_types == [encoding.type_ids for encoding in expected]
+
+
+def test_roberta_without_stated_padding_has_as_many_positions_as_before(make, tmp_path):
+    """Its default is 1: positions start at 2, and of 27 rows 25 are left for tokens."""
+    encoder = SentenceEncoder.load(make("roberta", {CONFIG: {"pad_token_id": ...}, OPTIONS: {"model_max_length": 99}}))
+    encoder.save(tmp_path / "saved")
+    for model in (encoder, SentenceEncoder.load(tmp_path / "saved")):
+        assert (model.bert.config.pad_token_id, model.bert.config.position_offset) == (1, 2)
+        assert (model.tokenizer.pad_id, model.tokenizer.limit) == (1, 25)
+        assert model.encode(["the cat " * 30]).shape == (1, 18)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("name", ["cosine", "dot", "euclidean", "manhattan"])
+def test_similarity_equals_sentence_transformers(make, tmp_path, name):
+    folder = make("roberta", {SENTENCE: {"similarity_fn_name": name}})
+    encoder = SentenceEncoder.load(folder).double()
+    u, v = encoder.encode(TEXTS), encoder.encode(TEXTS[:2])
+    ours = torch.from_numpy(encoder.similarity(u, v))
+    assert_parity(name, ours, reference(folder).similarity(u, v), PIECE)
+    encoder.save(tmp_path / "saved")
+    assert reference(tmp_path / "saved").similarity_fn_name == name
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("include", [True, False])
+def test_prompts_equal_sentence_transformers(make, include):
+    folder = make("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": include}})
+    encoder, theirs = SentenceEncoder.load(folder).double(), reference(folder)
+    for given in ({}, {"prompt_name": "other"}, {"prompt": "the moon "}, {"prompt": ""}):
+        expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
+        assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert="tensor", **given), expected, PIECE)
+        stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert="tensor", **given)])
+        assert_parity(f"prompt {given}, streamed", stream, expected, PIECE)
+        states = theirs.encode(TEXTS, output_value="token_embeddings", **given)
+        for ours, other in zip(encoder.encode(TEXTS, output="token", **given), states, strict=True):
+            assert_parity(f"prompt {given}, tokens", torch.from_numpy(ours), other, PIECE)
+
+
+def test_a_prompt_is_put_before_each_text(make):
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
+    prompted = encoder.encode(["a dog: moon", "a dog: the cat"], prompt="")
+    np.testing.assert_array_equal(encoder.encode(["moon", "the cat"]), prompted)
+    np.testing.assert_array_equal(encoder.encode(["moon", "the cat"], prompt_name="q"), prompted)
+    head = siamese(encoder.width)  # learned from texts without a prompt
+    plain = PairModel(SentenceEncoder.load(SOURCES["tiny"]), head).scores(["a cat"], ["moon"])
+    np.testing.assert_array_equal(PairModel(encoder, head).scores(["a cat"], ["moon"]), plain)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other'"),
+        ({"prompt_name": "q", "prompt": ""}, "prompt '' and prompt_name 'q': give one of them"),
+        ({"prompt": 5}, "prompt must be a string, not 5"),
+        ({"prompt_name": ["q"]}, "prompt_name must be a string, not"),
+    ],
+)
+def test_prompts_that_cannot_be_used(make, given, message):
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: PROMPT}))
+    with pytest.raises(InputError, match=message):
+        encoder.encode(TEXTS, **given)
+
+
+def test_a_text_of_nothing_but_a_prompt_that_is_not_pooled(make):
+    bare = {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}, SENTENCE: PROMPT, POOLING: UNPOOLED}
+    encoder = SentenceEncoder.load(make("tiny", bare))
+    assert encoder.encode(["moon"], prompt="the sun ").shape == (1, 24)
+    with pytest.raises(InputError, match="no token of its own after its prompt"):
+        encoder.encode(["moon", ""], prompt="the sun ")
+
+
+def test_similarities_by_hand(make):
+    u, v = np.array([[3.0, 4.0], [0.0, 0.0]]), np.array([[0.0, 0.0], [3.0, 0.0]])
+    for name, expected in {
+        "cosine": [[0, 0.6], [0, 0]],
+        "dot": [[0, 9], [0, 0]],
+        "euclidean": [[-5, -4], [0, -3]],
+        "manhattan": [[-7, -4], [0, -3]],
+    }.items():
+        encoder = SentenceEncoder.load(SOURCES["tiny"])
+        encoder.settings = Settings(similarity=name)
+        np.testing.assert_allclose(encoder.similarity(u, v), expected, atol=1e-12, rtol=0)
+        with pytest.raises(InputError, match="width 2 and 1 cannot be compared"):
+            encoder.similarity(u, v[:, :1])
+
+
+def test_what_is_not_used_here_is_kept(make, tmp_path):
+    prompts = {"query": "query: ", "document": "", "other": "a "}
+    changes = {
+        SENTENCE: {"prompts": prompts, "similarity_fn_name": "dot", "truncate_dim": 7, "requirements": ["torch"]},
+        "1_Pooling/config.json": {"include_prompt": False},
+        TEXT: {"query_length": 5, "max_seq_length": 9},
+    }
+    SentenceEncoder.load(make("tiny", changes)).save(tmp_path / "saved")
+    stated = {name: json.loads((tmp_path / "saved" / name).read_text()) for name in changes}
+    assert stated[SENTENCE] == changes[SENTENCE] | {"default_prompt_name": None, "model_type": "SentenceTransformer"}
+    assert stated["1_Pooling/config.json"]["include_prompt"] is False
+    assert stated[TEXT] == {"max_seq_length": 9, "do_lower_case": False, "query_length": 5}
+
+
+def test_heads_read_whole_vectors(make):
+    """A head learned from all columns; fewer are only for those who ask ``encode``."""
+    encoder = SentenceEncoder.load(make("tiny", {SENTENCE: {"truncate_dim": 8}}))
+    head = siamese(encoder.width)
+    whole = PairModel(SentenceEncoder.load(SOURCES["tiny"]), head).eval().scores(TEXTS[:2], TEXTS[1:3])
+    np.testing.assert_array_equal(PairModel(encoder, head).eval().scores(TEXTS[:2], TEXTS[1:3]), whole)
+    assert encoder.encode(TEXTS, truncate_dim=24).shape[1] == 24
+    assert encoder.encode(TEXTS[:1], output="token")[0].shape[1] == 24
+
+
+# -------------------------------------------------------------------------------------------- refused
+
+DENSE, NORMALIZE = "2_Dense/config.json", "2_Normalize/config.json"
+CASES = [
+    ("tiny", OPTIONS, {"padding_side": "left"}, "padding_side 'left' is not supported"),
+    ("tiny", OPTIONS, {"truncation_side": "middle"}, "truncation_side must be left or right, not 'middle'"),
+    ("tiny", TEXT, {"processor_kwargs": {"padding_side": "left"}}, "padding_side 'left' is not supported"),
+    ("tiny", OPTIONS, {"tokenizer_class": "BertJapaneseTokenizer"}, "tokenizer_class 'BertJapaneseTokenizer' is not"),
+    ("roberta", OPTIONS, {"tokenizer_class": "BertTokenizer"}, "tokenizer.json holds a BPE model"),
+    ("tiny", OPTIONS, {"cls_token": "[BOS]"}, r"cls_token '\[BOS\]' is not a token of the vocabulary"),
+    ("tiny", OPTIONS, {"added_tokens_decoder": {"9": {"content": "cat"}}}, "added_tokens of tokenizer.json differ in"),
+    ("tiny", TEXT, {"transformer_task": "fill-mask"}, "transformer_task 'fill-mask' is not supported"),
+    ("tiny", TEXT, {"modality_config": {"message": {}}}, "modality_config"),
+    ("tiny", TEXT, {"module_output_name": "sentence_embedding"}, "module_output_name 'sentence_embedding' is not"),
+    ("tiny", TEXT, {"config_kwargs": {"num_hidden_layers": 1}}, "num_hidden_layers in config_kwargs 1 is not"),
+    ("tiny", TEXT, {"model_args": {"quantization_config": 1}}, "quantization_config in model_kwargs 1 is not"),
+    ("tiny", TEXT, {"processing_kwargs": {"text": {"add_special_tokens": False}}}, "add_special_tokens in processing"),
+    ("tiny", TEXT, {"processing_kwargs": {"text": {"truncation": False}}}, "truncation in processing_kwargs False"),
+    ("tiny", SENTENCE, {"default_prompt_name": "q"}, "default_prompt_name 'q' is not one of the prompts"),
+    ("tiny", SENTENCE, {"similarity_fn_name": "maxsim"}, "similarity_fn_name 'maxsim' is not supported"),
+    ("tiny", SENTENCE, {"truncate_dim": 0}, "truncate_dim must be at least 1, not 0"),
+    ("tiny", SENTENCE, {"model_type": "SparseEncoder"}, "model_type 'SparseEncoder' is not supported"),
+    ("tiny", NORMALIZE, {"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not"),
+    ("distiluse", DENSE, {"module_input_name": "token_embeddings"}, "module_input_name 'token_embeddings' is not"),
+    ("distiluse", DENSE, {"module_output_name": "other"}, "module_output_name 'other' is not supported"),
+    ("roberta", CONFIG, {"pad_token_id": None}, "pad_token_id must be a whole number, not null"),
+    ("tiny", CONFIG, {"pad_token_id": 131}, "pad_token_id 131 is not in the vocabulary of 131"),
+    ("roberta", CONFIG, {"pad_token_id": -1}, "pad_token_id -1 is not supported"),
+]
+
+
+@pytest.mark.parametrize(("source", "name", "changes", "message"), CASES, ids=[str(case[1:3]) for case in CASES])
+def test_refused_by_file_key_and_value(make, source, name, changes, message):
+    with pytest.raises(InputError, match=message) as error:
+        SentenceEncoder.load(make(source, {name: changes}))
+    assert "tokenizer.json" in message or name in str(error.value)
+
+
+NUMBERS = [CONFIG, "hidden_size num_hidden_layers num_attention_heads intermediate_size max_position_embeddings"]
+KEYS = [
+    ("tiny", *NUMBERS, ["16", 1.5, True, [], {}, None, 10**30]),
+    ("tiny", CONFIG, "vocab_size type_vocab_size", ["16", 1.5, [], 10**30]),
+    ("tiny", CONFIG, "layer_norm_eps hidden_dropout_prob initializer_range", ["0.1", None, [], True, float("nan")]),
+    ("tiny", CONFIG, "pad_token_id", ["0", 1.5, [], 10**30]),
+    ("tiny", CONFIG, "model_type hidden_act", [5, [], {}]),
+    ("distiluse", CONFIG, "dim n_layers dropout attention_dropout activation", [[], None, {}]),
+    ("tiny", OPTIONS, "do_lower_case strip_accents tokenize_chinese_chars split_special_tokens", ["yes", 1, []]),
+    ("roberta", OPTIONS, "add_prefix_space", ["yes", 1, []]),
+    ("tiny", OPTIONS, "tokenizer_class truncation_side padding_side", [5, [], {}, True]),
+    ("tiny", OPTIONS, "cls_token sep_token unk_token", [5, [], {}, None]),
+    ("tiny", OPTIONS, "model_max_length", ["16", [], 1.5, True, float("inf")]),
+    ("tiny", TEXT, "max_seq_length do_lower_case processor_kwargs processing_kwargs model_args", ["x", [], 1.5]),
+    ("tiny", TEXT, "tokenizer_name_or_path transformer_task modality_config", [5, [], True]),
+    ("tiny", SENTENCE, "prompts default_prompt_name similarity_fn_name truncate_dim model_type", [1.5, [], True]),
+    ("tiny", POOLING, "pooling_mode", [5, True, {}, [5]]),
+    ("tiny", POOLING, "include_prompt", ["no", 5, []]),
+    ("distiluse", DENSE, "in_features out_features", ["20", 1.5, [], True, 0, -1, 10**30]),
+    ("distiluse", DENSE, "bias activation_function", ["no", 5, []]),
+]
+WRONG = [(source, name, key, value) for source, name, keys, values in KEYS for key in keys.split() for value in values]
+
+
+@pytest.mark.parametrize(("source", "name", "key", "value"), WRONG)
+def test_values_of_a_wrong_type_name_file_and_key(make, source, name, key, value):
+    with pytest.raises(InputError) as error:
+        SentenceEncoder.load(make(source, {name: {key: value}}))
+    assert name in str(error.value)
+    assert key in str(error.value)
+
+
+@pytest.mark.parametrize("module", [{"type": 5, "path": ""}, {"type": "a.Normalize", "path": None}, {"path": ""}, 5])
+def test_modules_of_a_wrong_type(make, module):
+    folder = make("tiny", {})
+    (folder / "modules.json").write_text(json.dumps([module]))
+    with pytest.raises(InputError, match=r"modules\.json"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "/elsewhere"])
+def test_modules_outside_of_the_folder(make, path):
+    folder = make("tiny", {})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = path
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=f"path '{path}' leads out of the folder"):
+        SentenceEncoder.load(folder)
+
+
+def test_a_module_whose_path_is_too_long(make):
+    folder = make("tiny", {})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["path"] = 300 * "a"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=r"modules\.json: path 'a{80}'\.\.\.|modules\.json.* does not exist"):
+        SentenceEncoder.load(folder)
+
+
+def test_the_padding_of_roberta_in_a_text():
+    encoder = SentenceEncoder.load(SOURCES["roberta"])
+    with pytest.raises(InputError, match="the text 'a <pad> dog' contains <pad>"):
+        encoder.encode(["a cat", "a <pad> dog"])
+    with pytest.raises(InputError, match="contains <pad>"):
+        encoder.tokenizer.encode_pairs(["a cat"], ["<pad>"])
+    assert SentenceEncoder.load(SOURCES["tiny"]).encode(["a [PAD] dog"]).shape == (1, 24)
+
+
+def test_a_text_without_a_token(make):
+    tokenizer = Tokenizer.load(make("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": None}}))
+    assert tokenizer.encode(["a cat"]).ids == [[5, 58]]
+    assert tokenizer.encode_pairs([""], ["a cat"]).ids == [[5, 58]]
+    with pytest.raises(InputError, match="the text '' has no token"):
+        tokenizer.encode(["a cat", ""])
+    with pytest.raises(InputError, match="has no token"):
+        tokenizer.encode_pairs([""], [" "])
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("tiny", ["classifier.weight", "classifier.bias"]),
+        ("distiluse", ["pre_classifier.weight", "classifier.weight"]),
+        ("roberta", ["qa_outputs.weight", "qa_outputs.bias"]),
+    ],
+)
+def test_a_checkpoint_with_a_task_head_is_called_one(make, source, names):
+    folder = make(source, {CONFIG: {"architectures": ["ModelForATask"]}})
+    tensors = load_file(folder / "model.safetensors") | {name: torch.ones(2, 3) for name in names}
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=rf"has a task head, {', '.join(sorted(names))} \(.*ModelForATask"):
+        SentenceEncoder.load(folder)
+
+
+# ---------------------------------------------------------------------------------- any value in any place
+
+VALUES = [None, True, 0, -1, 7, 0.5, 1e300, float("nan"), float("inf"), 10**30, 2**31, "", "x", "\0", "../..", [], [5]]
+VALUES += [[None], {}, {"a": {"b": []}}, "a" * 500, 100_000]
+
+
+def places(content: object, *before: object) -> Iterator[tuple]:
+    """The keys that lead to each value in a JSON file."""
+    yield before
+    items = content.items() if isinstance(content, dict) else enumerate(content if isinstance(content, list) else [])
+    for key, value in items:
+        yield from places(value, *before, key)
+
+
+def replaced(content: object, keys: tuple, value: object) -> object:
+    if not keys:
+        return value
+    content[keys[0]] = replaced(content[keys[0]], keys[1:], value)
+    return content
+
+
+@pytest.mark.parametrize("source", ["tiny", "roberta", "distiluse"])
+def test_any_value_in_any_place_is_an_input_error_or_gives_vectors(make, source):
+    """A seeded sample. The error has one line and names the file, or for the vocabulary the folder."""
+    torch.manual_seed(0)
+    encoder, chance = SentenceEncoder.load(SOURCES[source]), random.Random(0)
+    folder = make("tiny", {})
+    PairModel(encoder, siamese(encoder.width)).save(folder)
+    (folder / "special_tokens_map.json").write_text('{"unk_token": "[UNK]", "additional_special_tokens": ["a"]}')
+    files = [*folder.rglob("*.json")]
+    for _ in range(25):
+        path = chance.choice(files)
+        before = path.read_text()
+        content = json.loads(before)
+        keys, value = chance.choice([*places(content)]), chance.choice(VALUES)
+        path.write_text(json.dumps(replaced(content, keys, value)))
+        message = load_error(folder)
+        shown = f"{path.name} {keys}: {value!r:.80} gave {message}"
+        assert message is None or str(path) in message or (str(folder) in message and path.name == TOKENIZER), shown
+        assert message is None or "\n" not in message or path.name == "head.json", shown
+        path.write_text(before)
+
+
+def load_error(folder: Path) -> str | None:
+    """What ``load`` and ``encode`` complain about."""
+    try:
+        assert PairModel.load(folder).encoder.encode(["a cat"]).shape[0] == 1
+    except InputError as error:
+        return str(error)
+    return None

@@ -1,0 +1,575 @@
+"""Pair models: the right sentence in the right place, scores in the caller's order, and nothing lost on disk."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minisbert.core import InputError
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
+from minisbert.models.families import CLASSIFIERS, FAMILIES
+from minisbert.models.more_heads import ClassifierHead, make_cross_head, make_joint_head
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.registry import load_encoder
+from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
+from tests.reference.texts import SENTENCES
+
+FIRSTS = ["a cat sits", "dogs run fast in the snow", "sun", "", "a man plays the guitar and the piano", "red ball"]
+SECONDS = ["the kitten is sitting on a mat", "rain", "a happy child", "moon", "music", "a red ball"]
+KINDS = ["joint", "siamese", "published", "compare", "binary", "classes"]
+
+
+def pair_model(folder, kind: str) -> PairModel:
+    """An untrained head, from a fixed seed, on the encoder in a folder."""
+    torch.manual_seed(5)
+    encoder = SentenceEncoder.load(folder)
+    if kind == "joint":
+        return PairModel(encoder, JointHead(24, hidden=40))
+    if kind == "siamese":
+        return PairModel(encoder, siamese(24, hidden=40))
+    if kind == "binary":
+        return PairModel(encoder, ConcatHead(24, hidden=40, dropout=0.3), "binary")
+    if kind == "classes":
+        return PairModel(encoder, ConcatHead(24, outputs=3), "classes", ["no", "maybe", "yes"])
+    return PairModel(encoder, CrossHead(24, kind, hidden=40))
+
+
+@pytest.fixture(params=KINDS)
+def model(request, tiny) -> PairModel:
+    return pair_model(tiny, request.param)
+
+
+def test_scores_stand_in_the_callers_order(model, monkeypatch):
+    monkeypatch.setattr("minisbert.models.pair_model.BLOCK", 4)  # of six pairs: two blocks
+    together = model.scores(FIRSTS, SECONDS, batch_tokens=30)
+    alone = [model.scores([a], [b])[0] for a, b in zip(FIRSTS, SECONDS, strict=True)]
+    np.testing.assert_allclose(together, alone, rtol=0, atol=2e-6)  # float32
+    assert len({round(float(np.ravel(score)[0]), 4) for score in alone}) == len(FIRSTS), "each pair has its own score"
+    assert together.shape == ((6, 3) if model.task == "classes" else (6,))
+    assert together.dtype == np.float32
+
+
+def test_both_sentences_are_read(model):
+    scores = model.scores(FIRSTS, SECONDS)
+    assert (model.scores(FIRSTS, SECONDS[::-1]) != scores).any()
+    assert (model.scores(FIRSTS[::-1], SECONDS) != scores).any()
+
+
+def test_units_of_the_scores(tiny):
+    """0 to 5 for a regression, probabilities for the others; by hand from a head of known bias and no weights."""
+    encoder = SentenceEncoder.load(tiny)
+    for task, labels, bias, expected in (
+        ("regression", (), [0.7], [3.5]),
+        ("regression", (), [1.1], [5.5]),  # beyond the scale, and not clamped
+        ("binary", (), [np.log(3)], [0.75]),
+        ("classes", ("a", "b"), [0.0, np.log(3)], [[0.25, 0.75]]),
+    ):
+        head = ConcatHead(24, outputs=len(bias))
+        torch.nn.init.zeros_(head.mlp[0].weight)
+        head.mlp[0].bias.data = torch.tensor(bias, dtype=torch.float32)
+        found = PairModel(encoder, head, task, labels).scores(["a cat"], ["a dog"])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_scoring_is_without_dropout_and_leaves_the_mode(model):
+    model.train()
+    model.encoder.bert.embeddings.eval()  # a caller's own choice
+    modes = [module.training for module in model.modules()]
+    np.testing.assert_array_equal(model.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_no_pairs_have_no_scores(model):
+    assert model.scores([], []).shape[0] == 0
+
+
+def test_a_batch_holds_firsts_then_seconds(tiny):
+    model = pair_model(tiny, "siamese")
+    encoded = model.tokenize(FIRSTS, SECONDS)
+    ids, mask, types = model.batch(encoded, [4, 1])
+    assert types is None
+    expected = model.encoder.tokenizer.encode([FIRSTS[4], FIRSTS[1], SECONDS[4], SECONDS[1]]).ids
+    assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
+    lengths = [len(row) for row in expected]
+    assert model.lengths(encoded)[4] == 2 * max(lengths[0], lengths[2])
+
+
+def test_a_joint_batch_holds_pairs_with_their_types(tiny):
+    model = pair_model(tiny, "joint")
+    encoded = model.tokenize(FIRSTS, SECONDS)
+    ids, mask, types = model.batch(encoded, [5, 0])
+    expected = model.encoder.tokenizer.encode_pairs([FIRSTS[5], FIRSTS[0]], [SECONDS[5], SECONDS[0]])
+    assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected.ids
+    assert [row[real].tolist() for row, real in zip(types, mask, strict=True)] == expected.token_types
+    assert types.sum() > 0
+    assert model.lengths(encoded)[5] == len(expected.ids[0])
+
+
+def test_the_joint_head_knows_the_order_and_the_compared_vectors_do_not(tiny):
+    joint = pair_model(tiny, "joint")
+    assert (joint.scores(FIRSTS, SECONDS) != joint.scores(SECONDS, FIRSTS)).all()
+    symmetric = PairModel(SentenceEncoder.load(tiny), ConcatHead(24, "|u-v|,u*v"))
+    there, back = symmetric.scores(FIRSTS, SECONDS), symmetric.scores(SECONDS, FIRSTS)
+    np.testing.assert_allclose(there, back, rtol=0, atol=2e-6)
+
+
+def test_heads_read_vectors_before_they_are_scaled(tiny):
+    encoder = SentenceEncoder.load(tiny).double()
+    model = PairModel(encoder, siamese(24, hidden=40).double())
+    ids, mask, _ = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    u, v = (encoder.bert(half, real)[:, :] for half, real in zip(ids.chunk(2), mask.chunk(2), strict=True))
+    means = [
+        torch.stack([states[i, : int(real[i].sum())].mean(dim=0) for i in range(6)])
+        for states, real in ((u, mask[:6]), (v, mask[6:]))
+    ]
+    assert (means[0].norm(dim=1) - 1).abs().min() > 0.1
+    assert_parity("siamese", model(ids, mask), model.head(*means).squeeze(1), PIECE)
+
+
+def test_the_published_bug_is_the_librarys_attention_across_the_batch():
+    """``MultiheadAttention`` without ``batch_first`` on (B, T, D), as in the notebook."""
+    torch.manual_seed(1)
+    head = make_cross_head(24, "published-bug", 0.0).double()
+    library = torch.nn.MultiheadAttention(24, 8).double()
+    linears = [getattr(head.attention, name) for name in ("query", "key", "value")]
+    library.in_proj_weight.data = torch.cat([linear.weight for linear in linears])
+    library.in_proj_bias.data = torch.cat([linear.bias for linear in linears])
+    library.out_proj.load_state_dict(head.attention.output.state_dict())
+    a, b = torch.randn(2, 5, 7, 24, dtype=torch.float64)
+    found, _ = library(a, b, b)  # (5, 7, 24), the 5 taken for tokens
+    assert_parity("published-bug", head(a, b), head.mlp(torch.cat([a[:, 0], found[:, 0]], dim=1)), PIECE)
+
+
+def test_with_the_published_bug_a_score_depends_on_its_neighbours(tiny, tmp_path):
+    """Pairs are scored eight at a time, in order; a saved model does the same."""
+    torch.manual_seed(5)
+    model = PairModel(SentenceEncoder.load(tiny), make_cross_head(24, "published-bug", 0.0))
+    firsts, seconds = FIRSTS + FIRSTS, SECONDS + SECONDS[::-1]
+    scores = model.scores(firsts, seconds, batch_tokens=10)
+    eights = [model.scores(firsts[part], seconds[part]) for part in (slice(8), slice(8, None))]
+    np.testing.assert_array_equal(scores, np.concatenate(eights))
+    assert abs(model.scores(firsts[:1], seconds[:1])[0] - scores[0]) > 1e-4
+    model.save(tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "head.json").read_text())["head"] == "cross-batch"
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(firsts, seconds), scores)
+
+
+@pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
+@pytest.mark.parametrize("kind", ["joint", "siamese", "cross"])
+def test_encoders_of_other_families(name, kind, tmp_path):
+    """Of other widths; distiluse has a dense layer behind its pooling, and neither family has a second token type."""
+    encoder = SentenceEncoder.load(REFERENCE / name)
+    width = encoder.bert.config.hidden_size
+    heads = {"joint": JointHead(width), "siamese": siamese(encoder.width), "cross": CrossHead(width, heads=2)}
+    model = PairModel(encoder, heads[kind])
+    scores = model.scores(FIRSTS, SECONDS)
+    assert np.isfinite(scores).all()
+    model.save(tmp_path / "model")
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(FIRSTS, SECONDS), scores)
+
+
+def test_gradients_reach_the_encoder_and_the_head(model):
+    model(*model.batch(model.tokenize(FIRSTS, SECONDS), range(6))).sum().backward()
+    for name, parameter in model.named_parameters():
+        if "pooler" not in name:
+            assert parameter.grad is not None, name
+    assert model.encoder.bert.layers[0].attention.value.weight.grad.abs().max() > 0
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+
+def test_lists_that_do_not_make_pairs(model):
+    with pytest.raises(InputError, match="2 first and 1 second sentences do not make pairs"):
+        model.scores(["a", "b"], ["c"])
+    with pytest.raises(InputError, match="not one string"):
+        model.scores("a", ["b"])
+    with pytest.raises(InputError, match="text 1 is not a string"):
+        model.scores(["a", "b"], ["c", None])
+
+
+def test_cut_texts_are_counted(tiny):
+    assert pair_model(tiny, "siamese").truncated == 0
+    for kind, expected in (("siamese", 2), ("joint", 1)):
+        model = pair_model(tiny, kind)
+        model.scores(["cat " * 40, "sun"], ["dog " * 40, "moon"])
+        assert model.truncated == expected
+
+
+def test_rows_that_are_no_two_halves(tiny):
+    with pytest.raises(ValueError, match="3 rows cannot be split into first and second sentences"):
+        pair_model(tiny, "siamese")(torch.ones(3, 4, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "labels", "message"),
+    [
+        (JointHead(23), "regression", (), "a head for width 23 gets 24"),
+        (ConcatHead(24), "ranking", (), "unknown task 'ranking'"),
+        (ConcatHead(24, outputs=2), "regression", (), "regression has one output"),
+        (ConcatHead(24, outputs=2), "classes", ("a",), "each class needs one"),
+        (ConcatHead(24), "classes", ("a",), "each class needs one"),
+        (ConcatHead(24), "binary", ("a", "b"), "binary has one output and no labels"),
+    ],
+)
+def test_parts_that_do_not_fit(tiny, head, task, labels, message):
+    with pytest.raises(ValueError, match=message):
+        PairModel(SentenceEncoder.load(tiny), head, task, labels)
+
+
+# ------------------------------------------------------------------------------------------ on disk
+
+
+def test_a_saved_model_gives_the_same_scores_bit_for_bit(model, tmp_path):
+    model.save(tmp_path / "model")
+    again = PairModel.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    assert not any(module.training for module in again.modules())
+    assert all(parameter.requires_grad for parameter in again.parameters())
+
+
+def test_weights_have_memory_of_their_own(model, tmp_path):
+    """In a file they lie anywhere, and products of the same numbers round by where."""
+    model.save(tmp_path / "model")
+    for one in (model, PairModel.load(tmp_path / "model")):
+        assert {parameter.data_ptr() % 64 for parameter in one.parameters()} == {0}
+
+
+def test_loading_draws_no_random_numbers(model, tmp_path):
+    model.save(tmp_path / "model")
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    PairModel.load(tmp_path / "model")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_encoder_of_a_saved_pair_model_stands_alone(model, tmp_path):
+    model.save(tmp_path / "model")
+    encoder = SentenceEncoder.load(tmp_path / "model")
+    assert_same_weights(encoder, model.encoder)
+    # not to the bit: a pair model's weights have memory of their own, an encoder's lie anywhere in their file
+    np.testing.assert_allclose(encoder.encode(SENTENCES), model.encoder.encode(SENTENCES), atol=MINILM_VECTOR, rtol=0)
+
+
+@pytest.mark.reference
+def test_the_encoder_opens_in_sentence_transformers(tiny, tmp_path):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    model = pair_model(tiny, "siamese")
+    model.save(tmp_path / "model")
+    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    np.testing.assert_allclose(reference.encode(FIRSTS), model.encoder.encode(FIRSTS), rtol=0, atol=2e-6)
+
+
+def test_saving_over_something_else_is_refused(tiny, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not a model"):
+        pair_model(tiny, "siamese").save(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.fixture
+def saved(tiny, tmp_path):
+    """A saved cross-attention model to spoil."""
+    pair_model(tiny, "compare").save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_an_encoder_without_a_head(tiny):
+    with pytest.raises(InputError, match=r"has no head\.json"):
+        PairModel.load(tiny)
+
+
+def test_a_folder_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match="nowhere is not a folder with a model in it"):
+        PairModel.load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross, cross-batch"),
+        ({"head": ["cross"]}, "head must be a string, not"),
+        ({"head": None}, "is not one of"),
+        ({"head": "joint"}, "unexpected keyword argument"),
+        ({"task": "ranking"}, "unknown task"),
+        ({"task": None}, "unknown task"),
+        ({"task": "classes"}, "each class needs one"),
+        ({"labels": 3}, "labels must be a list of strings, not 3"),
+        ({"settings": None}, "settings: .*missing 1 required positional argument: 'width'"),
+        ({"settings": [5]}, "settings must be an object, not"),
+        ({"settings": {"width": 10**30}}, "width must be at most 16777216"),
+        ({"settings": {"width": 24, "variant": "compare", "heads": 10**12}}, "heads must be at most 16777216"),
+        ({"settings": {"width": 2**24, "variant": "compare"}}, "must state each of"),
+        ({"settings": {"width": 24, "variant": 7}}, "variant must be a string, not 7"),
+        ({"labels": ["a", 3]}, "labels must be a list of strings"),
+        ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
+        ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant 'best'"),
+        ({"settings": {"width": 32, "variant": "compare", "heads": 8, "hidden": 7}}, "must state|width 32"),
+    ],
+)
+def test_a_head_json_that_cannot_be_used(saved, changes, message):
+    path = saved / "head.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError, match=message) as caught:
+        PairModel.load(saved)
+    assert str(path) in str(caught.value)
+
+
+def test_a_head_json_that_is_no_json(saved):
+    (saved / "head.json").write_text("{")
+    with pytest.raises(InputError, match=r"head\.json, line 1: not valid JSON"):
+        PairModel.load(saved)
+
+
+def test_tensors_of_the_head_that_are_missing_misshapen_or_too_many(saved):
+    path = saved / "head.safetensors"
+    tensors = load_file(path)
+    less = {name: tensor for name, tensor in tensors.items() if name != "attention.key.bias"}
+    for spoiled, message in (
+        (less, r"(?s)head\.safetensors.*attention\.key\.bias"),
+        (tensors | {"mlp.0.bias": torch.zeros(41)}, r"\(41,\)"),
+        (tensors | {"more": torch.zeros(1)}, "more"),
+        (tensors | {"mlp.0.bias": torch.zeros(40, dtype=torch.long)}, "int64"),
+    ):
+        save_file(spoiled, path)
+        with pytest.raises(InputError, match=message):
+            PairModel.load(saved)
+    path.write_bytes(b"no tensors")
+    with pytest.raises(InputError, match="is not a safetensors file"):
+        PairModel.load(saved)
+    path.unlink()
+    with pytest.raises(InputError, match=r"head\.safetensors is missing"):
+        PairModel.load(saved)
+
+
+def test_a_copied_folder_is_the_model(saved, tmp_path):
+    """No path is written down in it."""
+    scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
+    shutil.move(saved, tmp_path / "elsewhere")
+    np.testing.assert_array_equal(PairModel.load(tmp_path / "elsewhere").scores(FIRSTS, SECONDS), scores)
+
+
+def test_a_head_in_float16_comes_up_as_float32(saved):
+    path = saved / "head.safetensors"
+    scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
+    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    model = PairModel.load(saved)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scores, atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["joint", "siamese"])
+def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, kind):
+    """Neither 0 nor 1, as in most models."""
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 4}))
+    model = pair_model(folder, kind)
+    ids, mask, types = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    assert set(ids[~mask].tolist()) == {4}
+    assert types is None or set(types[~mask].tolist()) == {0}
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), pair_model(tiny, kind).scores(FIRSTS, SECONDS), atol=2e-6)
+
+
+@pytest.mark.parametrize(("objective", "pooling"), [("joint", "cls"), ("cross", "cls")])
+def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path, objective, pooling):
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(tiny / name, folder)
+    options = SimpleNamespace(model=folder, pooling=None, dropout=None, objective=objective, max_length=None)
+    encoder = load_encoder(options, torch.device("cpu"))
+    assert encoder.pooling.mode == pooling
+    head = {"joint": JointHead(24), "cross": CrossHead(24)}[objective]
+    PairModel(encoder, head).save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert (again.pooling.mode, again.normalize) == (pooling, False)
+    options.objective = "siamese"
+    with pytest.raises(InputError, match="has no pooling config"):
+        load_encoder(options, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("kind", ["joint", "siamese"])
+def test_scores_that_are_not_finite_are_an_error(tiny, kind):
+    model = pair_model(tiny, kind)
+    model.head.mlp[-1].weight.data.fill_(torch.nan)
+    with pytest.raises(InputError, match="a score is NaN or infinite"):
+        model.scores(FIRSTS, SECONDS)
+
+
+# --------------------------------------------------------------------------------- CrossEncoder folders
+
+SIGMOID, IDENTITY = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
+LONG = ["a cat " * 9, "moon"], ["moon", "the dog runs " * 9]  # beyond the limit, on either side
+
+
+def classifier(folder, family: str, labels: int = 1):
+    """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``; its model, float64."""
+    transformers = pytest.importorskip("transformers", reason="needs the reference extra")
+    source = REFERENCE / "tiny-roberta" if family == "roberta" else REFERENCE.parents[1] / "weights" / "tiny"
+    shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
+    name = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}[family]
+    sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}
+    sizes |= {"type_vocab_size": 1 if "roberta" in family else 2}
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=33, num_labels=labels
+    )
+    torch.manual_seed(3)
+    model = getattr(transformers, f"{name}ForSequenceClassification")(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    model.save_pretrained(folder)
+    if family == "xlm-roberta":
+        pieces = ["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghijklmnopqrstuvwxyz", "▁the", "at", "og", "ing"]
+        vocabulary = [(piece, -float(len(piece))) for piece in pieces]
+        transformers.XLMRobertaTokenizer(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
+    return model.double().eval()
+
+
+def change(path, **changes):
+    content = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(content | changes))
+
+
+def cross_encoder(folder):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    return sentence_transformers.CrossEncoder(str(folder), device="cpu")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
+    reference = classifier(tmp_path / "theirs", family)
+    model = PairModel.load(tmp_path / "theirs").double()
+    ids, mask, types = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
+    pull = torch.randn(6, dtype=torch.float64)
+    expected = reference(ids, mask.long(), types).logits.squeeze(-1)
+    found = model(ids, mask, types)
+    assert_parity(f"{family}, logits", found, expected, PIECE)
+    for outputs in (found, expected):
+        (outputs * pull).sum().backward()
+    theirs = dict(reference.named_parameters())
+    names = FAMILIES[family].names(2, pooler=False)
+    ours = {f"{FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
+    _, dense, out = CLASSIFIERS[family]
+    for place, name in (("mlp.0", dense), ("mlp.3", out)):
+        ours |= {f"{name}.{part}": model.head.get_parameter(f"{place}.{part}") for part in ("weight", "bias")}
+    assert ours.keys() == theirs.keys()
+    for name, parameter in ours.items():
+        assert_parity(f"{family}, gradient of {name}", parameter.grad, theirs[name].grad, GRADIENT)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+@pytest.mark.parametrize("activation", [None, SIGMOID, IDENTITY])
+def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activation, tmp_path):
+    """As transformers has the folder, as sentence-transformers saves it, and as we do."""
+    classifier(tmp_path / "plain", family)
+    if activation:
+        change(tmp_path / "plain" / "config.json", sentence_transformers={"activation_fn": activation})
+    theirs = cross_encoder(tmp_path / "plain")
+    theirs.save(str(tmp_path / "theirs"), create_model_card=False)
+    firsts, seconds = FIRSTS + LONG[0], SECONDS + LONG[1]
+    expected = theirs.predict([*zip(firsts, seconds, strict=True)])
+    assert len({round(float(score), 4) for score in expected}) > 3, "the pairs differ"
+    for name in ("plain", "theirs"):
+        model = PairModel.load(tmp_path / name)
+        assert model.task == ("logit" if activation == IDENTITY else "binary")
+        np.testing.assert_allclose(model.scores(firsts, seconds), expected, rtol=0, atol=2e-6)
+        assert model.truncated >= 2
+    model.save(tmp_path / "ours")
+    again = PairModel.load(tmp_path / "ours")
+    np.testing.assert_array_equal(again.scores(firsts, seconds), model.scores(firsts, seconds))
+    assert again.encoder.tokenizer.limit == theirs.max_seq_length
+    found = cross_encoder(tmp_path / "ours").predict([*zip(firsts, seconds, strict=True)])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("task", ["binary", "logit", "regression"])
+def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, task):
+    """Also with another limit of tokens, and with a pooler in the encoder, which the head does not use."""
+    torch.manual_seed(5)
+    model = PairModel(SentenceEncoder.load(tiny, limit=9), ClassifierHead(24, dropout=0.2), task).eval()
+    torch.nn.init.normal_(model.head.mlp[3].weight)
+    model.save(tmp_path / "saved")
+    theirs = cross_encoder(tmp_path / "saved")
+    assert (theirs.max_seq_length, theirs.config.classifier_dropout) == (9, 0.2)
+    expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)])
+    scale = 5 if task == "regression" else 1
+    # logits of 3 to 6, where 2e-6 of vectors of length 1 are a few roundings: 5e-7 each
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scale * expected, rtol=1e-6, atol=scale * 2e-6)
+    again = PairModel.load(tmp_path / "saved")
+    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+    assert (again.task, again.head.settings) == (task, model.head.settings)
+
+
+def test_the_pooler_moves_into_the_head(tiny):
+    """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
+    encoder = SentenceEncoder.load(tiny)
+    pooler = encoder.bert.pooler
+    head = make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1)
+    assert head.mlp[0] is pooler
+    assert encoder.bert.pooler is None
+    assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
+    assert head.settings == make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1).settings
+    assert type(make_joint_head(encoder.bert, cross_encoder=False, dropout=0.1)) is JointHead
+
+
+def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
+    width = SentenceEncoder.load(REFERENCE / "tiny-distiluse").bert.config.hidden_size
+    with pytest.raises(InputError, match="a CrossEncoder of distilbert is not supported; bert, roberta, xlm-roberta"):
+        PairModel(SentenceEncoder.load(REFERENCE / "tiny-distiluse"), ClassifierHead(width), "logit")
+    folder = shutil.copytree(tiny, tmp_path / "lower")
+    change(folder / "sentence_bert_config.json", do_lower_case=True)
+    with pytest.raises(InputError, match="do_lower_case of"):
+        PairModel(SentenceEncoder.load(folder), ClassifierHead(24), "logit")
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("family", "labels", "name", "changes", "message"),
+    [
+        ("bert", 3, "config.json", {}, r"model\.safetensors: a CrossEncoder with 3 labels is not supported"),
+        ("roberta", 2, "config.json", {}, r"model\.safetensors: a CrossEncoder with 2 labels is not supported"),
+        ("distilbert", 1, "config.json", {}, "architectures 'DistilBertForSequenceClassification' is not supported"),
+        ("bert", 1, "config.json", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
+        ("bert", 1, "config.json", {"sentence_transformers": 5}, "sentence_transformers must be an object"),
+        ("bert", 1, "config.json", {"classifier_dropout": 1.5}, "classifier_dropout: dropout of a head must be in"),
+        ("bert", 1, "config.json", {"architectures": ["BertModel"]}, r"has no head\.json"),
+        ("bert", 1, "config_sentence_transformers.json", {"activation_fn": 5}, "activation_fn must be a string"),
+        ("bert", 1, "config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "only CrossEncoder is"),
+        ("bert", 1, "config_sentence_transformers.json", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
+        ("bert", 1, "sentence_bert_config.json", {"module_output_name": "x"}, "module_output_name 'x' is not"),
+    ],
+)
+def test_a_cross_encoder_that_cannot_be_read(family, labels, name, changes, message, tmp_path):
+    folder = tmp_path / "model"
+    classifier(folder, family, labels)
+    change(folder / name, **changes)
+    with pytest.raises(InputError, match=message) as error:
+        PairModel.load(folder)
+    assert str(folder) in str(error.value)
+
+
+@pytest.mark.reference
+def test_a_cross_encoder_of_several_modules_and_one_without_a_head(tmp_path):
+    folder = tmp_path / "model"
+    classifier(folder, "bert")
+    modules = [{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "1_Dense"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(InputError, match="a CrossEncoder of Transformer in model, Dense in 1_Dense is not supported"):
+        PairModel.load(folder)
+    (folder / "modules.json").unlink()
+    with pytest.raises(InputError, match=r"has a task head, classifier\.bias.*PairModel opens a CrossEncoder"):
+        SentenceEncoder.load(folder, pooling="mean")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({name: tensors[name] for name in tensors if name != "classifier.bias"}, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"missing classifier\.bias \(1,\)"):
+        PairModel.load(folder)

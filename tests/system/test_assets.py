@@ -1,0 +1,681 @@
+"""An asset is either complete and verified or absent, and the commands report which."""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import sys
+import threading
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from minisbert.assets import main
+from minisbert.core import InputError
+from minisbert.system import assets, sources
+from minisbert.system.assets import ensure, fetch, home
+from minisbert.system.console import run_command
+from tests.servers import Site, cut, send, serve
+from tests.system.test_sources import CONTENT, GOOD, PACKERS, STRAY, FullDisk, wheel
+
+ENTRIES = tomllib.loads(assets.MANIFEST.read_text(encoding="utf-8"))
+SOURCES = [(name, source) for name, entry in ENTRIES.items() for source in entry["sources"]]
+FILES = [(name, file) for name, entry in ENTRIES.items() for file in entry["files"]]
+HUB = {f"/someone/tiny/resolve/abc123/{name}": data for name, data in CONTENT.items()}
+HUB_SOURCE = {"hub": "someone/tiny", "revision": "abc123"}
+MODEL = "/someone/tiny/resolve/abc123/model.bin"
+OURS = ("MINISBERT_HOME", "MINISBERT_OFFLINE", "MINISBERT_TRACEBACK")
+WRONG = b"\x01" + CONTENT["model.bin"][1:]  # the right length
+
+
+# ------------------------------------------------------------------------------------- the manifest
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_an_entry_states_its_kind_licence_and_upstream(name):
+    entry = ENTRIES[name]
+    assert set(entry) == {"kind", "about", "licence", "upstream", "sources", "files"}
+    assert entry["kind"] in {"weights", "data"}
+    assert all(entry[key].strip() for key in ("about", "licence", "upstream"))
+    assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)  # it becomes a folder name
+    assert entry["sources"]
+    assert entry["files"]
+
+
+@pytest.mark.parametrize(("name", "source"), SOURCES)
+def test_a_source_is_of_a_known_kind_and_pinned(name, source):
+    kind = next(iter(source))
+    assert kind in sources.SOURCES
+    if kind == "wheel":
+        assert set(source) == {"wheel", "inside", "size"}
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", source["wheel"])  # one version
+    elif kind == "hub":
+        assert set(source) == {"hub", "revision"}
+        assert re.fullmatch(r"[0-9a-f]{40}", source["revision"])  # one commit
+    elif kind == "url":
+        assert set(source) == {"url"}
+        assert len(ENTRIES[name]["files"]) == 1 or source["url"].endswith("/")
+    else:
+        assert set(source) == {"archive", "inside"}
+        assert source["archive"].endswith((".zip", ".tar.gz"))
+    assert not source.get("inside", "").startswith("/")
+
+
+@pytest.mark.parametrize(("asset", "file"), FILES, ids=[f"{name}/{file['name']}" for name, file in FILES])
+def test_a_file_has_its_hash_and_stays_in_its_folder(asset, file):
+    if asset == "quora":  # the one whose publisher gave no sha256
+        assert set(file) == {"name", "size", "md5"}
+        assert re.fullmatch(r"[0-9a-f]{32}", file["md5"])
+    else:
+        assert set(file) - {"size"} == {"name", "sha256"}
+        assert re.fullmatch(r"[0-9a-f]{64}", file["sha256"])
+    assert "size" not in file or (type(file["size"]) is int and file["size"] > 0)
+    path = PurePosixPath(file["name"])
+    assert str(path) == file["name"]
+    assert not path.is_absolute()
+    assert ".." not in path.parts
+    assert not set(file["name"]) & set('\\:*?"<>|')
+
+
+def test_no_file_is_in_the_manifest_twice():
+    assert len({(name, file["name"].lower()) for name, file in FILES}) == len(FILES)
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "stsb"])
+def test_what_the_first_steps_need_has_two_independent_sources(name):
+    kinds = {next(iter(source)) for source in ENTRIES[name]["sources"]}
+    assert "wheel" in kinds
+    assert kinds & {"hub", "archive"}
+
+
+def test_the_manifest_is_read_completely_and_in_order():
+    read = assets.assets()
+    assert list(read) == list(ENTRIES)
+    for name, entry in ENTRIES.items():
+        assert read[name].name == name
+        assert (read[name].kind, read[name].licence) == (entry["kind"], entry["licence"])
+        assert list(read[name].sources) == entry["sources"]
+        given = [{key: value for key, value in vars(file).items() if value is not None} for file in read[name].files]
+        assert given == entry["files"]
+
+
+# ------------------------------------------------------------------------------------ where they go
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch) -> None:
+    for name in (*OURS, "HF_ENDPOINT", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setenv("NO_PROXY", "*")
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch) -> Path:
+    """The parent folder of a package installed by pip, outside any checkout."""
+    folder = tmp_path / "site-packages"
+    (folder / "minisbert" / "system").mkdir(parents=True)
+    monkeypatch.setattr(assets, "__file__", str(folder / "minisbert" / "system" / "assets.py"))
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    return folder
+
+
+def test_minisbert_home_decides(tmp_path, installed, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
+    assert home() == tmp_path / "mine"
+    assert assets.asset("stsb").folder == tmp_path / "mine" / "data" / "stsb"
+    assert assets.asset("all-MiniLM-L6-v2").folder == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
+
+
+def test_minisbert_home_may_contain_a_tilde(tmp_path, installed, monkeypatch):
+    monkeypatch.setenv("MINISBERT_HOME", "~/models")
+    assert home() == tmp_path / "me" / "models"
+
+
+@pytest.mark.parametrize("name", ["~nosuch", "~nosuch/models", os.devnull])
+def test_minisbert_home_that_is_no_folder(name, installed, monkeypatch):
+    monkeypatch.setenv("MINISBERT_HOME", name)
+    with pytest.raises(InputError, match=f"MINISBERT_HOME='{name}' is not a folder: name another one"):
+        home()
+
+
+def test_a_user_without_a_home_folder(installed, monkeypatch):
+    """As in a container that runs under a user id of its own."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    with pytest.raises(InputError, match="this user has no home folder: set MINISBERT_HOME"):
+        home()
+
+
+def test_a_checkout_keeps_its_assets(installed, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (installed / "pyproject.toml").touch()
+    assert home() == tmp_path / "cache" / "minisbert"  # no weights/: some other project's folder
+    (installed / "weights").mkdir()
+    assert home() == installed
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
+    assert home() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize("empty", ["MINISBERT_HOME", "XDG_CACHE_HOME"])
+def test_an_empty_variable_counts_as_unset(empty, installed, tmp_path, monkeypatch):
+    monkeypatch.setenv(empty, "")
+    assert home() == tmp_path / "me" / ".cache" / "minisbert"
+
+
+@pytest.mark.parametrize(
+    ("platform", "folder"), [("linux", ".cache"), ("darwin", "Library/Caches"), ("win32", "AppData")]
+)
+def test_the_cache_folder_of_each_system(platform, folder, installed, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    if platform == "win32":
+        monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "me" / "AppData"))
+    assert home() == tmp_path / "me" / folder / "minisbert"
+
+
+# ---------------------------------------------------------------------------- a small asset to fetch
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> Path:
+    """An empty home for assets."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("MINISBERT_HOME", str(folder))
+    return folder
+
+
+def declare(
+    store: Path, monkeypatch: pytest.MonkeyPatch, *chosen: dict, content: dict = CONTENT, hashed: str = "sha256"
+) -> None:
+    """A manifest with one asset, ``tiny``, from the ``chosen`` sources."""
+
+    def table(entries: dict) -> str:
+        return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in entries.items()) + " }"
+
+    files = [
+        {"name": name, "size": len(data), hashed: hashlib.new(hashed, data).hexdigest()}
+        for name, data in content.items()
+    ]
+    manifest = store.parent / "assets.toml"
+    manifest.write_text(
+        '[tiny]\nkind = "weights"\nabout = "made by a test"\nlicence = "CC0"\nupstream = "nobody"\n'
+        f"sources = [{', '.join(map(table, chosen))}]\nfiles = [{', '.join(map(table, files))}]\n"
+    )
+    monkeypatch.setattr(assets, "MANIFEST", manifest)
+
+
+@pytest.fixture
+def site(store, monkeypatch):
+    """The hub, with the asset ``tiny``; a test may change ``site.pages``."""
+    with serve(dict(HUB)) as site:
+        monkeypatch.setenv("HF_ENDPOINT", site.address)
+        declare(store, monkeypatch, HUB_SOURCE)
+        yield site
+
+
+def stored(store: Path) -> dict[str, bytes]:
+    """Every file under the home, hidden and partial ones included."""
+    return {
+        path.relative_to(store).as_posix(): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()
+    }
+
+
+WHOLE = {f"weights/tiny/{name}": data for name, data in CONTENT.items()}
+
+
+def whole(store: Path) -> bool:
+    """The asset is complete and there is nothing else, not even an empty partial folder."""
+    return stored(store) == WHOLE and [path.name for path in (store / "weights").iterdir()] == ["tiny"]
+
+
+def nothing(store: Path) -> bool:
+    return stored(store) == {} and list((store / "weights").iterdir()) == []
+
+
+def test_from_the_hub(site, store, capsys):
+    assert ensure("tiny") == store / "weights" / "tiny"
+    assert whole(store)
+    assert site.asked == list(HUB)
+    assert capsys.readouterr() == ("", f"fetching tiny (hub someone/tiny) to {store / 'weights' / 'tiny'}\n")
+
+
+def test_from_a_plain_address(site: Site, store, monkeypatch):
+    declare(store, monkeypatch, {"url": site.address + MODEL}, content={"table.tsv": CONTENT["model.bin"]})
+    ensure("tiny")
+    assert stored(store) == {"weights/tiny/table.tsv": CONTENT["model.bin"]}
+
+
+@pytest.mark.parametrize("ending", PACKERS)
+def test_from_an_archive(ending, site, store, monkeypatch):
+    site.pages[f"/a{ending}"] = PACKERS[ending](STRAY | GOOD)
+    declare(store, monkeypatch, {"archive": f"{site.address}/a{ending}", "inside": "inside"})
+    ensure("tiny")
+    assert whole(store)
+
+
+@pytest.mark.skipif(find_spec("pip") is None, reason="this environment has no pip")
+def test_from_a_wheel(store, tmp_path, monkeypatch):
+    wheel(tmp_path / "wheels", {f"tiny_weights/model/{name}": data for name, data in CONTENT.items()})
+    for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    declare(store, monkeypatch, {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model", "size": 3000})
+    ensure("tiny")
+    assert whole(store)
+
+
+# ---------------------------------------------------------------------------------- sources that fail
+
+
+def test_wrong_bytes_make_the_next_source_be_tried(site, store, monkeypatch, capsys):
+    site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
+    declare(store, monkeypatch, {"archive": f"{site.address}/a.zip", "inside": "inside"}, HUB_SOURCE)
+    ensure("tiny")
+    assert whole(store)
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 3
+    assert shown[0].startswith(f"fetching tiny (archive {site.address}/a.zip)")
+    assert shown[1].startswith(f"  model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not ")
+    assert shown[2].startswith("fetching tiny (hub someone/tiny)")
+
+
+def test_the_second_file_may_be_the_wrong_one(site, store):
+    site.pages["/someone/tiny/resolve/abc123/sub/config.json"] = b'{"a": 2}\n'
+    with pytest.raises(InputError, match=r"sub/config\.json has sha256"):
+        ensure("tiny")
+    assert nothing(store)
+
+
+def test_if_no_source_works_the_error_names_all(site, store, monkeypatch):
+    del site.pages[MODEL]
+    site.pages["/a.tar.gz"] = b"<html>Log in first</html>"
+    with serve({}) as gone:
+        gone_address = gone.address
+    declare(
+        store,
+        monkeypatch,
+        {"archive": f"{site.address}/a.tar.gz", "inside": "inside"},
+        {"archive": f"{gone_address}/a.zip", "inside": "inside"},
+        HUB_SOURCE,
+    )
+    with pytest.raises(InputError) as error:
+        ensure("tiny")
+    first, *sources_tried, last = str(error.value).splitlines()
+    assert first == "tiny could not be fetched:"
+    assert len(sources_tried) == 3
+    assert sources_tried[0].startswith(f"  archive {site.address}/a.tar.gz: a.tar.gz: ")
+    assert sources_tried[1].startswith(f"  archive {gone_address}/a.zip: {gone_address}/a.zip: ")
+    assert sources_tried[2] == f"  hub someone/tiny: {site.address}{MODEL}: HTTP Error 404: Not Found"
+    assert last == f"Or put its files into {store / 'weights' / 'tiny'} by hand."
+    assert nothing(store)
+
+
+@pytest.mark.parametrize(
+    ("page", "reason"),
+    [
+        (WRONG, "has sha256"),
+        (cut(CONTENT["model.bin"], 1000), "has 1,000 bytes, not 2,048"),
+        (None, "HTTP Error 404"),
+        (lambda handler: handler.connection.close(), "model.bin"),
+    ],
+    ids=["wrong byte", "cut short", "not there", "no answer"],
+)
+@pytest.mark.parametrize("there_before", [True, False])
+def test_a_failed_fetch_changes_nothing(page, reason, there_before, site, store):
+    """An old, complete copy stays until the new one is complete."""
+    if there_before:
+        ensure("tiny")
+    site.pages[MODEL] = page
+    with pytest.raises(InputError, match=reason):
+        fetch(assets.asset("tiny"))
+    assert whole(store) if there_before else nothing(store)
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+@pytest.mark.parametrize("after", [0, 1])
+def test_ctrl_c_changes_nothing(after, there_before, site, store, monkeypatch):
+    """During the first file, and after it is complete."""
+    if there_before:
+        ensure("tiny")
+    copy, done = sources.write_verified, []
+
+    def interrupted(*arguments) -> None:
+        if len(done) == after:
+            raise KeyboardInterrupt
+        copy(*arguments)
+        done.append(arguments)
+
+    monkeypatch.setattr(assets, "write_verified", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(assets.asset("tiny"))
+    assert len(done) == after
+    assert whole(store) if there_before else nothing(store)
+
+
+def test_ctrl_c_in_the_middle_of_a_file_changes_nothing(site, store, monkeypatch):
+    monkeypatch.setattr(sources, "CHUNK", 500)
+    read, done = sources.read_chunk, []
+
+    def interrupted(stream, name: str) -> bytes:
+        done.append(name)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return read(stream, name)
+
+    monkeypatch.setattr(sources, "read_chunk", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ensure("tiny")
+    assert nothing(store)
+
+
+def test_a_full_disk_is_reported_at_once(site, store, monkeypatch):
+    """No other source could help."""
+    monkeypatch.setattr(sources, "open", lambda *_: FullDisk(), raising=False)
+    declare(store, monkeypatch, HUB_SOURCE, {"hub": "another/copy", "revision": "abc123"})
+    with pytest.raises(OSError, match="No space left") as error:
+        ensure("tiny")
+    assert error.value.errno == errno.ENOSPC
+    assert site.asked == [MODEL]
+    assert nothing(store)
+
+
+def test_a_home_that_is_not_writable_is_reported_at_once(site, store):
+    store.write_text("a file where the folder should be")
+    with pytest.raises(InputError, match=r"MINISBERT_HOME='.*home' is not a folder"):
+        ensure("tiny")
+    assert site.asked == []
+
+
+def test_a_file_where_the_assets_folder_should_be(site, store):
+    (store / "weights").mkdir(parents=True)
+    (store / "weights" / "tiny").write_text("in the way")
+    with pytest.raises(InputError) as error:
+        ensure("tiny")
+    assert str(error.value) == f"{store / 'weights' / 'tiny'} is a file, a folder is needed"
+    assert (store / "weights" / "tiny").read_text() == "in the way"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "sub/notes.txt", "model.bin.bak", "own/model.bin", ".git/HEAD"])
+@pytest.mark.parametrize("damaged", [True, False])
+def test_a_users_own_file_is_not_lost(name, damaged, site, store):
+    ensure("tiny")
+    folder = store / "weights" / "tiny"
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("mine")
+    if damaged:
+        (folder / "model.bin").unlink()
+    site.asked.clear()
+    with pytest.raises(InputError) as error:
+        fetch(assets.asset("tiny"))
+    shown = name if name.startswith("sub/") else name.split("/")[0]
+    assert f"{folder} holds {shown!r}, not of tiny" in str(error.value)
+    assert (folder / name).read_text() == "mine"
+    assert (folder / "model.bin").exists() != damaged
+    assert site.asked == []  # nothing is downloaded in vain
+
+
+def test_a_file_managers_litter_does_not_stop_a_fetch(site, store):
+    ensure("tiny")
+    (store / "weights" / "tiny" / ".DS_Store").touch()
+    fetch(assets.asset("tiny"))
+    assert whole(store)
+
+
+# -------------------------------------------------------------------------------------- ensure
+
+
+def test_what_is_complete_is_not_fetched_again(site, store, monkeypatch, capsys):
+    ensure("tiny")
+    site.asked.clear()
+    capsys.readouterr()
+    assert ensure("tiny") == store / "weights" / "tiny"
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+    assert ensure("tiny") == store / "weights" / "tiny"
+    assert site.asked == []
+    assert capsys.readouterr() == ("", "")
+
+
+def make_missing(folder: Path) -> None:
+    (folder / "sub" / "config.json").unlink()
+
+
+def make_shorter(folder: Path) -> None:
+    (folder / "model.bin").write_bytes(CONTENT["model.bin"][:-1])
+
+
+def make_folder(folder: Path) -> None:
+    (folder / "model.bin").unlink()
+    (folder / "model.bin").mkdir()
+
+
+def make_empty(folder: Path) -> None:
+    make_missing(folder)
+    (folder / "sub").rmdir()
+    (folder / "model.bin").unlink()
+
+
+DAMAGE = {
+    make_missing: "incomplete: sub/config.json is missing",
+    make_shorter: "incomplete: model.bin has 2,047 bytes, not 2,048",
+    make_folder: "incomplete: model.bin is missing",
+    make_empty: "incomplete: model.bin is missing",
+}
+
+
+@pytest.mark.parametrize(("damage", "state"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE])
+def test_what_is_incomplete_is_fetched_again(damage, state, site, store):
+    assert assets.asset("tiny").state() == "missing"
+    ensure("tiny")
+    assert assets.asset("tiny").state() == "complete"
+    damage(store / "weights" / "tiny")
+    assert assets.asset("tiny").state() == state
+    ensure("tiny")
+    assert whole(store)
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+def test_offline_says_what_to_put_where(there_before, site, store, monkeypatch):
+    if there_before:
+        ensure("tiny")
+        make_missing(store / "weights" / "tiny")
+        site.asked.clear()
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+    with pytest.raises(InputError) as error:
+        ensure("tiny")
+    state = "incomplete: sub/config.json is missing" if there_before else "missing"
+    assert str(error.value) == (
+        f"tiny is {state} and MINISBERT_OFFLINE forbids fetching it; "
+        f"put model.bin, sub/config.json into {store / 'weights' / 'tiny'}"
+    )
+    assert site.asked == []
+
+
+@pytest.mark.parametrize("value", ["", "0"])
+def test_offline_can_be_switched_off(value, site, store, monkeypatch):
+    monkeypatch.setenv("MINISBERT_OFFLINE", value)
+    ensure("tiny")
+    assert whole(store)
+
+
+@pytest.mark.parametrize("name", ["all-minilm", "", "../../etc", "two\nlines"])
+def test_an_unknown_name_lists_the_known_ones(name):
+    with pytest.raises(InputError) as error:
+        ensure(name)
+    assert str(error.value) == (
+        f"no asset is called {name!r}; known are all-MiniLM-L6-v2, bert-base-uncased, "
+        "distilbert-base-uncased, stsb, snli, multinli, quora, sts12, sts13, sts14, sts15, sts16, sick"
+    )
+
+
+@pytest.mark.parametrize("there_before", [True, False])
+def test_two_concurrent_fetches_both_succeed(there_before, site, store):
+    """Each has its own partial folder; neither may break the other's result."""
+    if there_before:
+        ensure("tiny")
+    both_are_fetching = threading.Barrier(2)
+
+    def slow(handler) -> None:
+        both_are_fetching.wait(timeout=30)
+        send(handler, CONTENT["model.bin"])
+
+    site.pages[MODEL] = slow
+    errors = []
+
+    def work() -> None:
+        try:
+            fetch(assets.asset("tiny"))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert whole(store)
+
+
+# ------------------------------------------------------------------------------------- the commands
+
+
+def run(*arguments: str) -> None:
+    main(list(arguments))
+
+
+def test_path_prints_the_folder_and_fetches_nothing(site, store, capsys):
+    run("path", "tiny")
+    assert capsys.readouterr() == (f"{store / 'weights' / 'tiny'}\n", "")
+    assert site.asked == []
+
+
+def test_fetch_prints_the_folder_last(site, store, capsys):
+    run("fetch", "tiny")
+    assert whole(store)
+    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n"
+
+
+def test_fetch_repairs_a_file_of_the_right_size(site, store):
+    """``ensure`` checks sizes only; the command downloads everything again."""
+    ensure("tiny")
+    (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
+    run("fetch", "tiny")
+    assert whole(store)
+
+
+def test_list_shows_state_licence_and_sources(site, store, monkeypatch, capsys):
+    declare(store, monkeypatch, {"url": "http://127.0.0.1/a.zip"}, HUB_SOURCE)
+    run("list")
+    assert capsys.readouterr().out == (
+        "tiny  (weights, 0.0 MB, missing)\n"
+        "  made by a test\n"
+        "  nobody; licence: CC0\n"
+        "  from url http://127.0.0.1/a.zip, else hub someone/tiny\n"
+    )
+    declare(store, monkeypatch, HUB_SOURCE)
+    ensure("tiny")
+    capsys.readouterr()
+    run("list")
+    assert capsys.readouterr().out.startswith("tiny  (weights, 0.0 MB, complete)\n")
+
+
+def test_list_shows_the_whole_manifest_without_any_network(store, capsys):
+    run("list")
+    shown = capsys.readouterr().out
+    for name in ENTRIES:
+        assert re.search(rf"^{re.escape(name)}  \(.*missing\)$", shown, re.MULTILINE)
+    assert "all-MiniLM-L6-v2  (weights, 91.6 MB, missing)" in shown  # 91,567,913 bytes in ten files
+    assert shown.count("checked by md5 only") == 1
+    assert shown.index("quora") < shown.index("checked by md5 only")
+
+
+def test_an_asset_with_only_an_md5_is_checked_and_says_so(site, store, monkeypatch, capsys):
+    declare(store, monkeypatch, HUB_SOURCE, hashed="md5")
+    ensure("tiny")
+    assert whole(store)
+    capsys.readouterr()
+    run("list")
+    assert capsys.readouterr().out.endswith("  checked by md5 only: its publisher gave no sha256\n")
+    run("verify", "tiny")
+    site.pages[MODEL] = WRONG
+    with pytest.raises(InputError, match=f"model.bin has md5 {hashlib.md5(WRONG).hexdigest()}, not "):
+        fetch(assets.asset("tiny"))
+
+
+@pytest.mark.parametrize("arguments", [("verify",), ("verify", "tiny")])
+def test_verify_passes_what_is_right(arguments, site, capsys):
+    ensure("tiny")
+    run(*arguments)
+    assert capsys.readouterr().out == "tiny: 2 files, all match the manifest\n"
+
+
+@pytest.mark.parametrize("arguments", [("verify",), ("verify", "tiny")])
+def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
+    ensure("tiny")
+    path = store / "weights" / "tiny" / "model.bin"
+    path.write_bytes(WRONG)
+    assert assets.asset("tiny").state() == "complete"  # the size is right
+    with pytest.raises(InputError, match="does not match the manifest: tiny"):
+        run(*arguments)
+    right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
+    assert capsys.readouterr().out == f"tiny: {path} has sha256 {wrong}, not {right}\n"
+
+
+def test_verify_finds_what_is_missing(site, store, capsys):
+    ensure("tiny")
+    make_empty(store / "weights" / "tiny")
+    with pytest.raises(InputError, match="does not match the manifest: tiny; fetch again"):
+        run("verify")
+    model, config = (store / "weights" / "tiny" / name for name in CONTENT)
+    assert capsys.readouterr().out == f"tiny: {model} is missing; {config} is missing\n"
+
+
+def test_verify_does_not_take_a_folder_for_a_file(site, store, capsys):
+    ensure("tiny")
+    make_folder(store / "weights" / "tiny")
+    with pytest.raises(InputError, match="does not match the manifest: tiny"):
+        run("verify")
+    assert capsys.readouterr().out == f"tiny: {store / 'weights' / 'tiny' / 'model.bin'} is missing\n"
+
+
+def test_verify_of_a_named_asset_that_is_missing_is_an_error(site):
+    with pytest.raises(InputError, match=r"fetch again: python -m minisbert\.assets fetch tiny"):
+        run("verify", "tiny")
+
+
+def test_verify_with_nothing_fetched(site, capsys):
+    run("verify")
+    assert capsys.readouterr().out == "nothing has been fetched yet\n"
+
+
+@pytest.mark.parametrize("command", ["fetch", "path", "verify"])
+def test_every_command_knows_the_names(command):
+    with pytest.raises(InputError, match="no asset is called 'nowhere'; known are all-MiniLM-L6-v2"):
+        run(command, "nowhere")
+
+
+@pytest.mark.parametrize("arguments", [(), ("fetch",), ("nonsense",)])
+def test_a_wrong_command_line_is_exit_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run(*arguments)
+    assert stopped.value.code == 2
+    assert "usage: python -m minisbert.assets" in capsys.readouterr().err
+
+
+def test_the_command_turns_damage_into_exit_code_2(site, store, capsys):
+    """As run by ``python -m minisbert.assets verify``."""
+    ensure("tiny")
+    (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        run_command(lambda: run("verify"))
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == (
+        "error: does not match the manifest: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
+    )

@@ -1,0 +1,227 @@
+"""Devices and precision: what ``auto`` chooses, what is refused and why."""
+
+import argparse
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import torch
+
+from minisbert.core import InputError
+from minisbert.system import devices
+from minisbert.system.devices import (
+    add_threads_option,
+    bfloat16_hardware,
+    choose_device,
+    choose_precision,
+    keep_freed_memory,
+    use_threads,
+)
+from tests import toys
+from tests.conftest import ROOT
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cpu_flags(tmp_path, monkeypatch):
+    """A function that makes the CPU appear to have these flags."""
+
+    def pretend(flags: str) -> None:
+        path = tmp_path / "cpuinfo"
+        path.write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
+        monkeypatch.setattr(devices, "CPU_INFO", path)
+
+    return pretend
+
+
+@pytest.mark.parametrize("name", ["tpu", "cuda:99", "meta", "", "hpu", "xla", "privateuseone", "cpu:-1"])
+def test_a_device_that_cannot_be_used_is_an_error(name):
+    """For some names torch lists all its backends, which is left out; for others it lacks a module."""
+    with pytest.raises(InputError, match=f"device '{name}' cannot be used: .") as error:
+        choose_device(name)
+    assert len(str(error.value)) < 300
+
+
+def test_auto_is_a_device_that_can_be_used():
+    assert torch.ones(1, device=choose_device("auto")).item() == 1
+    assert choose_device("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
+    cpu_flags(flag)
+    assert choose_precision("auto", CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    assert choose_precision("bfloat16", CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    assert choose_precision("float32", CPU) == (torch.float32, "as requested")
+
+
+@pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
+def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, flags):
+    cpu_flags(flags)
+    chosen, reason = choose_precision("auto", CPU)
+    assert chosen == torch.float32
+    assert "none of amx_bf16, avx512_bf16, bf16" in reason
+    with pytest.raises(InputError, match=r"bfloat16 cannot be used: the CPU has none of.*choose float32"):
+        choose_precision("bfloat16", CPU)
+
+
+def test_an_unknown_cpu_is_assumed_to_lack_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "none")
+    assert bfloat16_hardware(CPU) == (False, "the CPU's flags cannot be read here")
+
+
+def test_an_unknown_precision_lists_the_known_ones():
+    with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
+        choose_precision("int8", CPU)
+
+
+@pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, able):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert bfloat16_hardware(torch.device("cuda"))[0] == able
+
+
+class Library:
+    """Records the calls to the C library."""
+
+    def __init__(self):
+        self.asked = []
+
+    def mallopt(self, name: int, value: int) -> None:
+        self.asked.append((name, value))
+
+
+def test_glibc_is_told_to_keep_freed_memory(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    keep_freed_memory()
+    assert library.asked == [(-3, 32 * 1024 * 1024), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+
+
+def test_without_glibc_nothing_happens(monkeypatch):
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    keep_freed_memory()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks glibc itself")
+def test_glibc_accepts_the_numbers():
+    try:
+        library = ctypes.CDLL("libc.so.6")
+    except OSError:
+        pytest.skip("no glibc here")
+    assert library.mallopt(devices.MMAP_THRESHOLD, 2**25) == 1
+
+
+HUGE = """
+import re
+import torch
+import minisbert.training.training  # with everything that training imports: a tensor made on the way would be too early
+from minisbert.system.devices import use_huge_pages
+use_huge_pages()
+gradient = torch.zeros(30_522, 384)
+print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
+"""
+
+
+def test_a_large_tensor_gets_huge_pages():
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[madvise]" not in setting.read_text():
+        pytest.skip("huge pages are not on request here: see /sys/kernel/mm/transparent_hugepage/enabled")
+    free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
+    done = subprocess.run([sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
+
+
+# ----------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "1.5", "two", "", "1025", "9" * 5000, "²"])
+def test_a_number_of_threads_out_of_range_exits_2(count, capsys):
+    parser = argparse.ArgumentParser()
+    add_threads_option(parser)
+    with pytest.raises(SystemExit, match="2"):
+        parser.parse_args([f"--threads={count}"])
+    assert f"argument --threads: '{count[:80]}" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_cores(monkeypatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "7")  # so that it is restored
+    del os.environ["RAYON_NUM_THREADS"]
+
+
+@pytest.mark.parametrize(("count", "warned"), [(1, False), (2, False), (3, True)])
+def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned, capsys):
+    use_threads(count)
+    assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
+    assert ("--threads 3: this process has 2 cores, more threads are slower" in capsys.readouterr().err) == warned
+
+
+def test_without_a_number_nothing_changes(two_cores):
+    before = torch.get_num_threads()
+    use_threads(None)
+    assert torch.get_num_threads() == before
+    assert "RAYON_NUM_THREADS" not in os.environ
+
+
+class Reached(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ["ablate", "encode", "evaluate", "pairs", "score", "search", "trace", "train"])
+def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_path, monkeypatch):
+    """Before it loads a model."""
+
+    def reached(count: int) -> None:
+        raise Reached(count)
+
+    monkeypatch.setattr(torch, "set_num_threads", reached)
+    files = toys.write_all(tmp_path)
+    arguments = {
+        "ablate": ["pooling"],
+        "encode": ["a cat"],
+        "evaluate": ["--data", files["dev"]],
+        "pairs": [files["sentences"]],
+        "score": ["--model", str(tiny)],
+        "search": [files["sentences"], "--query", "a cat"],
+    }
+    with pytest.raises(Reached, match=r"^2$"):
+        import_module(f"minisbert.{name}").main([*arguments.get(name, []), "--threads", "2"])
+
+
+CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "expected"),
+    [
+        (["-u", "-m", "minisbert.assets", "list"], {}, CHOSEN),
+        (["-m", "minisbert.assets", "list"], {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (["-m", "minisbert.assets", "list"], {"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        (["-c", "import minisbert"], {}, {}),
+        (["-m", "theirs"], {}, {}),
+    ],
+)
+def test_only_a_command_chooses_how_threads_wait_and_only_if_the_user_did_not(arguments, given, expected, tmp_path):
+    """Seen at the end of a real process; ``theirs`` is another package's command that imports minisbert."""
+    shown = "{name: os.environ[name] for name in ('OMP_WAIT_POLICY', *" + repr([*CHOSEN]) + ") if name in os.environ}"
+    hook = f"import atexit, json, os, sys\natexit.register(lambda: print(json.dumps({shown}), file=sys.stderr))\n"
+    (tmp_path / "sitecustomize.py").write_text(hook)
+    (tmp_path / "theirs").mkdir()
+    for file in ("__init__", "__main__"):
+        (tmp_path / "theirs" / f"{file}.py").write_text("import minisbert\n")
+    plain = {name: value for name, value in os.environ.items() if name not in {"OMP_WAIT_POLICY", *CHOSEN}}
+    environment = plain | given | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr) == expected

@@ -1,0 +1,276 @@
+"""Gradient caching: a batch in parts has the gradients of one graph, with dropout, at the memory of one part."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from minisbert.core import InputError
+from minisbert.training.gradient_cache import GradientCache, cut, whole
+from minisbert.training.options import parse
+from minisbert.training.processes import ProcessGroup
+from minisbert.training.registry import load_encoder, make_objective
+from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, set_up
+from tests import toys
+
+CPU = torch.device("cpu")
+ALONE = ProcessGroup(0, 1, CPU)
+FORM = {"simcse": "sentences", "cosent": "scored"}  # of the others: triplets
+COMPARING = [
+    ("mnr", ["--symmetric", "--projection"]),
+    ("simcse", []),
+    ("simcse", ["--nt-xent", "--projection"]),
+    ("simcse-supervised", ["--hard-negative-weight", "0.5"]),
+    ("cosent", []),
+]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> dict[str, str]:
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture
+def flags(tiny, files):
+    """``flags("mnr", "--symmetric")``: a run of the tiny model on toy rows."""
+
+    def given(objective: str, *more: str) -> list[str]:
+        data = ["--data", files[FORM.get(objective, "triplets")], "--dev", files["dev"], "--test", files["test"]]
+        return ["--model", str(tiny), "--objective", objective, *data, *more]
+
+    return given
+
+
+def gradients(network: nn.Module) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+    network.zero_grad()
+    return found
+
+
+# -------------------------------------------------------------------------------------- exactness
+
+
+@pytest.mark.parametrize(("objective", "more"), COMPARING)
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+def test_a_batch_in_parts_has_the_gradients_of_one_graph(flags, objective, more, precision):
+    """Dropout on: the one graph draws its masks part by part as well. bfloat16 rounds the sum over parts in float32."""
+    tokens = 24 if objective == "simcse" else 48
+    options = parse(flags(objective, *more, "--micro-tokens", str(tokens)))
+    torch.manual_seed(3)
+    task = make_objective(options, load_encoder(options, CPU), precision)
+    rows, network = [7, 0, 3, 12, 5, 1, 9], task.network.train()
+    if precision == torch.float64:
+        network.double()
+        network.precision = torch.float32  # of the encoder: no autocast
+    parts = cut(rows, task.lengths, tokens)
+    assert len(parts) > 2
+
+    torch.manual_seed(5)
+    vectors = torch.cat([network(part) for part in parts])
+    expected = task.loss(lambda rows: vectors, rows)
+    expected.backward()
+    theirs, after = gradients(network), torch.rand(1)
+
+    torch.manual_seed(5)
+    found = task.loss(divide(task, options, ALONE)[1], rows)
+    found.backward()
+    ours = gradients(network)
+    assert torch.equal(torch.rand(1), after)
+    assert torch.equal(found, expected)
+    assert ours.keys() == theirs.keys()
+    bound = 1e-9 if precision == torch.float64 else 1e-6 * max(map(largest, theirs.values()))
+    assert max(largest(ours[name] - theirs[name]) for name in ours) < bound
+    assert max(map(largest, theirs.values())) > 1e-3
+
+
+def largest(x: Tensor) -> float:
+    return x.abs().max().item()
+
+
+class Texts(nn.Module):
+    """Row numbers -> vectors (B, 3, D), with dropout; ``alive`` counts the numbers that graphs keep for backward."""
+
+    def __init__(self, rows: int):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("table", torch.randn(3 * rows, 32, generator=generator, dtype=torch.float64))
+        self.layers = nn.Sequential(
+            nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 8), nn.Tanh(), nn.Dropout(0.1)
+        ).double()
+
+    def forward(self, rows: list[int]) -> Tensor:
+        ids = 3 * torch.tensor(rows)[:, None] + torch.arange(3)  # (B, 3)
+        return self.layers(self.table[ids])
+
+
+def in_batch_loss(vectors: Tensor) -> Tensor:
+    """Each anchor picks its positive among all positives and negatives, by torch."""
+    anchors, positives, negatives = functional.normalize(vectors, dim=-1).unbind(1)
+    return functional.cross_entropy(anchors @ torch.cat([positives, negatives]).T / 0.05, torch.arange(len(vectors)))
+
+
+def test_a_batch_of_1024_in_parts_equals_one_graph():
+    network, rows = Texts(1024), torch.randperm(1024, generator=torch.Generator().manual_seed(1)).tolist()
+    lengths = [20 + row % 7 for row in range(1024)]
+    parts = cut(rows, lengths, 768)
+    torch.manual_seed(2)
+    expected = in_batch_loss(torch.cat([network(part) for part in parts]))
+    expected.backward()
+    theirs = gradients(network)
+    torch.manual_seed(2)
+    found = in_batch_loss(GradientCache(network, lambda rows: cut(rows, lengths, 768))(rows))
+    found.backward()
+    ours = gradients(network)
+    assert len(parts) > 30
+    assert found.item() == pytest.approx(expected.item(), abs=1e-10)
+    assert max(largest(ours[name] - theirs[name]) for name in theirs) < 1e-9
+    assert min(map(largest, theirs.values())) > 1e-4
+
+
+# ------------------------------------------------------------------------------------------ memory
+
+
+def kept_for_backward(network: nn.Module, rows: int) -> int:
+    """The most bytes that graphs of the network keep at any time of a forward and backward."""
+    alive = most = 0
+
+    class Kept:
+        def __init__(self, tensor: Tensor):
+            nonlocal alive, most
+            self.tensor = tensor
+            alive += tensor.nbytes
+            most = max(most, alive)
+
+        def __del__(self):
+            nonlocal alive
+            alive -= self.tensor.nbytes
+
+    with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):
+        vectors = network(list(range(rows)))
+        gradient = torch.ones_like(vectors)
+        vectors.backward(gradient)
+    assert alive == 0
+    return most
+
+
+def test_what_graphs_keep_does_not_grow_with_the_batch():
+    network = Texts(256)
+    cached = GradientCache(network, lambda rows: cut(rows, [24] * 256, 768))  # 32 rows a part
+    assert kept_for_backward(cached, 256) == kept_for_backward(cached, 64) == kept_for_backward(network, 32)
+    assert kept_for_backward(network, 256) > 7 * kept_for_backward(cached, 256)
+
+
+# ------------------------------------------------------------------------------------------- parts
+
+
+@pytest.mark.parametrize(
+    ("rows", "tokens", "expected"),
+    [
+        ([0, 1, 2, 3], 100, [[0, 1], [2, 3]]),  # 2 * 50 and 2 * 40
+        ([0, 1, 2, 3], 99, [[0], [1], [2, 3]]),
+        ([3, 2, 1, 0], 150, [[3, 2, 1], [0]]),
+        ([0, 1, 2, 3], 200, [[0, 1, 2, 3]]),
+        ([1, 0, 2], 40, [[1], [0], [2]]),  # the first is longer than a part may be
+        ([2], 1, [[2]]),
+        ([], 10, []),
+    ],
+)
+def test_parts_by_hand(rows, tokens, expected):
+    assert cut(rows, [30, 50, 20, 40], tokens) == expected
+
+
+def task(separable: bool, cacheable: bool = True, length: int = 300) -> SimpleNamespace:
+    return SimpleNamespace(lengths=[length] * 12, separable=separable, cacheable=cacheable)
+
+
+GPU = torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("objective", "accumulate", "micro_tokens", "device", "processes", "expected"),
+    [
+        (task(False), None, None, CPU, 1, [6]),  # 1,800 tokens: below the limit, one graph is faster
+        (task(False), 2, None, CPU, 1, [3, 3]),
+        (task(False), 4, None, GPU, 1, [2, 2, 2]),
+        (task(False), None, 600, GPU, 1, [2, 2, 2]),
+        (task(False), None, 900, CPU, 1, [3, 3]),
+        (task(True), None, 900, CPU, 1, [3, 3]),
+        (task(True), None, 900, CPU, 2, [6]),  # two processes share each part
+        (task(False, length=CACHED_TOKENS // 6), None, None, CPU, 1, [6]),
+        (task(False, length=CACHED_TOKENS // 6 + 1), None, None, CPU, 1, [1] * 6),
+        (task(False, length=CACHED_TOKENS), None, None, GPU, 1, [6]),
+        (task(False, cacheable=False, length=CACHED_TOKENS), None, None, CPU, 1, [6]),
+    ],
+)
+def test_when_a_batch_is_cut(objective, accumulate, micro_tokens, device, processes, expected):
+    rows = [11, 4, 7, 0, 9, 2]
+    options = SimpleNamespace(accumulate=accumulate, micro_tokens=micro_tokens)
+    found = micro_batches(rows, objective, options, device, processes)
+    assert [len(part) for part in found] == expected
+    assert [row for part in found for row in part] == rows
+
+
+def test_one_part_is_one_graph():
+    network = nn.Linear(1, 1)
+    network.forward = lambda rows: torch.ones(len(rows), 2, 3) * network.weight
+    assert whole((4, 2)) == [[4, 2]]
+    assert not GradientCache(network, whole)([1, 2]).is_leaf
+    assert GradientCache(network, lambda rows: [[1], [2]])([1, 2]).is_leaf
+    assert ALONE.wrap(network) is network
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
+def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
+    """With dropout: a resumed run draws the masks of an uninterrupted one."""
+    given = flags("mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72")
+
+    def losses(folder) -> list[float]:
+        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        return [line["loss"] for line in lines if "loss" in line]
+
+    main([*given, "--out", str(tmp_path / "straight")])
+    straight = losses(tmp_path / "straight")
+    assert len(straight) == 3
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 1)
+        with pytest.raises(KeyboardInterrupt):
+            main([*given, "--out", str(tmp_path / "stopped")])
+    main(["--resume", str(tmp_path / "stopped")])
+    assert losses(tmp_path / "stopped") == straight
+
+
+def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
+    from minisbert.training.run import Run
+
+    show = Run.show
+
+    def shown(run: Run, step) -> None:
+        show(run, step)
+        if step.number == steps:
+            raise KeyboardInterrupt
+
+    patch.setattr(Run, "show", shown)
+
+
+@pytest.mark.parametrize(
+    ("objective", "more", "message"),
+    [
+        (
+            "mnr",
+            ["--micro-tokens", "20"],
+            "--micro-tokens 20: training row 0, counted from 0, alone takes 24 tokens; give at least that many, or cut",
+        ),
+        ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
+        ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens both divide a batch"),
+        ("cross", ["--variant", "published-bug", "--micro-tokens", "90"], "--micro-tokens: objective cross compares"),
+    ],
+)
+def test_batches_that_cannot_be_cut(flags, files, objective, more, message):
+    options = parse([*flags(objective, *more), *(["--data", files["scored"]] if objective == "cross" else [])])
+    with pytest.raises(InputError, match=message):
+        set_up(options, CPU, torch.float32)

@@ -1,0 +1,614 @@
+"""Objectives: which rows, in which order, reach which loss with which setting; and what cannot be trained on."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minisbert.core import InputError, encoder, loop, losses
+from minisbert.core.tokenizer import pad_batch
+from minisbert.data.augmentation import augment
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.training import more_losses
+from minisbert.training.objective import Objective
+from minisbert.training.options import parse
+from minisbert.training.registry import OBJECTIVES, make_objective
+from minisbert.training.training import main
+from tests import toys
+
+FORM = dict.fromkeys(("cosine", "cosent", "joint", "siamese", "cross"), "scored")
+FORM |= {"softmax": "nli", "binary": "duplicates", "contrastive": "duplicates", "simcse": "sentences"}
+FORM |= dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")
+HEADS = ("joint", "siamese", "cross", "softmax", "binary")
+IN_BATCH = ("mnr", "simcse", "simcse-supervised")
+STSB = [ScoredPair("the cat", "a cat", 5), ScoredPair("the cat", "music", 1), ScoredPair("the moon", "the sun", 2)]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+@pytest.fixture(autouse=True)
+def small_stsb(monkeypatch):
+    """Softmax reports STS-B's correlation; three pairs stand in for it."""
+    monkeypatch.setattr("minisbert.training.pair_objectives.load_scored_pairs", lambda name, split: STSB)
+
+
+def arguments(files: dict[str, str], objective: str, *flags: str) -> list[str]:
+    """The flags of a run on toy data; rows without scores are evaluated on scored pairs."""
+    given = ["--objective", objective, "--data", files[FORM[objective]]]
+    if FORM[objective] not in ("nli", "duplicates"):
+        given += ["--dev", files["dev"], "--test", files["test"]]
+    return [*given, *flags]
+
+
+@pytest.fixture
+def run(tiny: Path, files: dict[str, str], tmp_path: Path):
+    """``run("mnr", "--epochs", "2")`` trains the tiny model on toy rows of the right form -> the folder of the run."""
+
+    def start(objective: str, *flags: str) -> Path:
+        out = ["--model", str(tiny), "--batch-size", "8", "--out", str(tmp_path / "run")]
+        main([*out, *arguments(files, objective, *flags)])
+        return tmp_path / "run"
+
+    return start
+
+
+@pytest.fixture
+def make(tiny: Path, files: dict[str, str]):
+    """``make("mnr", "--symmetric")`` -> the task on the tiny model in float64 and eval mode."""
+
+    def build(objective: str, *flags: str, model: Path = tiny) -> Objective:
+        given = arguments(files, objective)
+        if "--dev" not in given:  # nothing is held out, so that row numbers are those of the file
+            given += ["--dev", files[FORM[objective]], "--test", files[FORM[objective]]]
+        options = parse([*given, *flags])
+        torch.manual_seed(3)
+        task = make_objective(options, SentenceEncoder.load(model, options.pooling))
+        task.model.double().eval()
+        return task
+
+    return build
+
+
+def metrics(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def cells(path: str) -> list[list[str]]:
+    """The cells of each line of a toy file."""
+    lines = Path(path).read_text().splitlines()
+    if path.endswith(".jsonl"):
+        return [[row["gold_label"], row["sentence1"], row["sentence2"]] for row in map(json.loads, lines)]
+    return [line.split("\t") for line in lines]
+
+
+# ------------------------------------------------------------------------------------- whole runs
+
+MEMORIZE = ("--limit", "8", "--epochs", "40", "--lr", "5e-3")  # eight rows, one batch: a head must get them by heart
+LEARN = ("--epochs", "10", "--lr", "5e-3")
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "least"),
+    [
+        ("cosine", MEMORIZE, 0.06),
+        ("cosent", MEMORIZE, 2.0),  # log(1 + 16): at 2.8 all cosines are the same
+        ("joint", MEMORIZE, 0.03),  # mean squared errors: .16 is that of a constant
+        ("siamese", MEMORIZE, 0.03),
+        ("cross", MEMORIZE, 0.03),
+        ("cross", (*MEMORIZE, "--variant", "published"), 0.05),
+        ("cross", (*MEMORIZE, "--variant", "published-bug", "--batches", "fixed"), 0.05),
+        ("softmax", ("--limit", "30", "--epochs", "15", "--lr", "1e-2"), 0.9),  # log 3 = 1.1 knows nothing
+        ("binary", ("--concat", "|u-v|,u*v", "--head-hidden", "32", "--epochs", "15", "--lr", "5e-3"), 0.55),
+        ("contrastive", (*LEARN, "--epochs", "20"), 0.03),
+        ("triplet", LEARN, 0.1),
+        ("mnr", LEARN, 2.2),
+        ("simcse-supervised", LEARN, 2.2),
+        ("simcse", LEARN, 1.4),
+        ("simcse", (*LEARN, "--projection"), 1.4),
+        ("simcse", (*LEARN, "--nt-xent"), 2.2),  # log 15 = 2.7 knows nothing
+    ],
+)
+def test_every_objective_learns_and_its_model_loads_again(run, tiny, objective, flags, least):
+    folder = run(objective, *flags, "--log-every", "1")
+    curve = [line["loss"] for line in metrics(folder) if "loss" in line]
+    assert np.mean(curve[-5:]) < least < np.mean(curve[:3])
+
+    model = (PairModel if objective in HEADS else SentenceEncoder).load(folder / "model")
+    encoder = model.encoder if objective in HEADS else model
+    assert encoder.state_dict().keys() == SentenceEncoder.load(tiny).state_dict().keys()
+    assert (folder / "model" / "head.json").exists() == (objective in HEADS)
+
+    expected = {"cosine": "spearman", "cosent": "spearman", "softmax": "accuracy"} | dict.fromkeys(HEADS[:3], "pearson")
+    expected |= {"binary": "f1", "contrastive": "f1"}
+    best = expected.get(objective, "spearman")
+    results = json.loads((folder / "results.json").read_text())
+    assert results["after"]["dev"][best] == max(line["dev"][best] for line in metrics(folder) if "dev" in line)
+
+
+def test_the_limit_of_a_run_is_that_of_its_model(run):
+    """In the run's settings and the saved model; a caller may set another one."""
+    folder = run("siamese", "--max-length", "6", "--max-steps", "1")
+    assert json.loads((folder / "config.json").read_text())["max_length"] == 6
+    assert json.loads((folder / "model" / "sentence_bert_config.json").read_text())["max_seq_length"] == 6
+    model = PairModel.load(folder / "model")
+    assert len(model.encoder.tokenizer.encode(["the cat " * 9]).ids[0]) == 6
+    assert PairModel.load(folder / "model", limit=5).encoder.tokenizer.limit == 5
+    assert SentenceEncoder.load(folder / "model").tokenizer.limit == 6
+    assert SentenceEncoder.load(folder / "model", limit=9).tokenizer.limit == 9
+
+
+def test_what_each_objective_reports(run):
+    correlations, scored = {"pearson", "spearman"}, {"pearson", "spearman", "loss"}
+    decisions = {"accuracy", "f1", "precision", "recall", "loss"}
+    space = {"alignment", "uniformity", "mean_cosine"}
+    reported = {"cosine": scored, "joint": scored, "softmax": {"accuracy", "stsb_spearman", "loss"}}
+    reported |= {"binary": decisions, "contrastive": decisions | {"threshold"}}
+    reported |= {"cosent": correlations, "mnr": correlations | space, "simcse": correlations | space}
+    for objective, expected in reported.items():
+        results = json.loads((run(objective, "--max-steps", "1", "--overwrite") / "results.json").read_text())
+        assert set(results["after"]["dev"]) == set(results["before"]["test"]) == expected, objective
+
+
+def test_softmax_reports_the_encoders_own_correlation(run, tiny):
+    """By hand: the three cosines of STS-B's stand-in, ranked."""
+    results = json.loads((run("softmax", "--max-steps", "1", "--lr", "0") / "results.json").read_text())
+    encoder = SentenceEncoder.load(tiny)
+    cosines = [float(np.dot(*encoder.encode([pair.sentence1, pair.sentence2]))) for pair in STSB]
+    ranks, wanted = np.argsort(np.argsort(cosines)), np.array([2, 0, 1])  # of scores 5, 1, 2
+    expected = 1 - 6 * ((ranks - wanted) ** 2).sum() / (3 * (9 - 1))
+    assert results["before"]["dev"]["stsb_spearman"] == pytest.approx(expected, abs=1e-9)
+
+
+# ------------------------------------------------------------------------------- the loss of a batch
+
+ROWS = [7, 0, 3, 12, 5]  # of no order, of lengths that differ
+
+
+def vectors(encoder: SentenceEncoder, texts: list[str], scaled: bool = True) -> Tensor:
+    """Each text alone through the encoder: no pads, no mask. (B, D) float64."""
+    forward = encoder if scaled else encoder.unscaled
+    return torch.cat([forward(torch.tensor([ids])) for ids in encoder.tokenizer.encode(texts).ids])
+
+
+BETWEEN_VECTORS = [
+    ("cosine", [], losses.cosine_mse_loss),
+    ("cosent", [], lambda u, v, y: more_losses.cosent_loss(u, v, y, scale=20)),
+    ("cosent", ["--temperature", "0.5"], lambda u, v, y: more_losses.cosent_loss(u, v, y, scale=2)),
+    ("contrastive", [], lambda u, v, y: losses.contrastive_loss(u, v, y, margin=0.5)),
+    ("contrastive", ["--margin", "1.5"], lambda u, v, y: losses.contrastive_loss(u, v, y, margin=1.5)),
+    ("triplet", [], lambda a, p, n: losses.triplet_loss(a, p, n, margin=1)),
+    ("triplet", ["--margin", "0.25"], lambda a, p, n: losses.triplet_loss(a, p, n, margin=0.25)),
+    ("mnr", [], lambda a, p, n: losses.multiple_negatives_ranking_loss(a, p, n, scale=20)),
+    (
+        "mnr",
+        ["--temperature", "0.5", "--symmetric"],
+        lambda a, p, n: losses.multiple_negatives_ranking_loss(a, p, n, scale=2, symmetric=True),
+    ),
+    ("simcse-supervised", [], lambda a, p, n: losses.simcse_loss(a, p, n, temperature=0.05)),
+    (
+        "simcse-supervised",
+        ["--temperature", "0.5", "--hard-negative-weight", "1.25"],
+        lambda a, p, n: losses.simcse_loss(a, p, n, temperature=0.5, hard_negative_weight=1.25),
+    ),
+    ("simcse", [], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
+    ("simcse", ["--temperature", "0.5"], lambda u: losses.simcse_loss(u, u, temperature=0.5)),
+    ("simcse", ["--same-mask"], lambda u: losses.simcse_loss(u, u, temperature=0.05)),
+    ("simcse", ["--nt-xent"], lambda u: more_losses.nt_xent_loss(u, u, temperature=0.05)),
+    ("simcse", ["--nt-xent", "--temperature", "0.5"], lambda u: more_losses.nt_xent_loss(u, u, temperature=0.5)),
+]
+
+
+@pytest.mark.parametrize(("objective", "flags", "formula"), BETWEEN_VECTORS)
+def test_the_loss_of_a_batch_of_vectors(make, files, objective, flags, formula):
+    task = make(objective, *flags)
+    rows = [cells(files[FORM[objective]])[row] for row in ROWS]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    if FORM[objective] in ("scored", "duplicates"):
+        columns = [*columns[1:], targets(objective, columns[0])]
+    given = [column if isinstance(column, Tensor) else vectors(task.model, column) for column in columns]
+    torch.testing.assert_close(task.loss(task.network, ROWS), formula(*given), rtol=0, atol=1e-10)
+
+
+def targets(objective: str, labels: list[str]) -> Tensor:
+    """Scores of 0 to 5 are learned as 0 to 1, 0 and 1 as they are, names of NLI's classes by their place."""
+    if FORM[objective] == "nli":
+        return torch.tensor([["contradiction", "entailment", "neutral"].index(label) for label in labels])
+    return torch.tensor([float(label) / (5 if FORM[objective] == "scored" else 1) for label in labels])
+
+
+@pytest.mark.parametrize("objective", ["mnr", "simcse-supervised"])
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective, width):
+    """Each anchor picks its positive among all positives and all negatives of the batch."""
+    words = [[toys.NOUNS[i - 3 * column] for column in range(width)] for i in range(20)]
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join("\t".join(f"{word} {i}" for word in row) + "\n" for i, row in enumerate(words)))
+    task = make(objective, "--data", str(path), "--temperature", "0.25")
+    columns = [[f"{words[row][column]} {row}" for row in ROWS] for column in range(width)]
+    anchors, *others = (vectors(task.model, column) for column in columns)
+    logits = functional.cosine_similarity(anchors[:, None], torch.cat(others)[None], dim=-1) / 0.25  # (B, (n - 1) B)
+    expected = functional.cross_entropy(logits, torch.arange(len(ROWS)))
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+    assert task.notes["train"] == f"{path} (20 { ({2: 'pairs', 3: 'triplets', 5: 'rows of 3 negatives'}[width]) })"
+    if width != 3 and objective == "simcse-supervised":
+        with pytest.raises(InputError, match="--hard-negative-weight is for rows with one negative"):
+            make(objective, "--data", str(path), "--hard-negative-weight", "1")
+
+
+HEADED = [
+    ("joint", [], losses.mse_loss),
+    ("joint", ["--loss", "weighted-mse"], more_losses.weighted_mse_loss),
+    ("siamese", [], losses.mse_loss),
+    ("siamese", ["--loss", "weighted-mse", "--pooling", "cls"], more_losses.weighted_mse_loss),
+    ("cross", [], losses.mse_loss),
+    ("cross", ["--variant", "published", "--loss", "weighted-mse"], more_losses.weighted_mse_loss),
+    ("binary", [], more_losses.binary_cross_entropy_loss),
+    (
+        "binary",
+        ["--pos-weight", "3", "--concat", "u,u*v", "--head-hidden", "10"],
+        lambda z, y: more_losses.binary_cross_entropy_loss(z, y, pos_weight=3),
+    ),
+    ("softmax", [], losses.softmax_cross_entropy_loss),
+    ("softmax", ["--concat", "|u-v|,u*v", "--head-hidden", "10"], losses.softmax_cross_entropy_loss),
+]
+
+
+@pytest.mark.parametrize(("objective", "flags", "formula"), HEADED)
+def test_the_loss_of_a_batch_with_a_head(make, files, objective, flags, formula):
+    task = make(objective, *flags)
+    model, encoder = task.model, task.model.encoder
+    label, first, second = zip(*(cells(files[FORM[objective]])[row] for row in ROWS), strict=True)
+    if objective == "joint":
+        joined = encoder.tokenizer.encode_pairs(first, second)
+        pairs = zip(joined.ids, joined.token_types, strict=True)
+        outputs = [model.head(encoder.bert(torch.tensor([ids]), None, torch.tensor([types]))) for ids, types in pairs]
+    elif objective == "cross":
+        pairs = zip(encoder.tokenizer.encode(first).ids, encoder.tokenizer.encode(second).ids, strict=True)
+        outputs = [model.head(*(encoder.bert(torch.tensor([ids])) for ids in pair)) for pair in pairs]
+    else:
+        outputs = [model.head(*(vectors(encoder, list(texts), scaled=False) for texts in (first, second)))]
+    outputs = torch.cat(outputs)  # (B, outputs)
+    outputs = outputs if objective == "softmax" else outputs[:, 0]  # (B, 3) or (B,)
+    expected = formula(outputs, targets(objective, label))
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("objective", HEADS)
+def test_the_heads_dropout_is_the_chosen_one(make, objective):
+    hidden = () if FORM[objective] == "scored" else ("--head-hidden", "10")
+    head = make(objective, "--head-dropout", "0.25", *hidden).model.head
+    assert [module.p for module in head.modules() if isinstance(module, torch.nn.Dropout)] == [0.25]
+
+
+# --------------------------------------------------------------------------------- shuffled negatives
+
+
+@pytest.mark.parametrize("objective", ["cosine", "cosent"])
+def test_shuffled_negatives_are_training_rows_of_score_0(make, tmp_path, objective):
+    """Sentences in two languages, label 1: as the notes on SBERT fine-tune across languages."""
+    path = tmp_path / "parallel.tsv"
+    path.write_text("".join(f"1\tthe {noun}\ta {noun}\n" for noun in toys.NOUNS[:6]))
+    (tmp_path / "dev.tsv").write_text("0.8\ta cat\tthe cat\n0.3\ta cat\tthe sun\n")
+    files = ["--data", str(path), "--dev", str(tmp_path / "dev.tsv"), "--test", str(tmp_path / "dev.tsv")]
+    task = make(objective, *files, "--scale", "1", "--shuffled-negatives", "2")
+    assert task.targets.tolist() == [1] * 6 + [0] * 12
+    pairs = task.rows["train"]
+    assert all(pair.sentence1.split()[1] != pair.sentence2.split()[1] for pair in pairs[6:])
+    assert task.notes["train"] == f"{path} (6 pairs) and 12 shuffled ones of score 0"
+    assert len(task.lengths) == 18
+
+
+# ------------------------------------------------------------------------------- in-batch negatives
+
+
+@pytest.mark.parametrize("objective", IN_BATCH)
+def test_no_text_stands_in_a_batch_twice(make, tmp_path, objective):
+    """Each text in up to three rows, and in any column."""
+    nouns = toys.NOUNS
+    rows = [[f"the {nouns[i % 12]}", f"a {nouns[i % 9]}", f"the {nouns[(i + 5) % 12]}"] for i in range(36)]
+    path = tmp_path / "repeats.txt"
+    lines = [row[0] for row in rows] if objective == "simcse" else ["\t".join(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    task = make(objective, "--data", str(path))
+    for epoch in range(3):
+        batches = task.batches(8, torch.Generator().manual_seed(epoch))
+        assert sorted(row for batch in batches for row in batch) == list(range(36))
+        for batch in batches:
+            texts = [text for row in batch for text in ({rows[row][0]} if objective == "simcse" else {*rows[row]})]
+            assert len(batch) > 1
+            assert len(texts) == len({*texts})
+
+
+@pytest.mark.parametrize("objective", [objective for objective in OBJECTIVES if objective not in IN_BATCH])
+def test_other_objectives_fill_their_batches(make, objective):
+    task = make(objective)
+    count = len(task.lengths)
+    batches = task.batches(7, torch.Generator().manual_seed(1))
+    assert sorted(map(len, batches)) == sorted([7] * (count // 7) + [count % 7] * (count % 7 > 0))
+
+
+# -------------------------------------------------------------------------------------- the loss on dev
+
+
+@pytest.mark.parametrize("objective", ["cosine", "joint", "siamese", "cross", "softmax", "binary", "contrastive"])
+def test_the_loss_on_dev_is_the_objectives_own(make, files, objective):
+    """The training rows as dev rows, in float32: the loss of the batch of all of them."""
+    flags = (
+        ["--pos-weight", "3"] if objective == "binary" else ["--margin", "0.9"] if objective == "contrastive" else []
+    )
+    task = make(objective, *flags, "--dev", files[FORM[objective]])
+    task.model.float()
+    with torch.no_grad():
+        expected = task.loss(task.network, list(range(len(task.lengths))))
+    assert task.evaluate("dev")["loss"] == pytest.approx(float(expected), abs=2e-6)
+
+
+# ---------------------------------------------------------------------------------- unsupervised SimCSE
+
+
+def without_dropout(tiny: Path, folder: Path, **rates: float) -> Path:
+    shutil.copytree(tiny, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} | rates
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def views(monkeypatch) -> list[tuple[Tensor, Tensor]]:
+    """What reaches the loss of SimCSE."""
+    seen = []
+    formula = losses.simcse_loss
+
+    def spy(u, v, *rest, **settings):
+        seen.append((u.detach().clone(), v.detach().clone()))
+        return formula(u, v, *rest, **settings)
+
+    monkeypatch.setattr(losses, "simcse_loss", spy)
+    return seen
+
+
+def test_the_two_views_of_a_sentence_differ_by_dropout(run, views):
+    run("simcse", "--max-steps", "1")
+    u, v = views[0]
+    assert u.shape == v.shape == (8, 24)
+    assert (u != v).any(dim=1).all()
+    assert (encoder.cosine(u, v) > 0.8).all()  # but they are views of one sentence
+    assert (encoder.cosine(u, v) < 0.9999).all()
+
+
+def test_an_augmented_view_has_other_words(make, files, views):
+    task = make("simcse", "--augment", "delete-one", "--seed", "7")
+    lines = Path(files["sentences"]).read_text().splitlines()
+    second = augment(lines, "delete-one", 7)
+    first_ids, second_ids = (column.ids for column in task.encoded)
+    assert first_ids == task.encoder.tokenizer.encode(lines).ids
+    assert second_ids == task.encoder.tokenizer.encode(second).ids
+    task.loss(task.network, ROWS)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()  # without dropout, in eval mode
+
+
+def test_augmentation_needs_no_dropout_and_two_views(make, tiny, tmp_path):
+    make("simcse", "--augment", "crop:0.3", model=without_dropout(tiny, tmp_path / "none"))
+    with pytest.raises(InputError, match="--same-mask trains on one view and --augment on two that differ"):
+        make("simcse", "--augment", "crop:0.3", "--same-mask")
+
+
+@pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_either_dropout_makes_two_views(run, tiny, tmp_path, views, rate):
+    run("simcse", "--max-steps", "1", "--model", str(without_dropout(tiny, tmp_path / "one", **{rate: 0.2})))
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+
+
+def test_no_dropout_is_an_error_unless_asked_for(run, tiny, tmp_path, views, capsys):
+    model = str(without_dropout(tiny, tmp_path / "none"))
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: run("simcse", "--max-steps", "1", "--model", model))
+    err = capsys.readouterr().err
+    assert err.startswith("error: objective simcse: this model has no dropout, so both views of a sentence would be")
+    assert "--allow-no-dropout" in err
+    run("simcse", "--max-steps", "1", "--model", model, "--allow-no-dropout")
+    torch.testing.assert_close(*views[0], rtol=0, atol=1e-6)  # the same sentence in two places of a batch, float32
+
+
+def test_the_two_views_reach_both_losses_in_order(make, monkeypatch):
+    """With live dropout: the first view first, and both of the same rows."""
+    seen = []
+    for module, name in ((losses, "simcse_loss"), (more_losses, "nt_xent_loss")):
+        formula = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda u, v, f=formula, **rest: seen.append((u, v)) or f(u, v, **rest))
+    for flags in ([], ["--nt-xent"]):
+        task = make("simcse", *flags)
+        task.model.train()
+        torch.manual_seed(0)
+        task.loss(task.network, ROWS)
+    (u, v), (other_u, other_v) = seen
+    assert torch.equal(u, other_u)
+    assert torch.equal(v, other_v)
+    assert not torch.equal(u, v)
+
+
+def test_the_same_mask_twice_is_two_forwards_from_one_random_state(make, files):
+    """Loss and gradient: each view computed for itself, with the generator set back in between."""
+    task = make("simcse", "--same-mask", "--temperature", "0.5")
+    encoder = task.model.train()
+    encoded = encoder.tokenizer.encode(Path(files["sentences"]).read_text().splitlines())
+    ids, mask = pad_batch([encoded.ids[row] for row in ROWS], encoder.tokenizer.pad_id)
+    views = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        views.append(encoder(ids, mask))
+    expected = losses.simcse_loss(*views, temperature=0.5)
+    gradient = torch.autograd.grad(expected, encoder.bert.embeddings.word.weight)[0]
+    torch.manual_seed(1)
+    found = task.loss(task.network, ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    found_gradient = torch.autograd.grad(found, encoder.bert.embeddings.word.weight)[0]
+    torch.testing.assert_close(found_gradient, gradient, rtol=0, atol=1e-9)
+    encoder.eval()
+    assert abs(task.loss(task.network, ROWS) - found) > 1e-4  # dropout was alive
+
+
+def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
+    """And the saved model says so; 0 makes two views one, unless that is asked for."""
+    model = str(without_dropout(tiny, tmp_path / "none"))
+    folder = run("simcse", "--max-steps", "1", "--model", model, "--dropout", "0.3")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.3)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+    with pytest.raises(InputError, match="this model has no dropout"):
+        run("simcse", "--max-steps", "1", "--dropout", "0", "--overwrite")
+    run("simcse", "--max-steps", "1", "--dropout", "0", "--allow-no-dropout", "--overwrite")
+    torch.testing.assert_close(*views[1], rtol=0, atol=1e-6)  # float32, two places of a batch
+
+
+@pytest.mark.parametrize("objective", ["joint", "cross"])
+def test_a_plain_bert_needs_no_pooling_where_nothing_is_pooled(run, tiny, tmp_path, objective):
+    plain = tmp_path / "plain"
+    shutil.copytree(tiny, plain)
+    (plain / "modules.json").unlink()
+    with pytest.raises(InputError, match="has no pooling config"):
+        run("siamese", "--model", str(plain))
+    PairModel.load(run(objective, "--max-steps", "1", "--model", str(plain)) / "model")
+
+
+@pytest.mark.parametrize("objective", ["simcse", "mnr"])
+def test_the_projection_stands_between_encoder_and_loss(make, files, objective):
+    """tanh(W x + b) of each vector, by hand."""
+    task = make(objective, "--projection", "--temperature", "0.5")
+    linear, _ = task.network.projection.double()
+    texts = zip(*(cells(files[FORM[objective]])[row] for row in ROWS), strict=True)
+    columns = [torch.tanh(vectors(task.model, list(column)) @ linear.weight.T + linear.bias) for column in texts]
+    if objective == "simcse":
+        expected = losses.simcse_loss(columns[0], columns[0], temperature=0.5)
+    else:
+        expected = losses.multiple_negatives_ranking_loss(*columns, scale=2)
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+
+
+def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
+    groups = []
+
+    def spy(parameters, *rest):
+        groups.extend([(p, p.detach().clone()) for p in group["params"]] for group in parameters)
+        return adamw(parameters, *rest)
+
+    adamw = loop.adamw
+    monkeypatch.setattr("minisbert.training.training.adamw", spy)
+    folder = run("simcse", "--projection", "--epochs", "2", "--lr", "1e-3")
+    encoder, projection = groups
+    assert [tuple(parameter.shape) for parameter, _ in projection] == [(24, 24), (24,)]
+    assert not any(torch.equal(parameter, before) for parameter, before in projection)
+    whole = SentenceEncoder.load(tiny)
+    unread = sum(parameter.numel() for parameter in whole.bert.pooler.parameters())  # mean pooling has no use for it
+    assert sum(p.numel() for p, _ in encoder) == sum(p.numel() for p in whole.parameters()) - unread
+    modules = json.loads((folder / "model" / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Normalize"]
+    assert [*(folder / "model").rglob("*.safetensors")] == [folder / "model" / "model.safetensors"]
+    assert SentenceEncoder.load(folder / "model").state_dict().keys() == SentenceEncoder.load(tiny).state_dict().keys()
+
+
+# --------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("objective", "form", "message"),
+    [
+        ("cosine", "nli", "holds lines of JSON: objective cosine reads stsb or a file of scored pairs"),
+        ("cosine", "duplicates", "no score is above 1, but the scale is 0 to 5"),
+        ("siamese", "triplets", "line 1: the score 'the cat' is not a number"),
+        ("joint", "sentences", "line 1: 1 columns; 3 are needed"),
+        ("binary", "nli", "holds lines of JSON: objective binary reads quora or a file of duplicates"),
+        ("binary", "scored", "the label '4' is not 0 or 1"),
+        ("contrastive", "triplets", "line 1: the label 'the cat' is not 0 or 1"),
+        ("binary", "sentences", "line 1: 1 columns; 3 are needed"),
+        ("softmax", "scored", "holds no lines of JSON: objective softmax reads snli or a file of NLI rows"),
+        ("softmax", "sentences", "holds no lines of JSON"),
+        ("triplet", "scored", "the first column holds numbers: scores or labels of pairs?"),
+        ("mnr", "duplicates", "the first column holds numbers: scores or labels of pairs?"),
+        ("triplet", "sentences", "line 1: 1 columns; 3 are needed (anchor, positive, negative)"),
+        ("simcse", "triplets", "line 1: a table; objective simcse reads plain sentences, one a line"),
+        ("simcse", "nli", "holds lines of JSON: objective simcse reads a file of plain sentences"),
+        ("cosine", "snli", "snli has no rows of the kind that is needed: objective cosine reads stsb or a file of"),
+        ("softmax", "stsb", "stsb has no rows of the kind that is needed: objective softmax reads snli or a file of"),
+        ("mnr", "quora", "quora has no rows of the kind that is needed: objective mnr reads snli or a file of"),
+        ("simcse", "stsb", "stsb has no rows of the kind that is needed: objective simcse reads a file of"),
+        ("simcse", None, "objective simcse needs --data FILE: plain sentences, one a line"),
+        ("binary", "missing.tsv", "missing.tsv does not exist"),
+    ],
+)
+def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, capsys, objective, form, message):
+    given = ["--model", str(tiny), "--objective", objective, "--dev", files["dev"], "--test", files["test"]]
+    given = given[: 4 if FORM[objective] in ("nli", "duplicates") else 8]
+    data = [] if form is None else ["--data", files.get(form, form)]
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: main([*given, *data, "--out", str(tmp_path / "run")]))
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "message"),
+    [
+        ("mnr", ["--batch-size", "1"], "objective mnr takes its negatives from the batch: one row has none"),
+        ("simcse", ["--batch-size", "1"], "objective simcse takes its negatives from the batch: one row has none"),
+        (
+            "simcse-supervised",
+            ["--batch-size", "1"],
+            "objective simcse-supervised takes its negatives from",
+        ),
+        ("cosent", ["--batch-size", "1"], "objective cosent puts the rows of a batch in order: one row has none"),
+        ("contrastive", ["--margin", "2.5"], "--margin 2.5 can never be kept: the distance, 1 - cosine, lies in 0..2"),
+        ("softmax", ["--concat", "u,w"], "objective softmax: concat 'u,w': name some of u, v, |u-v|, u*v"),
+        (
+            "binary",
+            ["--head-dropout", "0.1"],
+            "objective binary: dropout 0.1 has no place in a head without a hidden layer",
+        ),
+        ("binary", ["--limit", "5"], "5 pairs are too few to hold some out as dev and test: give more, or --dev FILE"),
+        ("binary", ["--limit", "10"], "no pair has label 1, so F1 is not defined"),
+        ("simcse", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
+        ("mnr", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
+        ("cosine", ["--dev", "stsb.tsv"], "stsb.tsv does not exist"),
+        ("cosine", ["--max-length", "9999"], "a limit of 9999 tokens is above the position table of"),
+        ("joint", ["--max-length", "2"], "a token limit of 2 is too small: a pair needs 5"),
+        (
+            "cross",
+            ["--variant", "published-bug", "--accumulate", "2"],
+            "--accumulate: objective cross compares the rows of a batch with each other",
+        ),
+        ("cross", ["--dev", "quora"], "quora has no rows of the kind that is needed"),
+    ],
+)
+def test_settings_that_cannot_serve_exit_2_with_one_line(run, tmp_path, capsys, objective, flags, message):
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: run(objective, *flags))
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.reference
+def test_a_joint_model_trained_with_that_head_opens_as_a_cross_encoder(run):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    folder = run("joint", "--cross-encoder", "--max-steps", "2", "--lr", "1e-2") / "model"
+    pairs = [(pair.sentence1, pair.sentence2) for pair in STSB]
+    expected = sentence_transformers.CrossEncoder(str(folder), device="cpu").predict(pairs)
+    found = PairModel.load(folder).scores(*zip(*pairs, strict=True))
+    np.testing.assert_allclose(found, 5 * expected, rtol=0, atol=1e-5)  # 0 to 5, of numbers equal within 2e-6
