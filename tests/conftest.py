@@ -19,6 +19,7 @@ from minisbert.diagnosis.mistakes import planting
 from minisbert.fast import internals
 from minisbert.fast.aot import COMPILERS
 from minisbert.system.assets import ensure
+from tests.budgets import report
 
 ROOT = Path(__file__).parents[1]
 # OMP_NUM_THREADS, which torch has read, holds for every test; without it the processes of ``pytest -n`` share the cores
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    terminalreporter.write_line("\n".join(report()))
     if config.getoption("--parity-report"):
         from tests.parity import COMPARISONS  # here: both import this file
         from tests.parity_report import summary

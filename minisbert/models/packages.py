@@ -35,7 +35,7 @@ def code_hash() -> str:
     digest = hashlib.sha256()
     for name in ("bert", "encoder", "heads", "pooling"):
         digest.update((package / "core" / f"{name}.py").read_bytes())
-    for name in ("fast/batching", "models/poolings", "models/sentence_encoder", "models/compiled"):
+    for name in ("fast/aot", "fast/batching", "models/poolings", "models/sentence_encoder", "models/compiled"):
         digest.update((package / f"{name}.py").read_bytes())
     return digest.hexdigest()[:16]
 
