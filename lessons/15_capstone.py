@@ -2,8 +2,8 @@
 # # Lesson 15: your own pieces inside the real model
 #
 # Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/divergence.py`, and
-# `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three instruments judge them, lose a
-# bug among them and find it again.
+# `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three
+# instruments judge them, lose a bug among them and find it again.
 
 # %%
 import math

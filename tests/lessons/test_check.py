@@ -18,7 +18,7 @@ from tests.parity import ROOT
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for module in ("pieces", "result", "check"):
+    for module in ("grader.pieces", "grader.result", "check"):
         monkeypatch.setattr(f"lessons.{module}.MINE", tmp_path)
     monkeypatch.setattr(Progress.__init__, "__defaults__", (tmp_path,))
     return tmp_path
