@@ -16,11 +16,11 @@ import itertools
 import sys
 from pathlib import Path
 
-from lessons import sandbox
-from lessons.classroom import FORMATS, class_table, grade_all
-from lessons.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
-from lessons.result import Progress, Result, place
-from lessons.stubs import lesson_stubs, source_of
+from lessons.grader import sandbox
+from lessons.grader.classroom import FORMATS, class_table, grade_all
+from lessons.grader.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
+from lessons.grader.result import Progress, Result, place
+from lessons.grader.stubs import lesson_stubs, source_of
 from minisbert.core import InputError
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
@@ -217,7 +217,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "class":
         class_table(options.folder)
     elif options.command == "graft":
-        from lessons.graft import graft
+        from lessons.grader.graft import graft
 
         good = graft(options.pairs)
     if not good:

@@ -8,16 +8,16 @@ import textwrap
 import pytest
 import torch
 
-from lessons import sandbox
-from lessons.cases import describe
-from lessons.pieces import PIECES, mine
-from lessons.result import RUNGS, Result
-from lessons.stubs import lesson_stubs
+from lessons.grader import sandbox
+from lessons.grader.cases import describe
+from lessons.grader.pieces import PIECES, mine
+from lessons.grader.result import RUNGS, Result
+from lessons.grader.stubs import lesson_stubs
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
+    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
     return tmp_path
 
 

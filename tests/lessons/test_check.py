@@ -7,17 +7,18 @@ import sys
 
 import pytest
 
-from lessons import check, sandbox
+from lessons import check
+from lessons.grader import sandbox
+from lessons.grader.pieces import LESSONS, PIECES, mine, pieces_of
+from lessons.grader.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
 from lessons.mistakes import MISTAKES
-from lessons.pieces import LESSONS, PIECES, mine, pieces_of
-from lessons.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
 from minisbert.core import InputError
 from tests.parity import ROOT
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    for module in ("pieces", "result", "check"):
+    for module in ("grader.pieces", "grader.result", "check"):
         monkeypatch.setattr(f"lessons.{module}.MINE", tmp_path)
     monkeypatch.setattr(Progress.__init__, "__defaults__", (tmp_path,))
     return tmp_path
@@ -213,7 +214,7 @@ def test_results_for_a_teacher_leave_the_progress_alone(folder, graded):
 @pytest.mark.parametrize("form", ["minisbert", "gradescope"])
 @pytest.mark.parametrize(("made", "says"), [(True, "has no lesson_*.py"), (False, "does not exist")])
 def test_a_folder_with_nothing_to_grade_is_an_error(folder, graded, monkeypatch, made, says, form):
-    monkeypatch.setattr("lessons.pieces.MINE", folder / "ada")
+    monkeypatch.setattr("lessons.grader.pieces.MINE", folder / "ada")
     if made:
         (folder / "ada").mkdir()
     with pytest.raises(InputError, match=re.escape(says)):
@@ -325,13 +326,13 @@ def test_where_the_lesson_mentions_a_mistake(tmp_path, monkeypatch):
     lesson = tmp_path / "05_attention.py"
     lines = ["# # Lesson", "# ## The formula", "# attention", "# ## Break it", "x = 1", 'planted("no attention mask")']
     lesson.write_text("\n".join(lines))
-    monkeypatch.setattr("lessons.result.lesson_file", lambda number: lesson)
+    monkeypatch.setattr("lessons.grader.result.lesson_file", lambda number: lesson)
     piece = PIECES["bert.attention"]
     assert place(piece, "no attention mask") == 'lessons/05_attention.py, line 6, "Break it"'
     assert place(piece, "another") == 'lessons/05_attention.py, line 3, "The formula"'
     lesson.write_text("# # Lesson\nfrom x import attention\n# ## Break it")
     assert place(piece, "another") == 'lessons/05_attention.py, line 2, "Lesson"'
-    monkeypatch.setattr("lessons.result.lesson_file", lambda number: None)
+    monkeypatch.setattr("lessons.grader.result.lesson_file", lambda number: None)
     assert place(piece) == "lesson 05"
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lessons.guard import Refused, guarded_builtins, look, refusing
-from lessons.pieces import PIECES, pieces_of
+from lessons.grader.guard import Refused, guarded_builtins, look, refusing
+from lessons.grader.pieces import PIECES, pieces_of
 
 GELU = "def gelu(x):\n    {}\n"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lessons import sandbox
-from lessons.pieces import PIECES, mine, pieces_of
-from lessons.result import RUNGS, RUNS, Result
-from lessons.stubs import lesson_stubs
+from lessons.grader import sandbox
+from lessons.grader.pieces import PIECES, mine, pieces_of
+from lessons.grader.result import RUNGS, RUNS, Result
+from lessons.grader.stubs import lesson_stubs
 
 RIGHT = """
 import math
@@ -34,7 +34,7 @@ class Layer:
 def folder(tmp_path, monkeypatch):
     """An empty folder for the learner's files, in this process and in those that it starts."""
     monkeypatch.setenv("MINISBERT_MINE", str(tmp_path))
-    monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
+    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
     return tmp_path
 
 

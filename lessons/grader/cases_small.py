@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lessons.cases import Case, case, d, example, t, trap
+from lessons.grader.cases import Case, case, d, example, t, trap
 from minisbert.core import bert, losses
 from minisbert.fast import quantized
 from minisbert.training import distillation

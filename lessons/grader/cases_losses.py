@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from lessons.cases import case, d, example, t, trap
+from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
 from minisbert.evaluation import more_metrics
 from minisbert.training import gradient_cache, more_losses

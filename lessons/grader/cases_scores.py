@@ -5,7 +5,7 @@ import math
 import numpy as np
 import torch
 
-from lessons.cases import case, d, example, t, trap, with_weights
+from lessons.grader.cases import case, d, example, t, trap, with_weights
 from minisbert.core import heads, metrics, pooling
 from minisbert.training import more_losses
 from tests.checks import normal

@@ -21,9 +21,9 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from lessons.pieces import Piece
-from lessons.result import defined
-from lessons.stubs import helpers
+from lessons.grader.pieces import Piece
+from lessons.grader.result import defined
+from lessons.grader.stubs import helpers
 
 ALLOWED = set(
     "__future__ bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics "

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch.nn import functional
 
-from lessons.cases import case, d, example, t, trap, with_weights
+from lessons.grader.cases import case, d, example, t, trap, with_weights
 from minisbert.core import bert
 from minisbert.core.weights import BertConfig
 from tests.checks import normal

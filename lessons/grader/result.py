@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessons.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
+from lessons.grader.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
 from minisbert import __version__
 from minisbert.core import read_json
 from minisbert.system.files import atomic_file, write_json
@@ -67,11 +67,10 @@ def versions() -> dict[str, str]:
 
 def grader_digest() -> str:
     """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
-    files = [path for path in (ROOT / "lessons").glob("*.py") if not path.name[0].isdigit()]
-    files += (ROOT / "tests").glob("*checks.py")
-    for folder in ("lessons/mistakes", "minisbert/diagnosis/mistakes"):
+    files = [ROOT / "lessons" / "check.py", *(ROOT / "tests").glob("*checks.py")]
+    for folder in ("lessons/grader", "lessons/mistakes", "minisbert/diagnosis/mistakes"):
         files += (ROOT / folder).glob("*.py")
-    digest = hashlib.sha256((ROOT / "lessons" / "cards.toml").read_bytes())
+    digest = hashlib.sha256((ROOT / "lessons" / "grader" / "cards.toml").read_bytes())
     for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

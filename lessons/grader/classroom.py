@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from lessons import pieces, sandbox
-from lessons.pieces import LESSONS, PIECES, mine, pieces_of
-from lessons.result import RUNS, Progress, Result, as_json, file_digest, not_started, place, versions
+from lessons.grader import pieces, sandbox
+from lessons.grader.pieces import LESSONS, PIECES, mine, pieces_of
+from lessons.grader.result import RUNS, Progress, Result, as_json, file_digest, not_started, place, versions
 from minisbert.core import InputError, read_json
 from minisbert.system.console import LiveLine, say
 from minisbert.system.files import atomic_file, write_json

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lessons import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
-from lessons.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
-from lessons.guard import Refused, refusing
+from lessons.grader import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
+from lessons.grader.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
+from lessons.grader.guard import Refused, refusing
+from lessons.grader.pieces import Piece
+from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
-from lessons.pieces import Piece
-from lessons.result import RUNGS, Result
 from minisbert.core import one_line
 from minisbert.diagnosis.mistakes.planting import planted, replaced, written_out
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from lessons.cases import case, d, example, t, trap
+from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import data, encoder, tokenizer
 from minisbert.core.weights import Family
 from minisbert.fast import search

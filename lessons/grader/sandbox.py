@@ -1,7 +1,7 @@
 """The learner's code runs in a separate process, so a crash or an endless loop does no harm.
 
-``grade`` starts ``python -m lessons.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that takes
-too long, or ends the process, has failed; the next ones get a new process.
+``grade`` starts ``python -m lessons.grader.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that
+takes too long, or ends the process, has failed; the next ones get a new process.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from lessons.pieces import PIECES, ROOT, Piece, mine, pieces_of
-from lessons.result import RUNGS, RUNS, Result
-from lessons.stubs import attributes_of
+from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
+from lessons.grader.result import RUNGS, RUNS, Result
+from lessons.grader.stubs import attributes_of
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
@@ -51,7 +51,7 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 
 def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
     """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
-    command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
+    command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
     pipe = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipe) as child:
@@ -116,7 +116,7 @@ def main(arguments: Sequence[str]) -> None:
 
     import torch
 
-    from lessons import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
+    from lessons.grader import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     limit_memory()
@@ -133,8 +133,8 @@ def limit_memory() -> None:
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
     """Load the learner's file and grade each piece; ``tell`` is called with the start and the result of each."""
-    from lessons.guard import Refused, look
-    from lessons.ladder import climb
+    from lessons.grader.guard import Refused, look
+    from lessons.grader.ladder import climb
 
     path, pieces = mine(lesson), pieces_of(lesson)
     tell(busy=FILE)
@@ -169,7 +169,7 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
     """What the learner's file defines, run with guarded builtins."""
-    from lessons.guard import guarded_builtins, refusing
+    from lessons.grader.guard import guarded_builtins, refusing
 
     space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
     with refusing(name for piece in pieces for name in piece.refused):
