@@ -559,6 +559,10 @@ UNNAMED = {
         "data.length_grouped_batches",
         "return [list(range(len(lengths)))[i : i + batch_size] for i in range(0, len(lengths), batch_size)]",
     ),
+    "another fill than -10": (
+        "bert.attention",
+        attention(f"return {DROPPED.format('shares')} @ value, shares", fill="-7.0"),
+    ),
     "half": ("metrics.pearson", "return 0.5"),
     "one": ("loop.linear_schedule", "return 1.0"),
 }
