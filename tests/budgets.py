@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1540,
-    "system": 1160,
+    "system": 1045,
     "fast": 890,
     "models": 2850,
     "data": 1400,
