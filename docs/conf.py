@@ -51,7 +51,7 @@ def fingerprint() -> str:
 
 nb_execution_cache_path = str(BUILD / "executed" / fingerprint())
 
-pieces = tomllib.loads((ROOT / "lessons" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
+pieces = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
 myst_substitutions = {
     "lessons": len(LESSONS),
     "lesson_hours": round(sum(map(minutes, LESSONS)) / 60),

@@ -21,8 +21,8 @@ from sphinx.application import Sphinx
 
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-SOURCES = [*sorted((ROOT / "minisbert").rglob("*.py")), *sorted((ROOT / "lessons").glob("[a-z]*.py"))]
-CARDS = ROOT / "lessons" / "cards.toml"
+SOURCES = [*sorted((ROOT / "minisbert").rglob("*.py")), *sorted((ROOT / "lessons").rglob("[a-z]*.py"))]
+CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\

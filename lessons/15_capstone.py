@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert.diagnosis.tracing.py`, and `lessons/graft.py`.
-# About 50 minutes. You will put hand-written pieces into the running package, let three instruments judge them, lose a
-# bug among them and find it again.
+# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
+# `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three
+# instruments judge them, lose a bug among them and find it again.
 
 # %%
 import math
@@ -16,10 +16,10 @@ import torch
 from course import ROOT, figure, heatmap, largest_difference
 
 import minisbert
-from lessons.graft import counted, grafted
+from lessons.grader.graft import counted, grafted
+from lessons.grader.pieces import PIECES
+from lessons.grader.result import Progress
 from lessons.mistakes import MISTAKES, planted
-from lessons.pieces import PIECES
-from lessons.result import Progress
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.scored_pairs import load_scored_pairs

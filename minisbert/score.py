@@ -8,7 +8,6 @@ Without texts, it scores six example pairs, one for each point of the STS scale,
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
@@ -79,7 +78,9 @@ def main(arguments: list[str] | None = None) -> None:
         epilog='Example: python -m minisbert.score --model runs/sts-siamese-all-MiniLM-L6-v2/model "A cat." "A dog."',
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
-    parser.add_argument("--model", required=True, help="folder of a model trained with a head")
+    parser.add_argument(
+        "--model", required=True, help="a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
+    )
     parser.add_argument(
         "--file",
         metavar="F",
@@ -94,8 +95,6 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError("give either two texts or --file, not both")
     if len(options.texts) not in (0, 2):
         raise InputError(f"a pair is two texts, not {len(options.texts)}: put each in quotes")
-    if not Path(options.model).is_dir():
-        raise InputError(f"{options.model} is not a folder; train one: python -m minisbert.train --recipe sts-siamese")
 
     if options.texts:
         pairs = [tuple(options.texts)]

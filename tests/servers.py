@@ -1,5 +1,7 @@
-"""A web server on this machine that serves what a test says, well or badly."""
+"""A web server on this machine that serves what a test says, well or badly; and a hub that serves models."""
 
+import hashlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,13 +29,15 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
         def do_GET(self) -> None:
             site.asked.append(self.path)
             self.close_connection = True
-            answer = site.pages.get(self.path)
+            answer = site.pages.get(self.path.partition("?")[0])
             if answer is None:
                 self.send_error(404)
             elif callable(answer):
                 answer(self)
             else:
                 send(self, answer)
+
+        do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
             """Keep the test's stderr for the code under test."""
@@ -50,12 +54,51 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
         thread.join()
 
 
-def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None) -> None:
+def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None, **headers: str) -> None:
     """A plain answer; ``promised`` is the Content-Length where it is not the truth."""
     handler.send_response(200)
-    handler.send_header("Content-Length", str(len(body) if promised is None else promised))
+    length = str(len(body) if promised is None else promised)
+    for name, value in {"Content-Length": length, "Connection": "close", **headers}.items():
+        handler.send_header(name.replace("_", "-"), value)
     handler.end_headers()
-    handler.wfile.write(body)
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+
+
+def refuse(status: int, code: str) -> Answer:
+    """An error as the hub reports it, such as 404 RepoNotFound."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        handler.send_header("X-Error-Code", code)
+        handler.send_header("Content-Length", "0")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+
+    return answer
+
+
+def repository(name: str, files: dict[str, bytes], commit: str, *revisions: str) -> dict[str, Answer | None]:
+    """The pages of the Hugging Face Hub for one model; ``revisions`` are the names of this commit (main, a tag)."""
+    about = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files]}
+    tree = [
+        {"type": "file", "path": file, "size": len(body), "oid": hashlib.sha1(body).hexdigest()}
+        for file, body in files.items()
+    ]
+    pages: dict[str, Answer | None] = {f"/api/models/{name}/tree/{commit}": json.dumps(tree).encode()}
+    for revision in (commit, *revisions):
+        pages[f"/api/models/{name}/revision/{revision.replace('/', '%2F')}"] = json.dumps(about).encode()
+        for file, body in files.items():
+            pages[f"/{name}/resolve/{revision}/{file}"] = hub_file(body, commit)
+    if "main" in revisions:
+        pages[f"/api/models/{name}"] = json.dumps(about).encode()
+    return pages
+
+
+def hub_file(body: bytes, commit: str) -> Answer:
+    """A file with the headers by which huggingface_hub names it in its cache."""
+    etag = f'"{hashlib.sha1(body).hexdigest()}"'
+    return lambda handler: send(handler, body, ETag=etag, X_Repo_Commit=commit)
 
 
 def cut(body: bytes, after: int) -> Answer:

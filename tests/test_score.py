@@ -99,7 +99,7 @@ def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "nowhere", "a", "b"], "nowhere is not a folder; train one"),
+        (["--model", "nowhere", "a", "b"], "no model 'nowhere': neither a folder nor"),
         (["--model", "{tiny}", "a", "b"], "has no head.json"),
         (["--model", "{tiny}", "a"], "a pair is two texts, not 1"),
         (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "either two texts or --file"),

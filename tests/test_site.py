@@ -30,7 +30,7 @@ from tests.conftest import ROOT
 SITE = ROOT / "build" / "site"
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-SOURCES = {*(ROOT / "minisbert").rglob("*.py"), *(ROOT / "lessons").glob("[a-z]*.py")}
+SOURCES = {*(ROOT / "minisbert").rglob("*.py"), *(ROOT / "lessons").rglob("[a-z]*.py")}
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
@@ -143,9 +143,9 @@ def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"))
     (tmp_path / "docs" / "index.md").write_text("# Front\n\n```{toctree}\n../lessons/01_first\n```\n")
     (tmp_path / "minisbert").mkdir()
-    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "grader").mkdir(parents=True)
     (tmp_path / "lessons" / "course.py").touch()
-    (tmp_path / "lessons" / "cards.toml").write_text("pieces = []\n")
+    (tmp_path / "lessons" / "grader" / "cards.toml").write_text("pieces = []\n")
     lesson = "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\nassert {}, 'a claim'\n"
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", "built"]
     for claim, code in (("6 * 7 == 42", 0), ("6 * 7 == 43", 2)):
@@ -220,7 +220,7 @@ def test_a_lesson_has_its_notebook_its_lines_of_source_and_all_of_its_cells(path
     page = f"lessons/{path.stem}.html"
     assert f"{path.stem}.ipynb" in pages[page].addresses
     assert [address for address in pages[page].addresses if re.match(r"\.\./minisbert/.*\.html#L-\d+", address)]
-    cards = tomllib.loads((ROOT / "lessons" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
+    cards = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
     for card in (card for card in cards if card["lesson"] == int(path.stem[:2])):
         piece = rf'<h3><a [^>]*href="../minisbert/[^"]*#L-\d+"><code[^>]*><span class="pre">{card["master"]}<'
         assert re.search(piece, (SITE / page).read_text(encoding="utf-8")), card["master"]

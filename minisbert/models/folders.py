@@ -18,6 +18,7 @@ from minisbert.models.text_settings import TEXT_FILES
 from minisbert.models.tokenizer import FILES, VOCABULARY
 from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES, atomic_folder, foreign_entries, listed
+from minisbert.system.hub import download_model, is_hub_name
 
 REQUIRED = ("config.json", "model.safetensors")
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
@@ -42,19 +43,30 @@ SAVED = (  # every file that ``save``, sentence-transformers or transformers' to
 
 
 def find_model(model: str | Path) -> Path:
-    """The folder of a model, given by name (fetched if it is missing) or by path.
+    """The folder of a model: a folder, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
 
-    Raises ``InputError`` with the known names for anything else, and for a file in the folder that cannot be read.
+    A named model is downloaded if it is missing. Raises ``InputError`` for anything else, and for a file in the folder
+    that cannot be read.
     """
-    weights = [name for name, entry in assets().items() if entry.kind == "weights"]
-    if str(model) in weights:
-        return ensure(str(model))
+    name = str(model)
+    weights = [asset for asset, entry in assets().items() if entry.kind == "weights"]
+    if name in weights:
+        return ensure(name)
     if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
-        check_files(Path(model))
-        return Path(model)
-    if os.path.lexists(model) and not os.path.exists(model):
-        raise InputError(f"no model {one_line(str(model))}: a link that leads nowhere")
-    raise InputError(f"no model {one_line(str(model))}: neither a folder nor one of {', '.join(weights)}")
+        folder = Path(model)
+    elif os.path.lexists(model):
+        raise InputError(
+            f"no model {one_line(name)}: {'a file' if os.path.exists(model) else 'a broken symbolic link'}"
+        )
+    elif isinstance(model, str) and is_hub_name(model):
+        folder = download_model(name)
+    else:
+        raise InputError(
+            f"no model {one_line(name)}: neither a folder nor one of {', '.join(weights)}; models on the Hugging Face "
+            "Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
+        )
+    check_files(folder)
+    return folder
 
 
 def check_files(folder: Path) -> None:

@@ -19,7 +19,7 @@ from minisbert.core.weights import fill
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, is_cross_encoder, read_cross_encoder, write_cross_encoder
-from minisbert.models.folders import check_files, model_folder
+from minisbert.models.folders import find_model, model_folder
 from minisbert.models.inputs import evaluating
 from minisbert.models.more_heads import PAIR_HEADS, BatchCrossHead, ClassifierHead
 from minisbert.models.scoring import PairScorer, check_pairs
@@ -156,16 +156,13 @@ class PairModel(PairScorer, nn.Module):
         compiled: bool | str | Path = False,
         precision: str | None = None,
     ) -> "PairModel | CompiledPairModel":
-        """A folder that ``save`` wrote, or a CrossEncoder, in eval mode, with its own limit of tokens or ``limit``.
+        """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
-        ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones compile.
-        ``InputError`` for anything missing, unknown or misshapen.
+        ``limit``, ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones
+        compile. ``InputError`` for anything missing, unknown or misshapen.
         """
-        folder = Path(folder)
+        folder = find_model(folder)
         path = folder / "head.json"
-        if not folder.is_dir():
-            raise InputError(f"{folder} is not a folder with a model in it")
-        check_files(folder)
         if compiled:
             return CompiledPairModel(folder, compiled, limit, precision)
         if not path.is_file() and is_cross_encoder(folder):

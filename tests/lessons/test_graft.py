@@ -6,10 +6,10 @@ from subprocess import CompletedProcess
 import pytest
 import torch
 
-from lessons import graft
-from lessons.graft import grafted, learners_functions, loss_trace
-from lessons.pieces import PIECES, mine
-from lessons.result import Result
+from lessons.grader import graft
+from lessons.grader.graft import grafted, learners_functions, loss_trace
+from lessons.grader.pieces import PIECES, mine
+from lessons.grader.result import Result
 from minisbert.core import InputError, bert, loop
 from minisbert.core.encoder import SentenceEncoder
 from tests.formula_checks import CONFIG
@@ -38,7 +38,7 @@ def adamw_step(parameter, gradient, mean, square, step, lr, weight_decay=0.01, b
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("lessons.pieces.MINE", tmp_path)
+    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
     mine(6).write_text(FEED_FORWARD)
     mine(12).write_text(TRAINING)
     return tmp_path

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from lessons import ladder
-from lessons.ladder import climb
+from lessons.grader import ladder
+from lessons.grader.ladder import climb
+from lessons.grader.pieces import PIECES
+from lessons.grader.result import RUNGS
 from lessons.mistakes import MISTAKES
-from lessons.pieces import PIECES
-from lessons.result import RUNGS
 from minisbert.core import encoder
 
 OF_PIECES = {name: mistake.target for name, mistake in MISTAKES.items() if mistake.target in PIECES}

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from lessons.grader.pieces import PIECES
 from lessons.mistakes import MISTAKES, planted
-from lessons.pieces import PIECES
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS
 from tests.parity import Comparison

@@ -2,10 +2,10 @@
 
 import pytest
 
-from lessons import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
-from lessons.cases import EXAMPLES, TRAPS
+from lessons.grader import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
+from lessons.grader.cases import EXAMPLES, TRAPS
+from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
-from lessons.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from minisbert.core import InputError
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401  (their checks)
 from tests.checks import CHECKS

@@ -6,9 +6,9 @@ import types
 
 import pytest
 
-from lessons.guard import look
-from lessons.pieces import LESSONS, PIECES, pieces_of
-from lessons.stubs import lesson_stubs, source_of, steps, stub
+from lessons.grader.guard import look
+from lessons.grader.pieces import LESSONS, PIECES, pieces_of
+from lessons.grader.stubs import lesson_stubs, source_of, steps, stub
 
 WITH_PIECES = sorted({piece.lesson for piece in PIECES.values()})
 

@@ -286,7 +286,7 @@ def test_an_encoder_without_a_head(tiny):
 
 
 def test_a_folder_that_is_not_there(tmp_path):
-    with pytest.raises(InputError, match="nowhere is not a folder with a model in it"):
+    with pytest.raises(InputError, match="nowhere': neither a folder nor"):
         PairModel.load(tmp_path / "nowhere")
 
 

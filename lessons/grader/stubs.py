@@ -12,7 +12,7 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
-from lessons.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
+from lessons.grader.pieces import LESSONS, PIECES, ROOT, Piece, pieces_of
 
 WIDTH = 116
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from lessons import sandbox
-from lessons.pieces import PIECES, ROOT, mine, pieces_of
+from lessons.grader import sandbox
+from lessons.grader.pieces import PIECES, ROOT, mine, pieces_of
 from minisbert.core import InputError, loop, metrics, tokenizer
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.scored_pairs import load_scored_pairs
@@ -46,7 +46,7 @@ def graft(pairs: int | None) -> bool:
         say(f"left out, the package's are used instead: {', '.join(left)}")
     if not passed:
         raise InputError("no piece passes yet: python -m lessons.check start 01")
-    command = [sys.executable, "-m", "lessons.graft", str(pairs or 0), *passed]
+    command = [sys.executable, "-m", "lessons.grader.graft", str(pairs or 0), *passed]
     done = subprocess.run(command, cwd=ROOT, check=False)
     if done.returncode not in (0, 1):
         sys.exit(2)  # the process has printed why

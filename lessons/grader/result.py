@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lessons.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
+from lessons.grader.pieces import MINE, PIECES, ROOT, Piece, lesson_file, mine
 from minisbert import __version__
 from minisbert.core import read_json
 from minisbert.system.files import atomic_file, write_json
@@ -67,11 +67,10 @@ def versions() -> dict[str, str]:
 
 def grader_digest() -> str:
     """The first 12 hexadecimal digits of a sha256: two grades with equal ones come from the same grader."""
-    files = [path for path in (ROOT / "lessons").glob("*.py") if not path.name[0].isdigit()]
-    files += (ROOT / "tests").glob("*checks.py")
-    for folder in ("lessons/mistakes", "minisbert/diagnosis/mistakes"):
+    files = [ROOT / "lessons" / "check.py", *(ROOT / "tests").glob("*checks.py")]
+    for folder in ("lessons/grader", "lessons/mistakes", "minisbert/diagnosis/mistakes"):
         files += (ROOT / folder).glob("*.py")
-    digest = hashlib.sha256((ROOT / "lessons" / "cards.toml").read_bytes())
+    digest = hashlib.sha256((ROOT / "lessons" / "grader" / "cards.toml").read_bytes())
     for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
@@ -79,13 +78,25 @@ def grader_digest() -> str:
 
 def function_digests(lesson: int) -> dict[str, str]:
     """For each piece of a learner's file the sha256 of its syntax tree: spaces, comments and docstring do not count."""
+    return digests_of(mine(lesson), [piece for piece in PIECES.values() if piece.lesson == lesson])
+
+
+def master_digests() -> dict[str, str]:
+    """The same of the package's functions."""
+    found: dict[str, str] = {}
+    for piece in PIECES.values():
+        found |= digests_of(piece.source, [piece])
+    return found
+
+
+def digests_of(path: Path, pieces: list[Piece]) -> dict[str, str]:
     try:
-        tree = ast.parse(mine(lesson).read_bytes())
+        tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
         return {}
     found = {}
-    for piece in PIECES.values():
-        node = defined(tree, piece.path) if piece.lesson == lesson else None
+    for piece in pieces:
+        node = defined(tree, piece.path)
         if isinstance(node, ast.FunctionDef):
             body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
             node = ast.FunctionDef(node.name, node.args, body, node.decorator_list)

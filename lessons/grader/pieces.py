@@ -15,7 +15,7 @@ from typing import Any
 
 from minisbert.core import InputError
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("core", "fast", "evaluation", "training")  # where a piece's module is looked for, in this order
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()

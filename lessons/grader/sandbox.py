@@ -1,7 +1,7 @@
 """The learner's code runs in a separate process, so a crash or an endless loop does no harm.
 
-``grade`` starts ``python -m lessons.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that takes
-too long, or ends the process, has failed; the next ones get a new process.
+``grade`` starts ``python -m lessons.grader.sandbox LESSON PIECE...`` and reads one line of JSON per piece. A piece that
+takes too long, or ends the process, has failed; the next ones get a new process.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -20,9 +21,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from lessons.pieces import PIECES, ROOT, Piece, mine, pieces_of
-from lessons.result import RUNGS, RUNS, Result
-from lessons.stubs import attributes_of
+from lessons.grader.pieces import PIECES, ROOT, Piece, mine, pieces_of
+from lessons.grader.result import RUNGS, RUNS, Result
+from lessons.grader.stubs import attributes_of
 
 SECONDS = 20.0  # for one piece, the search for the mistake included; it takes far less than one
 START_SECONDS = 120.0  # until torch is imported, even on a slow disk
@@ -51,16 +52,20 @@ def grade(lesson: int, seconds: float = SECONDS) -> list[Result]:
 
 def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seconds: float) -> tuple[str, str]:
     """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
-    command = [sys.executable, "-m", "lessons.sandbox", str(lesson), *masters]
+    command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
-    pipe = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipe) as child:
+        token = secrets.token_hex()  # every message begins with it: what the learner's code writes there does not count
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(f"{token}\n")
+            child.stdin.close()
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
         busy, limit = "", START_SECONDS
         try:
             while line := lines.get(timeout=limit):
-                message = understood(line)
+                message = understood(line, token)
                 if message is None:
                     continue
                 busy, limit = message.get("busy", ""), seconds
@@ -76,10 +81,10 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
     return busy, f"it ended the process ({name})"
 
 
-def understood(line: str) -> dict[str, Any] | None:
+def understood(line: str, token: str) -> dict[str, Any] | None:
     """A message of the grader's process; None for anything else that was written to its channel."""
     try:
-        message = json.loads(line)
+        message = json.loads(line.removeprefix(token)) if line.startswith(token) else None
     except ValueError:
         return None
     fields = message.keys() if isinstance(message, dict) else ()
@@ -107,16 +112,17 @@ def _forward(stream: Any, lines: queue.Queue[str]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it silently: the parent has the message
+    token = sys.stdin.readline().strip()
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
 
     def tell(**message: Any) -> None:
-        channel.write(json.dumps(message) + "\n")
+        channel.write(f"{token}{json.dumps(message)}\n")
         channel.flush()
 
     import torch
 
-    from lessons import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
+    from lessons.grader import ladder  # noqa: F401 (here, so that its imports do not count as the learner's time)
 
     torch.set_num_threads(1)  # tensors this small gain nothing from a second one
     limit_memory()
@@ -133,8 +139,8 @@ def limit_memory() -> None:
 
 def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -> None:
     """Load the learner's file and grade each piece; ``tell`` is called with the start and the result of each."""
-    from lessons.guard import Refused, look
-    from lessons.ladder import climb
+    from lessons.grader.guard import Refused, look
+    from lessons.grader.ladder import climb
 
     path, pieces = mine(lesson), pieces_of(lesson)
     tell(busy=FILE)
@@ -169,10 +175,10 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
     """What the learner's file defines, run with guarded builtins."""
-    from lessons.guard import guarded_builtins, refusing
+    from lessons.grader.guard import guarded_builtins, refusing, untouched
 
     space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
-    with refusing(name for piece in pieces for name in piece.refused):
+    with untouched(), refusing(name for piece in pieces for name in piece.refused):
         exec(compile(text, str(path), "exec", dont_inherit=True), space)
     return space
 

@@ -1,0 +1,285 @@
+"""Models by their names on the Hugging Face Hub: a server that speaks its protocol, and the library's own cache."""
+
+import errno
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+from huggingface_hub import constants, snapshot_download
+
+from minisbert.core import InputError
+from minisbert.models.folders import find_model
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system import hub
+from minisbert.system.hub import download_model, is_hub_name
+from tests.conftest import ROOT
+from tests.servers import Site, cut, refuse, repository, serve
+
+COMMIT, OLDER = "a" * 40, "b" * 40
+TEXTS = ["a cat sits", "it rains all day"]
+STRAY = {  # what repositories hold beside a model
+    "pytorch_model.bin": b"pickle", "training_args.bin": b"pickle", "onnx/model.onnx": b"onnx",
+    "onnx/config.json": b"{}", "openvino/config.json": b"{}", "tf_model.h5": b"h5", "model.fp16.safetensors": b"half",
+    "modeling_custom.py": b"import os", "README.md": b"# tiny", ".gitattributes": b"",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    """The tiny model's files by their names."""
+    folder = ROOT / "weights" / "tiny"
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
+    """A hub with the model ``someone/tiny`` and an empty cache. The library has read its variables at its import."""
+    pages = repository("someone/tiny", files | STRAY, COMMIT, "main", "refs/pr/1")
+    with serve(pages) as site:
+        monkeypatch.setattr(constants, "ENDPOINT", site.address)
+        template = site.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("no_proxy", "*")
+        monkeypatch.delenv("MINISBERT_OFFLINE", raising=False)
+        monkeypatch.setattr(hub, "SECONDS", 0.5)
+        yield site
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def served(site: Site) -> list[str]:
+    return [path.partition(f"/resolve/{COMMIT}/")[2] for path in site.asked if "/resolve/" in path]
+
+
+@pytest.mark.parametrize("name", ["BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"])
+def test_names_of_the_hub(name):
+    assert is_hub_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["tiny", "/a/b", "./a", "../a/b", "../a", "~/a", "a/b/c", "a/", "/a", "a//b", "a\\b", "a/b c", "a/b@", ""]
+)
+def test_paths_are_no_names_of_the_hub(name, site):
+    assert not is_hub_name(name)
+    with pytest.raises(InputError, match="neither a folder nor one of"):
+        find_model(name)
+    assert site.asked == []
+
+
+def test_a_bare_name_gets_a_hint(site):
+    with pytest.raises(InputError, match="have an owner in their name, such as sentence-transformers/"):
+        find_model("all-mpnet-base-v2")
+
+
+def test_a_model_by_its_name_gives_the_vectors_of_its_folder(site, tiny):
+    vectors = SentenceEncoder.load("someone/tiny").encode(TEXTS)
+    np.testing.assert_array_equal(vectors, SentenceEncoder.load(tiny).encode(TEXTS))
+
+
+def test_only_what_a_model_is_loaded_from_is_downloaded(site, files):
+    folder = download_model("someone/tiny")
+    assert names(folder) == {*files} - {"README.md"}
+    assert not {*served(site)} & {*STRAY}
+
+
+def test_a_second_load_downloads_nothing(site):
+    folder = download_model("someone/tiny")
+    site.asked.clear()
+    assert download_model("someone/tiny") == folder
+    assert served(site) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "revision"),
+    [
+        ("someone/tiny@v1", None),
+        ("someone/tiny", "v1"),
+        (f"someone/tiny@{OLDER}", None),
+        ("someone/tiny@refs/pr/9", None),
+    ],
+)
+def test_a_revision(name, revision, site, files):
+    older = files | {"config_sentence_transformers.json": b'{"older": true}'}
+    site.pages |= repository("someone/tiny", older, OLDER, "v1", "refs/pr/9")
+    folder = download_model(name, revision)
+    assert json.loads((folder / "config_sentence_transformers.json").read_text()) == {"older": True}
+    assert folder.name == OLDER
+    assert download_model("someone/tiny").name == COMMIT
+
+
+def test_a_folder_goes_before_a_name(site, tiny, tmp_path, monkeypatch):
+    shutil.copytree(tiny, tmp_path / "someone" / "tiny")
+    monkeypatch.chdir(tmp_path)
+    assert find_model("someone/tiny") == Path("someone/tiny")
+    assert site.asked == []
+
+
+# ------------------------------------------------------------------------------------ without the hub
+
+
+def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def our_offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
+
+
+@pytest.mark.parametrize("way", [unreachable, offline, our_offline])
+def test_what_the_cache_has_needs_no_hub(way, site, monkeypatch, capsys):
+    folder = download_model("someone/tiny")
+    site.asked.clear()
+    capsys.readouterr()
+    way(monkeypatch)
+    assert download_model("someone/tiny") == folder
+    assert download_model("someone/tiny", COMMIT) == folder
+    assert site.asked == []
+    told = capsys.readouterr().err
+    assert told.count(f"using {folder}") == (2 if way is unreachable else 0)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"), [(unreachable, "cannot be reached"), (offline, "offline mode"), (our_offline, "offline mode")]
+)
+def test_without_the_hub_and_the_cache(way, words, site, monkeypatch):
+    way(monkeypatch)
+    with pytest.raises(InputError, match=f"^someone/tiny is .*{words}") as error:
+        find_model("someone/tiny")
+    assert str(error.value).count("\n") == 0
+    assert site.asked == []
+
+
+def test_a_hub_that_never_answers_is_given_up_within_seconds(site, files, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(InputError, match=r"cannot be reached .*timed out"):
+            download_model("someone/tiny")
+
+
+def test_an_incomplete_model_in_the_cache_is_not_used(site, monkeypatch):
+    folder = download_model("someone/tiny")
+    (folder / "1_Pooling" / "config.json").unlink()
+    offline(monkeypatch)
+    with pytest.raises(InputError, match="not all of it"):
+        download_model("someone/tiny")
+
+
+def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
+    """sentence-transformers asks for one file after the other, and keeps no listing of the repository."""
+    for name in files:
+        folder = Path(huggingface_hub.hf_hub_download("someone/tiny", name)).parents[name.count("/")]
+    assert not list(Path(constants.HF_HUB_CACHE).rglob("trees"))
+    offline(monkeypatch)
+    assert find_model("someone/tiny") == folder
+    assert SentenceEncoder.load("someone/tiny").encode(TEXTS).shape == (2, 24)
+
+
+def test_the_library_finds_what_we_downloaded(site, files, monkeypatch):
+    folder = download_model("someone/tiny")
+    offline(monkeypatch)
+    assert Path(snapshot_download("someone/tiny", allow_patterns="[0-9]_*/config.json")) == folder
+
+
+# ------------------------------------------------------------------------------------- one clear line
+
+
+def tell(site: Site) -> str:
+    with pytest.raises(InputError) as error:
+        find_model("someone/tiny")
+    text = str(error.value)
+    assert len(text.splitlines()) == 1
+    assert len(text) < 400
+    return text
+
+
+ANSWERS = [
+    (refuse(404, "RepoNotFound"), "neither a folder here nor a model on "),
+    (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
+    (refuse(403, "GatedRepo"), "is gated: accept its terms"),
+    (refuse(404, "RevisionNotFound"), "has no revision"),
+    (refuse(500, "Broken"), "Internal Server Error"),
+    (b"<html>Log in to this network first</html>", "cannot be reached"),
+    (lambda handler: handler.connection.close(), "cannot be reached"),
+]
+
+
+@pytest.mark.parametrize(("answer", "words"), ANSWERS)
+def test_what_the_hub_answers(answer, words, site):
+    site.pages["/api/models/someone/tiny"] = site.pages["/api/models/someone/tiny/revision/main"] = answer
+    assert words in tell(site)
+
+
+def test_a_gated_model_lets_itself_be_listed_but_not_downloaded(site):
+    for path in site.pages:
+        if "/resolve/" in path:
+            site.pages[path] = refuse(403, "GatedRepo")
+    assert f"is gated: accept its terms at {site.address}/someone/tiny, then set HF_TOKEN" in tell(site)
+
+
+def test_a_revision_that_is_gone(site):
+    site.pages["/api/models/someone/tiny/revision/v9"] = refuse(404, "RevisionNotFound")
+    with pytest.raises(InputError, match=r"someone/tiny has no revision 'v9': give a branch, a tag or a commit"):
+        find_model("someone/tiny@v9")
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (
+            ["config.json", "pytorch_model.bin"],
+            r"only as pickles \('pytorch_model\.bin'\).*minisbert\.checkpoint convert",
+        ),
+        (["config.json", "tf_model.h5"], r"has no model\.safetensors: choose another repository"),
+        ([], r"has no model\.safetensors"),
+    ],
+)
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_repository_without_safetensors(held, words, twice, site, files):
+    site.pages |= repository("someone/tiny", {name: (files | STRAY)[name] for name in held}, COMMIT, "main")
+    for _ in range(1 + twice):
+        with pytest.raises(InputError, match=words):
+            find_model("someone/tiny")
+    assert not {*served(site)} & {*STRAY}
+
+
+def test_a_full_disk(site, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
+    assert "(No space left on device): free some space, or set HF_HOME" in tell(site)
+
+
+@pytest.mark.parametrize("name", ["a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"])
+def test_names_that_the_hub_does_not_allow(name, site):
+    with pytest.raises(InputError, match="neither a folder nor a name on"):
+        find_model(name)
+
+
+def test_a_connection_that_breaks_leaves_nothing_that_looks_complete(site, files, monkeypatch):
+    page, path = site.pages[path := f"/someone/tiny/resolve/{COMMIT}/model.safetensors"], path
+    body = files["model.safetensors"]
+
+    def broken(handler) -> None:
+        (page if handler.command == "HEAD" else cut(body, 1000))(handler)
+
+    site.pages[path] = broken
+    assert "cannot be reached" in tell(site)
+    site.pages[path] = page
+    assert (find_model("someone/tiny") / "model.safetensors").read_bytes() == body
