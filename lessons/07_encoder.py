@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 45 minutes. You will compare
-# every layer with what transformers computes, and then hunt a bug that somebody has planted.
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 45 minutes. You will
+# compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
 
 # %%
 import importlib.util
