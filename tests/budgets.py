@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1540,
-    "system": 1160,
+    "system": 1175,
     "fast": 890,
     "models": 2850,
     "data": 1400,
@@ -15,7 +15,7 @@ BUDGETS = {
     "diagnosis": 2325,
     "commands": 1515,
 }
-RAISES = 462  # of InputError and ValueError, in the whole package
+RAISES = 474  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

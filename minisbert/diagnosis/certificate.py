@@ -4,7 +4,6 @@
 under every hypothesis, and names one only if it gives the vectors of all of them.
 """
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -208,7 +207,7 @@ class Case:
         """Explanations up to the rounding of float16 and bfloat16 arithmetic, which differs from engine to engine."""
         for dtype in (torch.float16, torch.bfloat16):
             name = str(dtype).removeprefix("torch.")
-            error = arithmetic_error(self.sample, dtype)
+            error = self.sample.rounding_error(dtype)
             bound = NOISE * error
             note = f"{name} arithmetic, which by itself is off by up to {error:.1e} on these texts"
             if self.base.difference <= bound:
@@ -235,18 +234,3 @@ class Case:
         said = f"no known cause: half of the cosines are below {typical:.4f}"
         said = f"{said}, and {100 * in_place:.0f} % of the vectors are closest to their own text's"
         return replace(self.base, meaning=said)
-
-
-def arithmetic_error(sample: Sample, dtype: torch.dtype) -> float:
-    """How far our own vectors are off if weights and every module's result are rounded to ``dtype``.
-
-    Computed in float32, because many CPUs take minutes for what a GPU does in float16; GPUs also add up in float32.
-    """
-    other = copy.copy(sample)
-    other.cache, other.encoder = {}, copy.deepcopy(sample.encoder)
-    for parameter in other.encoder.parameters():
-        parameter.data = parameter.data.to(dtype).float()
-    for module in other.encoder.bert.modules():
-        if not any(True for _ in module.children()):  # Linear, LayerNorm, Embedding
-            module.register_forward_hook(lambda _, __, result: result.to(dtype).float())
-    return float(differences(sample.right(), other.right()).max())

@@ -83,13 +83,14 @@ def quantization(ours: np.ndarray, other: np.ndarray) -> str | None:
             if ((other == low) | (other == 1)).all() and same_bits(ours, other > 0):
                 return f"binary: the signs of the columns, as {low} and 1"
         return int8_code(ours, other)
-    if other.shape[1] == -(-ours.shape[1] // 8):
-        for name, shift in (("ubinary", 0), ("binary", 128)):
-            codes = other + shift
-            if codes.min() >= 0 and codes.max() <= 255:
-                bits = np.unpackbits(codes.astype(np.uint8), axis=1, count=ours.shape[1])
-                if same_bits(ours, bits):
-                    return f"binary: one bit for each column ({name} in sentence-transformers)"
+    if other.shape[1] != -(-ours.shape[1] // 8):
+        return None
+    for name, shift in (("ubinary", 0), ("binary", 128)):
+        codes = other + shift
+        if codes.min() < 0 or codes.max() > 255:
+            continue
+        if same_bits(ours, np.unpackbits(codes.astype(np.uint8), axis=1, count=ours.shape[1])):
+            return f"binary: one bit for each column ({name} in sentence-transformers)"
     return None
 
 

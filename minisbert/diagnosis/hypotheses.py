@@ -3,6 +3,7 @@
 ``certificate`` compares them with the vectors in question.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
+from minisbert.diagnosis.comparison import differences
 from minisbert.diagnosis.tokenizations import Tokenization, padded_lengths, tokenizations
 from minisbert.models.poolings import first_last_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -108,9 +110,23 @@ class Sample:
         """The vectors (S, W) as the model asks for them."""
         return np.concatenate(next(self.hypotheses()).vectors)
 
+    def rounding_error(self, dtype: torch.dtype) -> float:
+        """How far the right vectors are off if weights and every module's result are rounded to ``dtype``.
+
+        Computed in float32, because many CPUs take minutes for what a GPU does in float16; GPUs also add up in float32.
+        """
+        other = copy.copy(self)
+        other.cache, other.encoder = {}, copy.deepcopy(self.encoder)
+        for parameter in other.encoder.parameters():
+            parameter.data = parameter.data.to(dtype).float()
+        for module in other.encoder.bert.modules():
+            if not any(True for _ in module.children()):  # Linear, LayerNorm, Embedding
+                module.register_forward_hook(lambda _, __, result: result.to(dtype).float())
+        return float(differences(self.right(), other.right()).max())
+
     @torch.no_grad()
     def batch(self, rows: list[list[int]]) -> np.ndarray:
-        """The same of a padded batch of ids."""
+        """The vectors (S, W) of a padded batch of ids, by the model as it is now."""
         padded = pad_batch(rows, self.encoder.tokenizer.pad_id)
         ids, mask = (x if x is None else x.to(self.encoder.device) for x in padded)
         states: dict[str, Tensor] = {}
