@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1540,
     "system": 1160,
     "fast": 890,
-    "models": 2850,
+    "models": 2860,
     "data": 1400,
     "evaluation": 1100,
     "training": 2360,
