@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, read_json
+from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded, check_texts
+from minisbert.core.tokenizer import Encoded
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
