@@ -179,27 +179,30 @@ class Case:
         return replace(self.base, verdict=EXPLAINED, meaning=meaning, causes=("lengths",), left=float(left))
 
     def mistake(self) -> Certificate | None:
-        """The known mistake of the forward pass that gives these vectors; tried on the shortest texts first."""
-        if not unpooled(self.encoder, self.prompt) and self.encoder.width == self.values.shape[1]:
-            ids = self.encoder.tokenizer.encode([self.prompt + text for text in self.sample.texts]).ids
-            order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
-            for mistake in forward_mistakes():
-                try:
-                    with planted(mistake):
-                        equal = self.computed(ids, order[:FEW]) and self.computed(ids, order)
-                except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
-                    continue
-                if equal:
-                    found = replace(self.base, verdict=EXPLAINED, meaning=mistake.meaning)
-                    return replace(found, causes=(mistake.name,), left=0.0)
+        """The known mistake of the forward pass that gives these vectors."""
+        comparable = self.encoder.width == self.values.shape[1] and not unpooled(self.encoder, self.prompt)
+        for mistake in forward_mistakes() if comparable else []:
+            try:
+                with planted(mistake):
+                    equal = self.computed()
+            except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
+                continue
+            if equal:
+                found = replace(self.base, verdict=EXPLAINED, meaning=mistake.meaning)
+                return replace(found, causes=(mistake.name,), left=0.0)
         if not self.same_width:
             raise InputError(f"{self.widths()}, and they are not its first ones: another model's?")
         return None
 
-    def computed(self, ids: list[list[int]], rows: list[int]) -> bool:
-        """Whether these rows of the sample are what the encoder, in which a mistake is planted, computes."""
-        vectors, given = self.sample.batch([ids[row] for row in rows]), self.values[self.sample.rows][rows]
-        return bool(differences(vectors, given, self.precision).max() <= FLOAT32)
+    def computed(self) -> bool:
+        """Whether the sample's vectors are what the encoder computes now; the shortest texts first."""
+        ids = self.encoder.tokenizer.encode([self.prompt + text for text in self.sample.texts]).ids
+        order, given = sorted(range(len(ids)), key=lambda row: len(ids[row])), self.values[self.sample.rows]
+        gaps = (
+            differences(self.sample.batch([ids[row] for row in rows]), given[rows], self.precision)
+            for rows in (order[:FEW], order)
+        )
+        return all(bool(gap.max() <= FLOAT32) for gap in gaps)
 
     # ------------------------------------------------------------------------------- without a proof
 
