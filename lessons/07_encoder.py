@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`,
-# `minisbert/diagnosis/divergence.py`. About 45 minutes. You will compare every layer with what transformers computes,
-# and then hunt a bug that somebody has planted.
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 45 minutes. You will
+# compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
 
 # %%
 import importlib.util
@@ -14,8 +13,18 @@ from course import GOLDEN, figure, largest_difference
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.diagnosis.divergence import compare, explain, first_divergence, suspects
-from minisbert.diagnosis.tracing import HIDDEN, VECTOR, huggingface, inputs_of, our_states, print_rows
+from minisbert.diagnosis.tracing import (
+    HIDDEN,
+    VECTOR,
+    compare,
+    explain,
+    first_divergence,
+    huggingface,
+    inputs_of,
+    our_states,
+    print_rows,
+    suspects,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder  # its ``bert`` is the one of ``core``
 from minisbert.system.assets import ensure
 

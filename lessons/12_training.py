@@ -138,7 +138,7 @@ step = next(steps)
 moments = optimizer.state[model.weight]
 print(step, f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}", sep="\n")
 print(f"v {moments['exp_avg_sq'].item():.4f}, weight {model.weight.item():.4f}")
-assert (step.number, step.batch, step.loss, step.share) == (1, [0, 1], 10, 1), "what the step reports"
+assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), "what the step reports"
 assert abs(model.weight.grad.item() - 5) < 1e-5, "zeroed, computed, clipped, and left there to be looked at"
 assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
 assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"

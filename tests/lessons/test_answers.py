@@ -114,10 +114,10 @@ found = rest(0)
 return [unknown] if found is None else found
 """
 ADAMW = """
-mean = {0} * mean + (1 - {0}) * gradient
-square = {1} * square + (1 - {1}) * gradient**2
-root = (square / (1 - {1}**step)).sqrt() + {2}
-return parameter * (1 - lr * weight_decay) - lr * mean / (1 - {0}**step) / root, mean, square
+m = {0} * m + (1 - {0}) * gradient
+v = {1} * v + (1 - {1}) * gradient**2
+root = (v / (1 - {1}**step)).sqrt() + {2}
+return parameter * (1 - lr * weight_decay) - lr * m / (1 - {0}**step) / root, m, v
 """
 TOP_K = """
 q, c = (torch.as_tensor(x).{} for x in (queries, corpus))
