@@ -57,8 +57,8 @@ assert features[0].tolist() == [2, 1, 3, 2, 1, 2], "the first pair by hand"
 assert features[1, :2].tolist() == [0, 0], "equal vectors have no difference"
 
 # %% [markdown]
-# Cross-attention on three tokens each. The `compare` variant starts with identity matrices, so at the beginning a
-# token of a finds in b what is most like itself. Here b holds the same tokens in another order.
+# Cross-attention on three tokens each. The `compare` variant starts with identity matrices. So before
+# training, each token of a retrieves the most similar token of b. Here b holds the same tokens in another order.
 
 # %%
 a = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]])  # (B, T, D)

@@ -90,10 +90,9 @@ print(budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20))
 assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 0, 4]], "18 and 16, 2 of them pads"
 
 # %% [markdown]
-# **Several texts in one row.** They become fewer still if short texts share a row, one after the other. All but two
-# places in the encoder look at one token at a time and do not care whose it is. The two are the position table, so
-# positions start anew with each text, and attention, so a mask says which tokens belong to the same text. That is all:
-# `Bert.forward` takes both as arguments.
+# **Several texts in one row.** Pads become fewer still if short texts share a row, one after the other. Everything but
+# two places treats tokens independently. The two are the position table, so positions start anew with each text, and
+# attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as arguments.
 
 # %%
 two_texts = ["A cat.", "Snow."]
