@@ -138,7 +138,7 @@ step = next(steps)
 moments = optimizer.state[model.weight]
 print(step, f"gradient {model.weight.grad.item():.4f}, m {moments['exp_avg'].item():.4f}", sep="\n")
 print(f"v {moments['exp_avg_sq'].item():.4f}, weight {model.weight.item():.4f}")
-assert (step.number, step.batch, step.loss, step.share) == (1, [0, 1], 10, 1), "what the step reports"
+assert (step.number, step.batch, step.loss, step.multiplier) == (1, [0, 1], 10, 1), "what the step reports"
 assert abs(model.weight.grad.item() - 5) < 1e-5, "zeroed, computed, clipped, and left there to be looked at"
 assert abs(moments["exp_avg"].item() - 0.5) < 1e-6, "m: a tenth of it"
 assert abs(moments["exp_avg_sq"].item() - 0.025) < 1e-6, "v: a thousandth of its square"
@@ -155,7 +155,7 @@ try:
 except loop.Diverged as error:
     message = str(error)
 print(message)
-assert "the step is not made" in message, "infinity is told, not trained on"
+assert "step skipped" in message, "an infinite loss is reported, not trained on"
 assert model.weight.item() == before, "the weights are those of the last good step"
 
 # %% [markdown]
@@ -431,7 +431,7 @@ free, clipped = walk(spike), walk(np.minimum(spike, 1.0))
 print("without", free.round(3), "with", clipped.round(3), sep="\n")
 assert abs(clipped - 0.1).max() < 1e-6, "with clipping every step is lr"
 assert free[5] < 0.1, "without it even the spike's own step is small: v grows faster than m,"
-assert free[-1] < 0.02, "and 20 steps later they are an eighth: m has forgotten the spike, v will for a thousand steps"
+assert free[-1] < 0.02, "and 20 steps later they are an eighth: v will remember the spike for about a thousand steps"
 
 # %% [markdown]
 # ## Break it

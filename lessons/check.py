@@ -6,18 +6,20 @@
     python -m lessons.check list            your progress
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
-    python -m lessons.check class results/
+    python -m lessons.check grade handed-in/*/ --out results
+    python -m lessons.check class results
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
 
 import argparse
 import itertools
+import signal
 import sys
 from pathlib import Path
 
 from lessons.grader import sandbox
-from lessons.grader.classroom import FORMATS, class_table, grade_all
+from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
 from lessons.grader.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
@@ -188,6 +190,12 @@ def parser() -> argparse.ArgumentParser:
     everything = commands.add_parser("all", help="grade every lesson")
     everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and no progress")
     everything.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)")
+    students = commands.add_parser("grade", help="grade the folders of many students")
+    students.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="with a student's lesson_*.py")
+    students.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for a NAME.json per student")
+    students.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of these files (default: %(default)s)")
+    students.add_argument("--jobs", type=int, default=1, metavar="N", help="students at a time (default: 1)")
+    students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
     table = commands.add_parser("class", help="a table of the results of many students")
     table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
     grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
@@ -197,7 +205,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     options = parser().parse_args(arguments)
-    if options.command not in ("all", "class"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through the code that ends the grader's processes
+    if options.command not in ("all", "class", "grade"):
         MINE.mkdir(parents=True, exist_ok=True)
     good = True
     if options.command == "start":
@@ -214,6 +223,8 @@ def main(arguments: list[str] | None = None) -> None:
         if options.format != FORMATS[0] and not options.json:
             raise InputError(f"--format {options.format} needs --json FILE")
         good = grade_all(options.json, options.format)
+    elif options.command == "grade":
+        good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
     elif options.command == "class":
         class_table(options.folder)
     elif options.command == "graft":

@@ -204,7 +204,7 @@ def training_trace() -> Iterator[Comparison]:
 
     batches = [list(range(len(reference["targets"])))] * 10
     steps = list(loop.fit(encoder, loss, batches, optimizer, lambda step: loop.linear_schedule(step, 3, 12)))
-    rates = torch.tensor([1e-2 * step.share for step in steps], dtype=torch.float64)
+    rates = torch.tensor([1e-2 * step.multiplier for step in steps], dtype=torch.float64)
     yield compare("10 learning rates", rates, reference["rates"], TRACE)
     values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
     yield compare("10 losses", values, reference["losses"], TRACE)

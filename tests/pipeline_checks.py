@@ -206,16 +206,16 @@ def five_steps(name: str, **others: Any) -> Iterator[Comparison]:
     """Five steps against ``torch.optim.AdamW``."""
     reference = nn.Parameter(normal(3, 4).detach())
     library = torch.optim.AdamW([reference], lr=0.05, weight_decay=0.3, **others)
-    value, mean, square = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
+    value, m, v = normal(3, 4).detach(), torch.zeros(3, 4).double(), torch.zeros(3, 4).double()
     for step in range(1, 6):
         gradient = normal(3, 4, seed=step).detach()
         reference.grad = gradient.clone()
         library.step()
-        value, mean, square = loop.adamw_step(value, gradient, mean, square, step, 0.05, 0.3, **others)
+        value, m, v = loop.adamw_step(value, gradient, m, v, step, 0.05, 0.3, **others)
         state = library.state[reference]
         yield compare(f"parameter after step {step}{name}", value, reference.detach(), PIECE)
-        yield compare(f"mean after step {step}{name}", mean, state["exp_avg"], PIECE)
-        yield compare(f"square after step {step}{name}", square, state["exp_avg_sq"], PIECE)
+        yield compare(f"m after step {step}{name}", m, state["exp_avg"], PIECE)
+        yield compare(f"v after step {step}{name}", v, state["exp_avg_sq"], PIECE)
 
 
 # ------------------------------------------------------------------------------------------- search

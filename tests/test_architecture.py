@@ -45,8 +45,8 @@ def room_of(module: str) -> str:
 # ----------------------------------------------------------------------------------------- the book
 
 
-def test_the_book_has_ten_chapters():
-    assert sorted(path.stem for path in (PACKAGE / "core").glob("*.py")) == sorted([*CHAPTERS, "__init__"])
+def test_the_book_has_ten_chapters_and_an_appendix():
+    assert sorted(path.stem for path in (PACKAGE / "core").glob("*.py")) == sorted([*CHAPTERS, "checks", "__init__"])
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
@@ -56,7 +56,7 @@ def test_a_chapter_imports_four_libraries_and_earlier_chapters(chapter):
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.level:
             assert node.level == 1
-            assert node.module is None or node.module in earlier, f"{chapter} imports {node.module}"
+            assert node.module in [*earlier, "checks"], f"{chapter} imports {node.module}"
         elif isinstance(node, ast.Import | ast.ImportFrom):
             names = [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
             libraries = {"torch", "numpy", "tokenizers", "safetensors", *sys.stdlib_module_names}

@@ -149,6 +149,7 @@ def _():
 @trap("bert.gelu")
 def _():
     yield case("far out", d(60.0, 0.0, 1e9, 0.0), bert.gelu, d(60.0, -60.0, 1e9, -1e9))
+    yield case("-5.25, which is not far enough out", d(-5.25 * math.erfc(5.25 / math.sqrt(2)) / 2), bert.gelu, d(-5.25))
     yield case("a single number", torch.tensor(0.0).double(), bert.gelu, torch.tensor(0.0).double())
     yield case("the slope at 0", d([0.5]), torch.autograd.functional.jacobian, bert.gelu, d(0.0))
 
@@ -213,3 +214,10 @@ def _():
 
     names = [f"layers.{i}{part}" for i in (0, 1) for part in ("", ".attention")]
     yield case("names in the trace", ["embeddings", *names], traced)
+
+    def in_training() -> tuple[bool, bool]:
+        dropping = randomised(bert.Bert(replace(CONFIG, hidden_dropout_prob=0.5), pooler=False)).train()
+        first, second = dropping(ids), dropping(ids)
+        return torch.equal(first, second), dropping.training and dropping.layers[0].training
+
+    yield case("in training two calls differ, and it stays in training", (False, True), in_training)

@@ -1,6 +1,7 @@
 """Hand examples and traps of lessons 11, 12 and 17: losses, geometry, schedule, optimizer, batches in parts."""
 
 import math
+import weakref
 from collections.abc import Callable
 
 import torch
@@ -40,6 +41,7 @@ def _():
     yield case("logits of 1e4", s(1e4), loss, d([1e4, 0.0], [0.0, 1e4]), torch.tensor([1, 0]))
     yield case("a class ruled out by -inf", s(math.log(2)), loss, d([0.0, -math.inf, 0.0]), torch.tensor([0]))
     yield case("a batch of one, one class", s(0.0), loss, d([3.0]), torch.tensor([0]))
+    yield case("rows of 0 and of 2000", s(math.log(2)), loss, d([0.0, 0.0], [2000.0, 2000.0]), torch.tensor([0, 1]))
 
 
 @example("losses.contrastive_loss")
@@ -74,6 +76,7 @@ def _():
         return torch.autograd.grad(losses.triplet_loss(anchor, a[:1], n[:1], margin=9.0), anchor)[0]
 
     yield case("the gradient where anchor equals positive", d([0.0, 1.0]), slope)
+    yield case("a distance of 0 is 0", s(4.5), losses.triplet_loss, a[:1], a[:1], n[:1], margin=9.0)
 
 
 @example("more_losses.cosent_loss")
@@ -226,15 +229,23 @@ def _():
 
 
 class Times(nn.Module):
-    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout would."""
+    """Row i -> (1, 1): 3 times 1, 2 or 4, and with ``noise`` times a random number, as dropout would; 0 in eval mode.
+
+    ``kept`` counts the parts that found the graph of an earlier one still in memory.
+    """
 
     def __init__(self, noise: bool = False):
         super().__init__()
         self.weight, self.noise = nn.Parameter(s(3.0)), noise
+        self.earlier: list[weakref.ref] = []
+        self.kept = 0
 
     def forward(self, rows: list[int]) -> Tensor:
+        self.kept += any(graph() is not None for graph in self.earlier)
         x = d(1.0, 2.0, 4.0)[rows] * (torch.rand(len(rows), dtype=torch.float64) if self.noise else 1)
-        return (self.weight * x)[:, None, None]  # (b, 1, 1)
+        vectors = (self.weight * x * self.training)[:, None, None]  # (b, 1, 1)
+        self.earlier += [weakref.ref(vectors)] if vectors.requires_grad else []
+        return vectors
 
 
 def noises(*parts: int) -> list[Tensor]:
@@ -258,6 +269,9 @@ def _():
     yield case("no rows", [], gradient_cache.cut, [], [4, 9], 8)
     yield case("all in one part", [[2, 0, 1]], gradient_cache.cut, [2, 0, 1], [5, 5, 5], 15)
     yield case("a long row does not count in the next part", [[0], [1, 2]], gradient_cache.cut, [0, 1, 2], [9, 4, 4], 9)
+    yield case("rows stay in order", [[0], [1], [2]], gradient_cache.cut, [0, 1, 2], [3, 9, 3], 9)
+    kinds = lambda: [type(part).__name__ for part in gradient_cache.cut([0, 1], [3, 9], 9)]  # noqa: E731
+    yield case("the parts are lists", ["list", "list"], kinds)
 
 
 @example("gradient_cache.vectors_in_parts")
@@ -288,6 +302,14 @@ def _():
     yield case("one state for each part", 2, noisy, lambda _, states: len(states))
     yield case("no graph", False, noisy, lambda vectors, _: vectors.requires_grad)
 
+    def left(answer: Callable[[Times], object]) -> object:
+        network = Times()
+        gradient_cache.vectors_in_parts(network, [[2, 0], [1], [0]])
+        return answer(network)
+
+    yield case("no part's graph is kept for the next", 0, left, lambda network: network.kept)
+    yield case("still in training mode", True, left, lambda network: network.training)
+
 
 def replayed(parts: list[list[int]], gradient: Tensor, before: float | None = None, noise: bool = False) -> Tensor:
     """The weight's gradient after ``replay`` from the states of seed 0."""
@@ -296,10 +318,10 @@ def replayed(parts: list[list[int]], gradient: Tensor, before: float | None = No
     torch.manual_seed(0)
     for part in parts:
         states.append({"cpu": torch.get_rng_state()})
-        torch.rand(len(part), dtype=torch.float64)
+        torch.rand(len(part) + 1, dtype=torch.float64)  # one more: the next state does not follow from this one
     with torch.no_grad():  # as in the middle of a backward
         gradient_cache.replay(network, parts, states, gradient)
-    return network.weight.grad
+    return network.weight.grad if network.training else s(math.nan)
 
 
 @example("gradient_cache.replay")
@@ -313,7 +335,7 @@ def _():
     gradient = d([[6.0]], [[3.0]], [[5.0]])
     yield case("parts of two rows and one", s(4 * 6 + 3.0 + 2 * 5), replayed, [[2, 0], [1]], gradient)
     yield case("it adds to what is there", s(37 + 100.0), replayed, [[2, 0], [1]], gradient, before=100.0)
-    first, second = noises(1, 2)
+    first, _, second = noises(1, 1, 2)
     expected = 6 * 4 * first[0] + 3 * 1 * second[0] + 5 * 2 * second[1]
     yield case("the random numbers of the first forward", expected, replayed, [[2], [0, 1]], gradient, noise=True)
     yield case("no parts", s(1.0), replayed, [], gradient[:0], before=1.0)

@@ -41,11 +41,18 @@ def pool_traps(pool, both):
 @trap("pooling.mean_pool")
 def _():
     yield from pool_traps(pooling.mean_pool, d([-2.0, -1.0]))
+    yield case("a token of zeros counts", d([1.0, 2.0]), pooling.mean_pool, d([[0.0, 0.0], [2.0, 4.0]]), REAL[:, :2])
 
 
 @trap("pooling.max_pool")
 def _():
     yield from pool_traps(pooling.max_pool, d([-1.0, 2.0]))
+
+    def slope() -> torch.Tensor:
+        hidden = d([[3.0], [3.0], [9.0]]).requires_grad_()
+        return torch.autograd.grad(pooling.max_pool(hidden, REAL).sum(), hidden)[0].sum()
+
+    yield case("equal tokens: all of the gradient is theirs", d(1.0)[0], slope)
 
 
 @example("pooling.attention_pool")
@@ -186,6 +193,12 @@ def _():
         sides = (a, found) if variant == "published" else ((a - found).abs(), a * found)
         expected = torch.cat(sides, -1)[:, 0] @ head.mlp[0].weight.T + head.mlp[0].bias
         yield case(f"{variant}, one token each, no masks", expected, head, a, b)
+    a, b = normal(1, 3, 8).detach(), normal(1, 3, 8, seed=1).detach()
+    mask_a, mask_b = torch.tensor([[True, True, False]]), torch.tensor([[True, False, False]])
+    found = torch_attention(head.attention, a, b, mask_b)[0]
+    compared = torch.cat([(a - found).abs(), a * found], -1)[:, :2].mean(1)  # a's third token is a pad
+    expected = compared @ head.mlp[0].weight.T
+    yield case("compare, other masks of one length", expected + head.mlp[0].bias, head, a, b, mask_a, mask_b)
 
 
 # ------------------------------------------------------------------------------------------- losses
@@ -217,6 +230,8 @@ def _():
     yield case("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))
     yield case("logits of 800, both wrong", d(800.0)[0], loss, d(800.0, -800.0), torch.tensor([0, 1]))
     yield case("a batch of one, a label of 0.5", d(0.6931471805599453)[0], loss, d(0.0), d(0.5))
+    soft = 0.25 * math.log1p(math.exp(-2)) + 0.75 * (2 + math.log1p(math.exp(-2)))
+    yield case("logit 2, a label of 0.25", d(soft)[0], loss, d(2.0), d(0.25))
 
     def slopes() -> torch.Tensor:
         logits = d(800.0, -800.0, 800.0).requires_grad_()

@@ -91,6 +91,9 @@ def _():
     yield case(
         "ties by row, and a zero vector", expected, quantized.rescore, rows([3.0, 4.0]), int64([9, 2, 4]), same, 3
     )
+    close = np.array([[[1.0, 0.0], [1.0, 1e-5]]])  # cosines 1 and 1 - 5e-11: equal in float32, so ordered by row
+    expected = (rows([1.0, 1.0]), int64([2, 9]))
+    yield case("equal once rounded", expected, quantized.rescore, rows([1.0, 0.0]), int64([9, 2]), close, 2)
     one = np.array([[[1.0, 0.0]], [[-5.0, 0.0]]])
     expected = (rows([1.0], [-1.0]), int64([7], [7]))
     yield case(
@@ -157,6 +160,8 @@ def _():
     yield case("the teacher stays as it is", [0.0, 1.0, 2.0, 3.0, 4.0, 4.0], teacher_after)
     count = lambda: distillation.keep_layers(numbered(4), [0, 3]).config.num_hidden_layers  # noqa: E731
     yield case("the config counts the layers that are left", 2, count)
+    trains = lambda: all(p.requires_grad for p in distillation.keep_layers(numbered(4), [0, 3]).parameters())  # noqa: E731
+    yield case("the student can be trained", True, trains)
     yield kept(2, [0, 1])
 
 
@@ -203,4 +208,6 @@ def _():
     name, target = "one prefix is the loss of the cut vectors", d(0.5)
     yield case(name, expected, loss, lambda a, b: losses.cosine_mse_loss(a, b, target), u, v, dims=(2,))
     yield case("one set of vectors", d(1.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1))
+    name, weights = "each weight belongs to its width", (2.0, 0.5)
+    yield case(name, d(1.7)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(2, 1), weights=weights)
     yield case("weight 0", d(0.6)[0], loss, lambda a: a[:, 0].mean(), d([3.0, 4.0]), dims=(1, 2), weights=(0.0, 1.0))

@@ -48,6 +48,7 @@ def _():
         ("no\u00a0break", ["no", "break"]),
         ("ΟΔΟΣ", ["οδοσ"]),  # not the sigma that ends a word
         ("e\u0301", ["e"]),  # the accent as a character of its own
+        ("\u0915\u093e", ["\u0915\u093e"]),  # a vowel sign is a mark, too, but no accent: category Mc, not Mn
         ("...", [".", ".", "."]),
     ):
         yield case(f"split_words({text!r})", words, tokenizer.split_words, text)
@@ -129,6 +130,7 @@ def _():
     yield case("a batch of one", (torch.tensor([[5, 0, 6]]), None), tokenizer.pad_batch, [[5, 0, 6]], 0)
     ids, mask = torch.tensor([[0, 1], [2, 0]]), torch.tensor([[True, True], [True, False]])
     yield case("a real token with the pad's id", (ids, mask), tokenizer.pad_batch, [[0, 1], [2]], 0)
+    yield case("rows that are tuples", (ids, mask), tokenizer.pad_batch, [(0, 1), (2,)], 0)
 
 
 @example("data.length_grouped_batches")
@@ -151,6 +153,15 @@ def _():
         return sorted(map(sorted, first)) != sorted(map(sorted, second))
 
     yield case("with equal lengths, other rows meet in each epoch", True, texts_of_one_length)
+
+    def drawn_from_the_generator_alone() -> bool:
+        found = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            found.append(data.length_grouped_batches([3, 1, 2] * 20, 4, seeded(5), window=3))
+        return found[0] == found[1]
+
+    yield case("the same generator, the same batches", True, drawn_from_the_generator_alone)
 
 
 # ------------------------------------------------------------------------------------------- search

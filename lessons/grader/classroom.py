@@ -1,13 +1,27 @@
 """For teachers: everything that a student handed in graded into one file, and a table of a class."""
 
+import os
+import subprocess
+import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from lessons.grader import pieces, sandbox
 from lessons.grader.pieces import LESSONS, PIECES, mine, pieces_of
-from lessons.grader.result import RUNS, Progress, Result, as_json, file_digest, not_started, place, versions
-from minisbert.core import InputError, read_json
+from lessons.grader.result import (
+    RUNS,
+    Progress,
+    Result,
+    as_json,
+    file_digest,
+    master_digests,
+    not_started,
+    place,
+    versions,
+)
+from minisbert.core import InputError, read_json, reading
 from minisbert.system.console import LiveLine, say
 from minisbert.system.files import atomic_file, write_json
 
@@ -24,6 +38,7 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
     if problem := nothing_to_grade():
         if out:
             write(out, failure(problem, form))
+            say(f"wrote {out}")
         raise InputError(problem)
     graded = []
     with LiveLine() as line:
@@ -35,11 +50,13 @@ def grade_all(out: Path | None, form: str = "minisbert") -> bool:
             for result in results:
                 seen = "" if result.passed or not mine(lesson).is_file() else f"  {result.rungs[-1][2]}"
                 print(f"{lesson:02}  {result.master:<40}{result.status:<12}{seen}".rstrip(), flush=True)
+            if out:  # so that whatever ends the run costs one lesson
+                write(out, gradescope(graded) if form == "gradescope" else as_json(graded))
     results = [result for _, found in graded for result in found]
     passed = sum(result.passed for result in results)
     print(f"\n{passed} of {len(results)} passed")
     if out:
-        write(out, gradescope(graded) if form == "gradescope" else as_json(graded))
+        say(f"wrote {out}")
     else:
         Progress().remember([result for result in results if file_digest(PIECES[result.master].lesson)])
     return passed == len(results)
@@ -66,7 +83,6 @@ def graded_lesson(lesson: int) -> list[Result]:
 def write(out: Path, content: dict) -> None:
     with atomic_file(out) as partial:
         write_json(partial, content)
-    say(f"wrote {out}")
 
 
 def failure(problem: str, form: str) -> dict:
@@ -106,34 +122,78 @@ def in_words(result: Result) -> str:
 
 def class_table(folder: Path) -> None:
     """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there."""
-    students = {path.stem: read_results(path) for path in sorted(folder.glob("*.json"))}
-    if not students:
+    paths = sorted(folder.glob("*.json"))
+    students = {path.stem: read_results(path) for path in paths}
+    if not paths:
         raise InputError(f"{folder} has no *.json: python -m lessons.check all --json {folder}/NAME.json writes one")
     by_lesson = {lesson: pieces_of(lesson) for lesson in dict.fromkeys(piece.lesson for piece in PIECES.values())}
+    masters = master_digests()
     width = max(len("student"), *map(len, students))
     heads = [f"{lesson:02}".ljust(len(inside)) for lesson, inside in by_lesson.items()]
     print(f"{'student':<{width}}  passed  {' '.join(heads)}")
     for name, found in students.items():
-        status = {row["piece"]: row["status"] for row in found["pieces"]}
-        signs = ["".join(SIGNS.get(status.get(p.master), "?") for p in inside) for inside in by_lesson.values()]
-        passed, marks = f"{found['passed']}/{found['of']}", " ".join(sign.ljust(2) for sign in signs)
-        print(f"{name:<{width}}  {passed:>6}  {marks}  {found.get('error', '')}".rstrip())
-    print("\nP passed, F failed, R refused, . unwritten, ? not graded; pieces in the order of `list`")
+        rows = {row["piece"]: row for row in found["pieces"]}
+        signs = ["".join(sign(rows.get(p.master), masters.get(p.master)) for p in part) for part in by_lesson.values()]
+        passed, marks = sum(row["status"] == "passed" for row in rows.values()), " ".join(x.ljust(2) for x in signs)
+        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip())
+    print("\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, ? not graded;")
+    print("pieces in the order of `list`")
     rows = [row for found in students.values() for row in found["pieces"]]
     print_most("Commonest mistakes", Counter((name, row["piece"]) for row in rows for name in row["mistakes"]))
     print_most(
         "Pieces that failed most", Counter((row["piece"], row["rung"]) for row in rows if row["status"] == "failed")
     )
-    if len(graders := {found["grader"] for found in students.values()}) > 1:
+    if len(graders := {found["grader"] for found in students.values() if "grader" in found}) > 1:
         say(f"these files come from {len(graders)} versions of the grader: grade them again before you compare")
 
 
 def read_results(path: Path) -> dict[str, Any]:
-    found = read_json(path)
-    rows = found.get("pieces")
-    if not isinstance(rows, list) or not {"grader", "passed", "of"} <= found.keys():
-        raise InputError(f"{path} is not what `all --json` writes: grade the student's folder again")
-    return found
+    """What ``all --json`` wrote; of a damaged file, the error: one file must not cost the others."""
+    try:
+        with reading(path):
+            found = read_json(path)
+            found["pieces"] = [row for row in found["pieces"] if row["piece"] in PIECES]
+            for row in found["pieces"]:
+                row["status"], row["mistakes"], row["rung"], found["grader"]  # each must be there
+            return found
+    except InputError as error:
+        say(f"{error}: not what `all --json` writes; grade the student's folder again")
+        return {"pieces": [], "error": "this file cannot be read"}
+
+
+def sign(row: dict[str, Any] | None, master: str | None) -> str:
+    if row and row["status"] == "passed" and master and row.get("function_sha256") == master:
+        return "M"
+    return SIGNS.get(row["status"], "?") if row else "?"
+
+
+def grade_class(folders: list[Path], out: Path, form: str, jobs: int, seconds: float) -> bool:
+    """``all --json`` for each student's folder, ``jobs`` at a time, each in a process of its own with a time limit."""
+    if wrong := [folder for folder in folders if not folder.is_dir()]:
+        raise InputError(f"{wrong[0]} is not a folder")
+    if len({folder.name for folder in folders}) < len(folders):
+        raise InputError("two of these folders have the same name, which is to be the name of their results")
+    out.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        ended = list(pool.map(lambda folder: grade_student(folder, out, form, seconds), folders))
+    for folder, problem in zip(folders, ended, strict=True):
+        print(f"{folder.name}: {problem or f'wrote {out / folder.name}.json'}")
+    return not any(ended)
+
+
+def grade_student(folder: Path, out: Path, form: str, seconds: float) -> str:
+    """Empty, or why there is no complete result."""
+    result = out.resolve() / f"{folder.name}.json"
+    command = [sys.executable, "-m", "lessons.check", "all", "--json", str(result), "--format", form]
+    environment = os.environ | {"MINISBERT_MINE": str(folder.resolve()), "OMP_NUM_THREADS": "1"}
+    streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+    with subprocess.Popen(command, cwd=pieces.ROOT, env=environment, **streams) as child:
+        try:
+            _, said = child.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            child.terminate()  # it ends the process that it has started, too
+            return f"stopped after {seconds:g} seconds; {result} has what was graded until then"
+    return "" if child.returncode in (0, 1) else (said.strip().splitlines() or ["no message"])[-1]
 
 
 def print_most(title: str, counts: Counter) -> None:

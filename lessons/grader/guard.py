@@ -8,6 +8,7 @@ stop what a student would try, not a determined attack on the grader: a teacher 
 import ast
 import builtins
 import inspect
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -26,25 +27,32 @@ from lessons.grader.result import defined
 from lessons.grader.stubs import helpers
 
 ALLOWED = set(
-    "__future__ bisect collections copy dataclasses functools heapq itertools math numbers numpy random re statistics "
-    "string torch typing unicodedata".split()
+    "__future__ bisect collections copy dataclasses fractions functools heapq itertools math numbers numpy operator "
+    "random re statistics string torch typing unicodedata".split()
 )
 # the only submodules of these that may be reached; each of the others leads to all modules there are
 SUBMODULES = set(
     "collections.abc numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random numpy.typing torch.autograd "
-    "torch.autograd.functional torch.fft torch.functional torch.linalg torch.nn torch.nn.functional torch.nn.init "
-    "torch.random torch.special".split()
+    "torch.autograd.functional torch.distributions torch.fft torch.functional torch.linalg torch.nn "
+    "torch.nn.functional torch.nn.init torch.random torch.special".split()
 )
 # ways out of the file: to other modules (torch and numpy hold many), to frames, to files
 FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals setattr delattr breakpoint input".split())
 DATA = (torch.Tensor, np.ndarray, nn.Module, str, list, dict, set, int, float)
+READABLE = [module for name, module in sys.modules.items() if name.split(".")[0] in ALLOWED]
+# modules of the standard library that can be reached from an allowed one
+REACHED = {name for module in READABLE for name, value in vars(module).items() if issubclass(type(value), ModuleType)}
 FORBIDDEN_ATTRIBUTES = (
-    # names of modules that are nothing else: a tensor has ``chunk`` and ``select`` too
-    (set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "trace"}).difference(*map(dir, DATA))
+    # a tensor has ``chunk`` and ``select`` too
+    (REACHED & set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "trace"}).difference(*map(dir, DATA))
     | set("load hub fromfile memmap loadtxt genfromtxt tb_frame f_back f_globals f_locals gi_frame cr_frame".split())
     | set("compiler ctypeslib export f2py fx jit library multiprocessing ops overrides package serialization".split())
+    # what writes files, evaluates text, or reads and sets attributes by name
+    | set("save savez savez_compressed savetxt tofile dump get_type_hints ForwardRef Formatter get_field".split())
+    | set("attrgetter methodcaller update_wrapper wraps FunctionType CodeType MethodType LambdaType".split())
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__", "__future__", "_replace", "_asdict", "_fields"}
+HARMLESS |= {"__getitem__", "__contains__", "__call__", "__file__"}
 
 
 class Refused(BaseException):
@@ -61,8 +69,8 @@ def look(text: str, pieces: list[Piece]) -> dict[str, str]:
     """
     tree = ast.parse(text)
     own = bound(tree) | {piece.path[0] for piece in pieces}  # the package's pieces are there without a definition
-    classes = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    names_of = Names(imported(tree), own, classes, parts_of_copies(tree))
+    classes = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    names_of = Names(*imported(tree), own, {*classes}, {node for cls in classes.values() for node in parts_of(cls)})
     spans = {piece.master: span for piece in pieces if (span := span_of(tree, piece.path))}
     allowed = helpers(pieces)
     found: dict[str, str] = {}
@@ -83,8 +91,11 @@ def span_of(tree: ast.Module, path: list[str]) -> range | None:
     return range(node.lineno, node.end_lineno + 1) if node else None
 
 
-def imported(tree: ast.Module) -> dict[str, ModuleType]:
-    """The names in a file that are modules of others, also by assignment: ``F = torch.nn.functional``."""
+def imported(tree: ast.Module) -> tuple[dict[str, ModuleType], set[str]]:
+    """The names in a file that are modules of others, also by assignment: ``F = torch.nn.functional``.
+
+    And all names of things of others, which the file may use and not change.
+    """
     found: dict[str, ModuleType] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -94,11 +105,14 @@ def imported(tree: ast.Module) -> dict[str, ModuleType]:
         elif isinstance(node, ast.ImportFrom):
             module = sys.modules.get(node.module)
             found |= {alias.asname or alias.name: getattr(module, alias.name, None) for alias in node.names}
+    foreign = {*found}
     found = {name: value for name, value in found.items() if isinstance(value, ModuleType)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(value := reached(node.value, found), ModuleType):
-            found |= {target.id: value for target in node.targets if isinstance(target, ast.Name)}
-    return found
+        if isinstance(node, ast.Assign) and (value := reached(node.value, found)) is not None:
+            targets = {target.id for target in node.targets if isinstance(target, ast.Name)}
+            foreign |= targets
+            found |= dict.fromkeys(targets, value) if isinstance(value, ModuleType) else {}
+    return found, foreign
 
 
 def reached(node: ast.expr, known: dict[str, ModuleType]) -> Any:
@@ -118,23 +132,13 @@ def bound(tree: ast.Module) -> set[str]:
     )
 
 
-def parts_of_copies(tree: ast.Module) -> set[ast.AST]:
-    """The attributes, as in ``student.layers``, of names that a function only binds to ``copy.deepcopy(argument)``."""
-    return {node for function in ast.walk(tree) if isinstance(function, ast.FunctionDef) for node in copied(function)}
-
-
-def copied(function: ast.FunctionDef) -> Iterator[ast.Attribute]:
-    nodes = list(ast.walk(function))
-    arguments = {node.arg for node in nodes if isinstance(node, ast.arg)}
-    calls = {f"{name}({argument})" for name in ("copy.deepcopy", "deepcopy") for argument in arguments}
-    made = [node for node in nodes if isinstance(node, ast.Assign) and ast.unparse(node.value) in calls]
-    names = [target.id for node in made for target in node.targets if isinstance(target, ast.Name)]
-    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    outer = {name for node in nodes if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
-    only = {name for name in names if names.count(name) == stored.count(name)} - arguments - outer
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in only:
-            yield node
+def parts_of(cls: ast.ClassDef) -> Iterator[ast.Attribute]:
+    """The attributes of a method's first parameter, whatever their names: ``self.token``."""
+    for method in (node for node in cls.body if isinstance(node, ast.FunctionDef) and node.args.args):
+        for node in ast.walk(method):
+            base = node.value if isinstance(node, ast.Attribute) else None
+            if isinstance(base, ast.Name) and base.id == method.args.args[0].arg:
+                yield node
 
 
 @dataclass(frozen=True)
@@ -142,9 +146,10 @@ class Names:
     """What the names in a learner's file are."""
 
     modules: dict[str, ModuleType]  # of others, by the name that the file gives them
+    foreign: set[str]  # these, and everything else that is imported
     own: set[str]  # everything that the file defines
     classes: set[str]
-    copied: set[ast.AST]  # attributes of copies of arguments: these may be set
+    parts: set[ast.AST]  # attributes of ``self``
 
 
 def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], names_of: Names) -> str | None:
@@ -161,7 +166,7 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], n
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in names_of.own:
         if node.id in FORBIDDEN_NAMES:
             return f"{node.id} leads out of this file"
-        return name_objection(node.id, refused) if node.id in refused else None
+        return name_objection(node.id, refused) if node.id in refused or node.id.startswith("__") else None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         texts = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
         return next(filter(None, (name_objection(str(text), refused) for text in texts)), None)
@@ -169,12 +174,15 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], n
 
 
 def attribute_objection(node: ast.Attribute, refused: set[str], names_of: Names) -> str | None:
-    base = node.value.id if isinstance(node.value, ast.Name) else ""
-    own = base in ("self", "cls")  # the object's parts, whatever their names
-    if not own and node not in names_of.copied and not isinstance(node.ctx, ast.Load):
+    root = node.value
+    while isinstance(root, ast.Attribute | ast.Subscript):
+        root = root.value
+    local = isinstance(root, ast.Name) and root.id in names_of.own - names_of.foreign
+    if not isinstance(node.ctx, ast.Load) and not local:
         return f"{ast.unparse(node)} is set: change nothing outside this file"
+    base = node.value.id if isinstance(node.value, ast.Name) else ""
     special = node.attr.startswith("__")
-    if not special and (own or (base in names_of.classes and node.attr.startswith("_"))):
+    if not special and (node in names_of.parts or (base in names_of.classes and node.attr.startswith("_"))):
         return None
     return name_objection(node.attr, refused) or module_objection(reached(node, names_of.modules))
 
@@ -269,6 +277,34 @@ class _Watch(TorchFunctionMode):
             self.seen = name_objection(name, self.names)
             raise Refused(self.seen)
         return func(*args, **(kwargs or {}))
+
+
+LIBRARIES = (builtins, math, statistics, np, np.linalg, torch, torch.Tensor, torch.linalg, nn.functional)
+
+
+def unwrapped(value: Any) -> Any:
+    return inspect.unwrap(value) if callable(value) else value
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Raises ``Refused`` at the end if something was set in the libraries that the grader computes with."""
+    before = [(owner, dict(vars(owner))) for owner in LIBRARIES]
+    try:
+        yield
+    finally:
+        changed = []
+        for owner, held in before:
+            # torch wraps some of its functions late
+            wrong = [name for name, value in held.items() if unwrapped(vars(owner).get(name)) is not unwrapped(value)]
+            for name in wrong:
+                setattr(owner, name, held[name])
+            added = vars(owner).keys() - held if isinstance(owner, type) else ()  # a module imports its parts late
+            for name in added:
+                delattr(owner, name)
+            changed += [f"{owner.__name__}.{name}" for name in (*wrong, *added)]
+    if changed:
+        raise Refused(f"{changed[0]} is set: change nothing outside this file")
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from lessons.grader import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
 from lessons.grader.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
-from lessons.grader.guard import Refused, refusing
+from lessons.grader.guard import Refused, refusing, untouched
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
@@ -203,7 +203,8 @@ def copied(value: Any) -> Any:
 def climb(piece: Piece, function: Callable, guard: bool = True) -> Result:
     """Rung by rung up to the first that fails; ``guard`` refuses the ready-made functions while it runs."""
     try:
-        found = look_at(piece, function, guard)
+        with untouched() if guard else contextlib.nullcontext():
+            found = look_at(piece, function, guard)
     except NotImplementedError:
         return Result(piece.master, "unwritten", [("not written yet", False, "it raises NotImplementedError")])
     except Refused as refused:
@@ -230,7 +231,7 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     On the first rung with wrong numbers a mistake must give the first of them. Of several, those that explain most are
     named, and of these, if there are any, those that agree on everything else as well. Numbers that many mistakes could
     give (NaN, whole numbers, yes or no) prove nothing alone: there the mistake must agree on the whole rung, in traps
-    on everything.
+    on everything. And a mistake that would fail a hand example otherwise was not made.
     """
     rung = next((r for r in ("golden", "gradient", "traps") if any(f.rung == r and not f.ok for f in found)), None)
     wrong = [finding for finding in found if finding.rung == rung and not finding.ok]
@@ -238,7 +239,10 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     explained: dict[str, list[Finding]] = {}
     for name, mistake in MISTAKES.items() if wrong else ():
         if mistake.target == piece.master or mistake.target in piece.parts:
-            theirs = numbers(look_at_mistake(name, piece))
+            seen = look_at_mistake(name, piece)
+            theirs = numbers(seen)
+            if not made(seen, found):
+                continue
             alike = [finding for finding in wrong if same(finding.ours, theirs.get((rung, finding.name)))]
             weak = rung == "traps" or not any(map(telling, alike))
             if wrong[0] in alike and not (weak and (len(alike) < len(wrong) or not agree(ours, theirs, rung))):
@@ -250,6 +254,13 @@ def fingerprints(piece: Piece, found: list[Finding]) -> tuple[list[str], str]:
     names = [name for name in names if MISTAKES[name].target == piece.master] or names
     left = [finding.name for finding in wrong if finding not in explained[names[0]]] if names else []
     return names, left[0] if left else ""
+
+
+def made(mistake: list[Finding], found: list[Finding]) -> bool:
+    """Could the learner have made it? A hand example that the mistake fails, they fail in the same way."""
+    ours = {finding.name: finding.ours for finding in found if finding.rung == "example"}
+    wrong = [finding for finding in mistake if finding.rung == "example" and not finding.ok]
+    return all(finding.ours is None or same(ours.get(finding.name), finding.ours) for finding in wrong)
 
 
 def telling(finding: Finding) -> bool:

@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -53,14 +54,18 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
     """Fill ``results`` from one process; returns what it was busy with when it ended, and how it ended."""
     command = [sys.executable, "-m", "lessons.grader.sandbox", str(lesson), *masters]
     # a session of its own, so that processes which the learner's code started end with it
-    pipe = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+    pipe = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "errors": "replace"}
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True, **pipe) as child:
+        token = secrets.token_hex()  # every message begins with it: what the learner's code writes there does not count
+        with contextlib.suppress(BrokenPipeError):
+            child.stdin.write(f"{token}\n")
+            child.stdin.close()
         lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_forward, args=(child.stdout, lines), daemon=True).start()
         busy, limit = "", START_SECONDS
         try:
             while line := lines.get(timeout=limit):
-                message = understood(line)
+                message = understood(line, token)
                 if message is None:
                     continue
                 busy, limit = message.get("busy", ""), seconds
@@ -76,10 +81,10 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
     return busy, f"it ended the process ({name})"
 
 
-def understood(line: str) -> dict[str, Any] | None:
+def understood(line: str, token: str) -> dict[str, Any] | None:
     """A message of the grader's process; None for anything else that was written to its channel."""
     try:
-        message = json.loads(line)
+        message = json.loads(line.removeprefix(token)) if line.startswith(token) else None
     except ValueError:
         return None
     fields = message.keys() if isinstance(message, dict) else ()
@@ -107,11 +112,12 @@ def _forward(stream: Any, lines: queue.Queue[str]) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it silently: the parent has the message
+    token = sys.stdin.readline().strip()
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what the learner's code prints goes to the terminal
 
     def tell(**message: Any) -> None:
-        channel.write(json.dumps(message) + "\n")
+        channel.write(f"{token}{json.dumps(message)}\n")
         channel.flush()
 
     import torch
@@ -169,10 +175,10 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
     """What the learner's file defines, run with guarded builtins."""
-    from lessons.grader.guard import guarded_builtins, refusing
+    from lessons.grader.guard import guarded_builtins, refusing, untouched
 
     space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
-    with refusing(name for piece in pieces for name in piece.refused):
+    with untouched(), refusing(name for piece in pieces for name in piece.refused):
         exec(compile(text, str(path), "exec", dont_inherit=True), space)
     return space
 

@@ -55,49 +55,49 @@ class _UncorrectedAdamW(torch.optim.Optimizer):
                 if parameter.grad is None:
                     continue
                 state = self.state[parameter]
-                mean = state.setdefault("mean", torch.zeros_like(parameter))
-                square = state.setdefault("square", torch.zeros_like(parameter))
-                mean.lerp_(parameter.grad, 0.1)
-                square.lerp_(parameter.grad.square(), 0.001)
+                m = state.setdefault("m", torch.zeros_like(parameter))
+                v = state.setdefault("v", torch.zeros_like(parameter))
+                m.lerp_(parameter.grad, 0.1)
+                v.lerp_(parameter.grad.square(), 0.001)
                 parameter.mul_(1 - group["lr"] * group["weight_decay"])
-                parameter.sub_(group["lr"] * mean / (square.sqrt() + 1e-8))
+                parameter.sub_(group["lr"] * m / (v.sqrt() + 1e-8))
 
 
 @mistake(loop, "adamw_step", "decay in the gradient", "the decay is added to the gradient: Adam with L2, not AdamW")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient + weight_decay * parameter, mean, square, step, lr, 0.0, betas, eps)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient + weight_decay * parameter, m, v, step, lr, 0.0, betas, eps)
 
 
 @mistake(loop, "adamw_step", "decay without lr", "shrinks by the decay alone: the paper's rule at a schedule of 1")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter * (1 - weight_decay), gradient, mean, square, step, lr, 0.0, betas, eps)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter * (1 - weight_decay), gradient, m, v, step, lr, 0.0, betas, eps)
 
 
 @mistake(loop, "adamw_step", "averages not corrected", "the running means are used as if they had not started at 0")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    mean = betas[0] * mean + (1 - betas[0]) * gradient
-    square = betas[1] * square + (1 - betas[1]) * gradient.pow(2)
-    return parameter * (1 - lr * weight_decay) - lr * mean / (square.sqrt() + eps), mean, square
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    m = betas[0] * m + (1 - betas[0]) * gradient
+    v = betas[1] * v + (1 - betas[1]) * gradient.pow(2)
+    return parameter * (1 - lr * weight_decay) - lr * m / (v.sqrt() + eps), m, v
 
 
 @mistake(loop, "adamw_step", "step counted from 0", "the bias correction lags by one step")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, max(step - 1, 1), lr, weight_decay, betas, eps)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, m, v, max(step - 1, 1), lr, weight_decay, betas, eps)
 
 
 @mistake(loop, "adamw_step", "betas hard-coded", "the running means use 0.9 and 0.999, whatever is asked for")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, step, lr, weight_decay, eps=eps)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, m, v, step, lr, weight_decay, eps=eps)
 
 
 @mistake(loop, "adamw_step", "eps hard-coded", "eps is 1e-8, whatever is asked for")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, step, lr, weight_decay, betas)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, m, v, step, lr, weight_decay, betas)
 
 
 @mistake(loop, "adamw_step", "betas and eps hard-coded", "neither betas nor eps are those that are asked for")
-def _(parameter, gradient, mean, square, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-    return _step(parameter, gradient, mean, square, step, lr, weight_decay)
+def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
+    return _step(parameter, gradient, m, v, step, lr, weight_decay)
 
 
 # -------------------------------------------------------------------------------- batches in parts

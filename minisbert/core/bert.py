@@ -15,6 +15,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from .checks import check
 from .weights import BertConfig
 
 # True: each formula is PyTorch's fused operation of the same meaning. False: it is computed as written out below.
@@ -111,8 +112,9 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        if not isinstance(heads, int) or isinstance(heads, bool) or heads < 1 or width % heads:
-            raise ValueError(f"a width of {width} cannot be divided among {heads!r} attention heads")
+        check("heads an integer above 0", heads)
+        if width % heads:
+            raise ValueError(f"a width of {width} cannot be divided among {heads} attention heads")
         self.heads = heads
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, width)

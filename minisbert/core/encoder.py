@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from . import InputError, read_json
 from .bert import Bert
+from .checks import InputError, read_json, reading
 from .pooling import POOLINGS, Pooling
 from .tokenizer import Tokenizer, pad_batch
 from .weights import fill, read_config, read_tensors
@@ -47,12 +47,8 @@ LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.js
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Kind and folder of each module that ``modules.json`` lists, in order: Transformer, Pooling, Normalize."""
     path = folder / "modules.json"
-    content = read_json(path, kind=list)
-    for module in content:
-        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
-            raise InputError(f"{path}: each module needs a type and a path")
-    # old and new files name different packages, but the same class
-    return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in content]
+    with reading(path):  # old and new files name different packages, but the same class
+        return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in read_json(path, kind=list)]
 
 
 def read_pooling(path: Path) -> list[str]:
@@ -62,6 +58,13 @@ def read_pooling(path: Path) -> list[str]:
         return list(map(str, raw["pooling_mode"] if isinstance(raw["pooling_mode"], list) else [raw["pooling_mode"]]))
     others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
     return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
+
+
+def read_limit(folder: Path, positions: int) -> int:
+    """The largest number of tokens of a text: what a settings file of the folder says, at most ``positions``."""
+    with reading(folder):
+        stated = [read_json(folder / name).get(key) for name, key in LIMITS if (folder / name).is_file()]
+        return min(int(next(filter(None, stated), positions)), positions)
 
 
 def load_bert(folder: Path) -> Bert:
@@ -95,16 +98,13 @@ class SentenceEncoder(nn.Module):
         """
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
-        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise InputError(f"{folder}: the book does not read {', '.join(kinds)}; minisbert.SentenceEncoder may")
-        encoder, pooling = (path for _, path in modules[:2])
-        modes = read_pooling(pooling / "config.json")
-        if len(modes) != 1 or modes[0] not in POOLINGS:
-            raise InputError(f"{folder}: the book does not read pooling {modes}; minisbert.SentenceEncoder may")
+        modes = read_pooling(modules[1][1] / "config.json") if kinds[:2] == ["Transformer", "Pooling"] else []
+        if kinds[2:] not in ([], ["Normalize"]) or modes not in [[mode] for mode in POOLINGS]:
+            found = ", ".join([*kinds, *(f"{mode} pooling" for mode in modes)])
+            raise InputError(f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may")
+        encoder = modules[0][1]
         bert = load_bert(encoder)
-        stated = [read_json(encoder / name).get(key) for name, key in LIMITS if (encoder / name).is_file()]
-        limit = min(next(filter(None, stated), bert.config.positions), bert.config.positions)
-        tokenizer = Tokenizer.load(encoder, limit, bert.config.pad_token_id)
+        tokenizer = Tokenizer.load(encoder, read_limit(encoder, bert.config.positions), bert.config.pad_token_id)
         return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -133,8 +133,6 @@ class SentenceEncoder(nn.Module):
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
         a, b = np.atleast_2d(a), np.atleast_2d(b)
-        if a.shape[1] != b.shape[1]:
-            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
         dtype = np.result_type(a, b, np.float32)
         a, b = (torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))
         if not all(torch.linalg.vector_norm(x, dim=-1).isfinite().all() for x in (a, b)):

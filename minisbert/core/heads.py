@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .bert import Attention, attention
+from .checks import check
 from .pooling import cls_pool, mean_pool
 
 
@@ -43,13 +44,10 @@ def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
 
 def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and nothing else."""
-    for name, value, least in (("width", width, 1), ("hidden", hidden, 0), ("outputs", outputs, 1)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} of a head must be a whole number of at least {least}, not {value!r}")
-    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-        raise ValueError(f"dropout of a head must be in [0, 1), not {dropout!r}")
-    if dropout and not hidden:
-        raise ValueError(f"dropout {dropout} has no place in a head without a hidden layer")
+    check(
+        "width an integer above 0, hidden an integer of at least 0, outputs an integer above 0", width, hidden, outputs
+    )
+    check("dropout at least 0 and below 1" if hidden else "dropout 0", dropout)
     if not hidden:
         return nn.Sequential(nn.Linear(width, outputs))
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, outputs))
@@ -117,12 +115,11 @@ class CrossHead(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        if variant not in ("published", "compare"):
-            raise ValueError(f"variant {variant!r} of the cross-attention head: choose published or compare")
+        check("variant published|compare", variant)
         self.settings = {"width": width, "variant": variant, "heads": heads}
         self.settings |= {"hidden": hidden, "outputs": outputs, "dropout": dropout}
         self.variant = variant
-        self.mlp = mlp(2 * width if isinstance(width, int) else width, hidden, outputs, dropout)
+        self.mlp = mlp(2 * width, hidden, outputs, dropout)
         self.attention = CrossAttention(width, heads)
         if variant == "compare":
             # At the start each token of a finds what resembles it in b, in the encoder's space, so |a - found| is a

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from . import InputError
+from .checks import InputError
 
 
 def linear_schedule(step: int, warmup: int, total: int) -> float:
-    """The share of the full learning rate at a step, counted from 0: up linearly over ``warmup``, then down to 0.
+    """The learning-rate multiplier at a step, counted from 0: up linearly over ``warmup``, then down to 0.
 
     With ``warmup=2, total=6`` steps 0 to 6 have 0, .5, 1, .75, .5, .25, 0 (BERT, A.2).
     """
@@ -28,8 +28,8 @@ def linear_schedule(step: int, warmup: int, total: int) -> float:
 def adamw_step(
     parameter: Tensor,
     gradient: Tensor,
-    mean: Tensor,
-    square: Tensor,
+    m: Tensor,
+    v: Tensor,
     step: int,
     lr: float,
     weight_decay: float = 0.01,
@@ -38,19 +38,19 @@ def adamw_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of Adam with decoupled weight decay (Loshchilov & Hutter 2019, algorithm 2).
 
-    ``mean`` and ``square`` are the running means of the gradient and of its square, 0 before the first step; all four
-    tensors have one shape, any. ``step`` counts from 1. Returns the new parameter, mean and square.
+    ``m`` and ``v`` are the running means of the gradient and of its square, 0 before the first step; all four tensors
+    have one shape, any. ``step`` counts from 1. Returns the new parameter, m and v.
     Without decay the first step is lr, whatever the gradient: parameter 1, gradient 4, lr 0.1 give 0.9, 0.4, 0.016.
     """
-    mean = betas[0] * mean + (1 - betas[0]) * gradient
-    square = betas[1] * square + (1 - betas[1]) * gradient.pow(2)
-    # subtle: both began at 0 and are too small by this share, most of all in the first steps
-    unbiased_mean = mean / (1 - betas[0] ** step)
-    unbiased_square = square / (1 - betas[1] ** step)
+    m = betas[0] * m + (1 - betas[0]) * gradient
+    v = betas[1] * v + (1 - betas[1]) * gradient.pow(2)
+    # subtle: both began at 0 and are too small by this factor, most of all in the first steps
+    unbiased_m = m / (1 - betas[0] ** step)
+    unbiased_v = v / (1 - betas[1] ** step)
     # subtle: the decay shrinks the parameter itself; in the gradient it would be divided by the root like the rest.
-    # (The paper's line 12 decays by the schedule's share alone; times lr is PyTorch's convention.)
+    # (The paper's line 12 decays by the schedule's multiplier alone; times lr is PyTorch's convention.)
     parameter = parameter * (1 - lr * weight_decay)
-    return parameter - lr * unbiased_mean / (unbiased_square.sqrt() + eps), mean, square
+    return parameter - lr * unbiased_m / (unbiased_v.sqrt() + eps), m, v
 
 
 class AdamW(torch.optim.Optimizer):
@@ -66,11 +66,9 @@ class AdamW(torch.optim.Optimizer):
             for parameter in (parameter for parameter in group["params"] if parameter.grad is not None):
                 state = self.state[parameter]
                 taken = state.get("step", 0) + 1
-                mean, square = (state.get(key, torch.zeros_like(parameter)) for key in ("mean", "square"))
-                new, mean, square = adamw_step(
-                    parameter, parameter.grad, mean, square, taken, group["lr"], group["weight_decay"]
-                )
-                state.update(step=taken, mean=mean, square=square)
+                m, v = (state.get(key, torch.zeros_like(parameter)) for key in ("m", "v"))
+                new, m, v = adamw_step(parameter, parameter.grad, m, v, taken, group["lr"], group["weight_decay"])
+                state.update(step=taken, m=m, v=v)
                 parameter.copy_(new)
 
 
@@ -90,7 +88,7 @@ class Step:
     number: int  # counted from 1
     batch: Sequence
     loss: float
-    share: float  # of the full learning rate
+    multiplier: float  # of the learning rate
 
 
 def fit(
@@ -105,24 +103,24 @@ def fit(
 ) -> Iterator[Step]:
     """The training loop. It yields after every step, so the caller logs, evaluates, saves and stops between two.
 
-    ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the share of each parameter group's learning
-    rate, ``start`` the steps made before, ``clip`` the largest gradient norm. ``micro_batches`` cuts a batch into parts
-    whose gradients are added up; that is exact if a batch's loss is the mean of its rows' losses. Dropout is on if the
-    model is in train mode. Raises ``Diverged`` instead of making a step from a loss or gradient that is not finite.
+    ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the multiplier of each parameter group's
+    learning rate, ``start`` the steps made before, ``clip`` the largest gradient norm. ``micro_batches`` cuts a batch
+    into some whose gradients are added up; that is exact if a batch's loss is the mean of its rows' losses. Dropout is
+    on if the model is in train mode. Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, batch in enumerate(batches, start=start):
-        share = schedule(number)
+        multiplier = schedule(number)
         for group in optimizer.param_groups:
-            group["lr"] = group.setdefault("initial_lr", group["lr"]) * share
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * multiplier
         optimizer.zero_grad()
         total = 0.0
-        for part in micro_batches(batch):
-            part_loss = loss(model, part) * (len(part) / len(batch))
-            part_loss.backward()
-            total += part_loss.item()
+        for micro_batch in micro_batches(batch):
+            scaled = loss(model, micro_batch) * (len(micro_batch) / len(batch))
+            scaled.backward()
+            total += scaled.item()
         norm = nn.utils.clip_grad_norm_(parameters, clip)
         if not (math.isfinite(total) and norm.isfinite()):
-            raise Diverged(f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}: the step is not made")
+            raise Diverged(f"step {number + 1}: loss {total:g}, gradient norm {norm.item():g}; step skipped")
         optimizer.step()
-        yield Step(number + 1, batch, total, share)
+        yield Step(number + 1, batch, total, multiplier)

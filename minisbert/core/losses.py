@@ -4,17 +4,16 @@ First losses of scores and logits, then of vectors with a target, then those who
 All raise ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
+from .checks import check, check_negatives
 from .encoder import cosine, cosine_matrix
 
 
 def mse_loss(scores: Tensor, target: Tensor) -> Tensor:
     """Mean of (score - target)^2 (SBERT, section 3, regression). Both (B,): ``0.5`` for ``0.1`` gives 0.16."""
-    check_equal(scores, target)
+    check("scores (B), target (B)", scores, target)  # (B, 1) with (B,) would become (B, B)
     return (scores - target).pow(2).mean()
 
 
@@ -24,9 +23,7 @@ def cosine_mse_loss(u: Tensor, v: Tensor, target: Tensor) -> Tensor:
     u and v (B, D), target (B,) in -1..1 -> scalar. ``u = [1, 0], v = [1, 1], target = 0.5`` gives
     (0.70711 - 0.5)^2 = 0.04289.
     """
-    check_rows({"u": u, "v": v}, target=target)
-    if not (target.abs() <= 1).all():  # also true of NaN
-        raise ValueError("targets of a cosine must lie in -1..1: divide STS scores of 0 to 5 by 5")
+    check("u (B, D), v (B, D), target (B) in -1..1", u, v, target)
     return mse_loss(cosine(u, v), target)
 
 
@@ -36,10 +33,7 @@ def softmax_cross_entropy_loss(logits: Tensor, labels: Tensor) -> Tensor:
     logits (B, C), labels (B,) whole numbers in 0..C-1. A logit of -inf is a class ruled out.
     ``z = [0, 0, log 2], label = 2`` gives log 4 - log 2 = 0.69315.
     """
-    if logits.ndim != 2 or labels.shape != logits.shape[:1] or logits.numel() == 0:
-        raise ValueError(f"logits must be (B, C) and labels (B,), not {tuple(logits.shape)}, {tuple(labels.shape)}")
-    if labels.is_floating_point() or not ((labels >= 0) & (labels < logits.shape[1])).all():
-        raise ValueError(f"labels must be whole numbers in 0..{logits.shape[1] - 1}")
+    check("logits (B, C), labels (B) whole", logits, labels)
     chosen = logits.gather(1, labels.long().unsqueeze(1)).squeeze(1)  # (B,)
     return (logits.logsumexp(dim=1) - chosen).mean()
 
@@ -51,10 +45,7 @@ def contrastive_loss(u: Tensor, v: Tensor, labels: Tensor, margin: float = 0.5) 
     d Euclidean; sentence-transformers has it as here). For ``u = [1, 0], v = [1, 1]``, so d = 0.29289, label 1 gives
     0.04289 and label 0 gives (0.5 - 0.29289)^2 / 2 = 0.02145.
     """
-    check_rows({"u": u, "v": v}, labels=labels)
-    check_margin(margin, "cosine")
-    if not ((labels == 0) | (labels == 1)).all():
-        raise ValueError("labels must be 0 (apart) or 1 (together)")
+    check("u (B, D), v (B, D), labels (B) 0 or 1, margin above 0 and at most 2", u, v, labels, margin)
     y = labels.to(u.dtype)
     d = 1 - cosine(u, v)  # (B,)
     return (y * d.pow(2) + (1 - y) * (margin - d).clamp_min(0).pow(2)).mean() / 2
@@ -68,8 +59,9 @@ def triplet_loss(
     All (B, D); ``distance`` is "euclidean" or "cosine" (1 - cos).
     ``a = [0, 0], p = [3, 4], n = [0, 4.5]`` gives 5 - 4.5 + 1 = 1.5.
     """
-    check_rows({"anchor": anchor, "positive": positive, "negative": negative})
-    check_margin(margin, distance)
+    check("anchor (B, D), positive (B, D), negative (B, D)", anchor, positive, negative)
+    check("distance euclidean|cosine", distance)
+    check(f"margin above 0 and {'at most 2' if distance == 'cosine' else 'finite'}", margin)  # 1 - cos lies in 0..2
     if distance == "cosine":
         closer, further = 1 - cosine(anchor, positive), 1 - cosine(anchor, negative)  # (B,)
     else:
@@ -94,14 +86,12 @@ def multiple_negatives_ranking_loss(
     entry). Scale 20 is temperature 0.05. At scale 1 ``anchors = [[1, 0], [0, 1]], positives = [[1, 0], [1, 1]]``, with
     cosines [[1, 0.70711], [0, 0.70711]], give 0.47911, symmetric 0.49116.
     """
-    check_rows({"anchors": anchors, "positives": positives})
-    check_candidates(anchors, hard_negatives)
-    check_positive(scale=scale)
+    rules = "anchors (B, D), positives (B, D), hard_negatives (N, D), duplicates (B, B), scale above 0 and finite"
+    check(rules, anchors, positives, hard_negatives, duplicates, scale)
+    check_negatives(anchors, hard_negatives)
     logits = scale * cosine_matrix(anchors, positives)  # (B, B)
     labels = torch.arange(len(anchors), device=anchors.device)  # row i's answer is column i
     if duplicates is not None:
-        if duplicates.shape != logits.shape or duplicates.dtype != torch.bool:
-            raise ValueError(f"duplicates must be bool (B, B), not {duplicates.dtype} {tuple(duplicates.shape)}")
         own = torch.eye(len(anchors), dtype=torch.bool, device=anchors.device)
         logits = logits.masked_fill(duplicates & ~own, -torch.inf)
     backward = logits.T  # (B, B): hard negatives are the positive of no anchor, so this direction leaves them out
@@ -126,50 +116,12 @@ def simcse_loss(
     temperature 1 gives log(1 + 1/e) = 0.31326; with ``hard_negatives = [[0, 1], [1, 0]]`` log(2e + 2) - 1 = 1.00641;
     with weight log 2 besides log(2e + 3) - 1 = 1.13258.
     """
-    check_rows({"u": u, "v": v} | ({} if hard_negatives is None else {"hard_negatives": hard_negatives}))
-    check_candidates(u, hard_negatives)
-    check_positive(temperature=temperature)
-    if not math.isfinite(hard_negative_weight) or (hard_negative_weight and hard_negatives is None):
-        raise ValueError(f"hard_negative_weight must be finite, 0 without hard_negatives: {hard_negative_weight}")
+    check("u (B, D), v (B, D), hard_negatives (B, D)", u, v, hard_negatives)
+    check("temperature above 0 and finite", temperature)
+    check(f"hard_negative_weight {'0' if hard_negatives is None else 'finite'}", hard_negative_weight)
+    check_negatives(u, hard_negatives)
     logits = cosine_matrix(u, v) / temperature  # (B, B)
     if hard_negatives is not None:
         weight = hard_negative_weight * torch.eye(len(u), dtype=u.dtype, device=u.device)  # subtle: log space
         logits = torch.cat([logits, cosine_matrix(u, hard_negatives) / temperature + weight], dim=1)  # (B, 2 B)
     return softmax_cross_entropy_loss(logits, torch.arange(len(u), device=u.device))
-
-
-def check_equal(scores: Tensor, target: Tensor) -> None:
-    if scores.shape != target.shape or scores.ndim != 1 or len(scores) == 0:  # (B, 1) with (B,) would become (B, B)
-        raise ValueError(f"scores and targets must both be (B,), not {tuple(scores.shape)}, {tuple(target.shape)}")
-
-
-def check_rows(vectors: dict[str, Tensor], **per_row: Tensor) -> None:
-    first = next(iter(vectors.values())).shape
-    fit = len(first) == 2 and all(x.shape == first for x in vectors.values())
-    if not fit or any(x.shape != first[:1] for x in per_row.values()):
-        expected = " and ".join(vectors) + " must be (B, D)" + "".join(f" and {name} (B,)" for name in per_row)
-        shapes = ", ".join(str(tuple(x.shape)) for x in (*vectors.values(), *per_row.values()))
-        raise ValueError(f"{expected}, not {shapes}")
-    if first.numel() == 0:
-        raise ValueError("an empty batch has no loss")
-
-
-def check_candidates(anchors: Tensor, hard_negatives: Tensor | None) -> None:
-    if len(anchors) < 2 and (hard_negatives is None or hard_negatives.numel() == 0):
-        raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
-    if hard_negatives is not None and hard_negatives.shape[1:] != anchors.shape[1:]:
-        raise ValueError(f"hard_negatives must be (N, {anchors.shape[1]}), not {tuple(hard_negatives.shape)}")
-
-
-def check_positive(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if not 0 < value < math.inf:  # also true of NaN
-            raise ValueError(f"{name} must be above 0 and finite, not {value}")
-
-
-def check_margin(margin: float, distance: str) -> None:
-    check_positive(margin=margin)
-    if distance not in ("euclidean", "cosine"):
-        raise ValueError(f"distance must be 'euclidean' or 'cosine', not {distance!r}")
-    if distance == "cosine" and margin > 2:
-        raise ValueError(f"margin {margin} can never be kept: a cosine distance lies in 0..2")

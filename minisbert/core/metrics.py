@@ -7,14 +7,18 @@ correlation is defined: fewer than 2 values, two lengths, NaN or infinity, a con
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .checks import check_lists
+
 
 def pearson(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson's r, the covariance over both standard deviations: x and y (N,) -> -1..1.
 
     ``pearson([1, 2, 3], [1, 2, 4]) = 0.98198``.
     """
+    check_lists(x, y)
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     # to -1..1 by a power of two, which is exact: a sum of 1e308 must not overflow, a square of 1e-200 not underflow
-    x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in _check(x, y))
+    x, y = (np.ldexp(values, -np.frexp(np.abs(values).max())[1]) for values in (x, y))
     x, y = x - x.mean(), y - y.mean()
     return float(np.clip(x @ y / np.sqrt((x @ x) * (y @ y)), -1.0, 1.0))
 
@@ -24,7 +28,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
     ``spearman([1, 2, 3], [1, 2, 400]) = 1.0``, ``spearman([1, 1, 2], [1, 2, 3]) = 0.86603``.
     """
-    x, y = _check(x, y)
+    check_lists(x, y)
     return pearson(ranks(x), ranks(y))
 
 
@@ -33,17 +37,3 @@ def ranks(x: ArrayLike) -> np.ndarray:
     _, group, count = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
     last = np.cumsum(count)  # rank of the last member of each group of equal values
     return (last - (count - 1) / 2.0)[group]  # subtle: the middle of a group's ranks, not its first
-
-
-def _check(x: ArrayLike, y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if x.ndim != 1 or x.shape != y.shape:
-        raise ValueError(f"two lists of one length are needed, not shapes {x.shape} and {y.shape}")
-    if len(x) < 2:
-        raise ValueError(f"a correlation needs at least 2 values, not {len(x)}")
-    for name, values in (("first", x), ("second", y)):
-        if not np.isfinite(values).all():
-            raise ValueError(f"value {int(np.argmin(np.isfinite(values)))} of the {name} list is not a finite number")
-        if (values == values[0]).all():
-            raise ValueError(f"the {name} list is constant ({values[0]:g}): its correlation is not defined")
-    return x, y

@@ -9,6 +9,8 @@ Each formula takes hidden (B, T, D) and mask (B, T), True for real tokens (None:
 import torch
 from torch import Tensor
 
+from .checks import check
+
 
 def mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     """The average over a text's real tokens (SBERT, Reimers & Gurevych 2019, section 3: its default).
@@ -45,13 +47,12 @@ def attention_pool(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Te
     changes nothing; it is there because the usual ``Linear(D, 1)`` has one. A weight of 0 gives the mean. Tokens [0],
     [1] and a pad under weight [log 3] have scores 0 and log 3, shares 1/4 and 3/4, and give [0.75].
     """
-    real = None if mask is None else mask.bool()  # (B, T)
-    if real is not None:
-        hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)  # 0 * NaN is NaN
+    if mask is not None:
+        hidden = hidden.masked_fill(~mask.bool().unsqueeze(-1), 0.0)  # 0 * NaN is NaN
     scores = (hidden @ weight.T + bias).squeeze(-1)  # (B, T)
-    if real is not None:
+    if mask is not None:
         # subtle: minus infinity before the softmax; a score of 0 for a pad would be a share like any other
-        scores = scores.masked_fill(~real, float("-inf"))
+        scores = scores.masked_fill(~mask.bool(), float("-inf"))
     return (scores.softmax(dim=-1).unsqueeze(-1) * hidden).sum(dim=1)  # (B, T, 1) * (B, T, D) -> (B, D)
 
 
@@ -66,21 +67,17 @@ class Pooling(torch.nn.Module):
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         super().__init__()
-        if mode not in POOLINGS and mode != "attention":
-            raise ValueError(f"unknown pooling {mode!r}: choose from {', '.join(POOLINGS)}, attention")
+        check(f"mode {'|'.join(POOLINGS)}|attention", mode)
         self.mode = mode
         self.score = None
         if mode == "attention":
-            if hidden_size is None:
-                raise ValueError("attention pooling learns one weight per column: it needs hidden_size")
             self.score = torch.nn.Linear(hidden_size, 1)
             torch.nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
             torch.nn.init.zeros_(self.score.bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """hidden (B, T, D), mask (B, T) -> (B, D). Raises ``ValueError`` for a text without a real token."""
-        if mask is not None and not mask.bool().any(dim=1).all():
-            raise ValueError("a row of the mask has no real token: there is nothing to pool")
+        check("mask True in every row", mask)
         if self.score is not None:
             return attention_pool(hidden, mask, self.score.weight, self.score.bias)
         return POOLINGS[self.mode](hidden, mask)

@@ -15,7 +15,7 @@ from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
-from . import InputError, one_line
+from .checks import InputError, check_texts, reading
 
 # hexadecimal blocks of characters that are words (Google's tokenization.py; the library has 2B920 for its 2B820)
 BLOCKS = "4E00-9FFF 3400-4DBF 20000-2A6DF 2A700-2B73F 2B740-2B81F 2B920-2CEAF F900-FAFF 2F800-2FA1F"
@@ -39,8 +39,8 @@ def split_words(text: str) -> list[str]:
 def word_pieces(word: str, vocabulary: Container[str], unknown: str = "[UNK]") -> list[str]:
     """One word to pieces of the vocabulary, greedily the longest first, from left to right (WordPiece).
 
-    A piece inside the word is written with ``##`` before it. If some rest has no piece, the whole word is unknown,
-    and so is a word of more than 100 characters.
+    A piece inside the word is written with ``##`` before it. If any remainder cannot be matched, the
+    whole word is unknown, and so is a word of more than 100 characters.
     ``word_pieces("playing", {"play", "p", "##ing", "##i"}) = ["play", "##ing"]``.
     """
     if len(word) > LONGEST_WORD:
@@ -117,7 +117,9 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: str | Path, limit: int, pad_id: int = 0) -> "Tokenizer":
         """The ``tokenizer.json`` of a folder. Raises ``InputError`` if it is missing or damaged."""
-        return cls(read_backend(Path(folder) / "tokenizer.json"), limit, pad_id)
+        path = Path(folder) / "tokenizer.json"
+        with reading(path):
+            return cls(Backend.from_buffer(path.read_bytes()), limit, pad_id)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """[CLS] text [SEP] for each text, cut to ``limit`` tokens.
@@ -157,14 +159,6 @@ class Tokenizer:
     def tokens(self, ids: Sequence[int]) -> list[str]:
         """The word pieces that ids stand for."""
         return [self.backend.id_to_token(i) for i in ids]
-
-
-def read_backend(path: Path) -> Backend:
-    """The library's tokenizer from its file; ``InputError`` if it is missing or damaged."""
-    try:
-        return Backend.from_file(str(path))
-    except Exception as error:  # the library raises a bare Exception
-        raise InputError(f"{path} cannot be read as a tokenizer: {error}") from error
 
 
 def template(probe: Encoding) -> Template:
@@ -210,26 +204,3 @@ def pad_batch(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tenso
     if (lengths == longest).all():
         return ids, None
     return ids, torch.arange(longest) < lengths[:, None]  # (B, T)
-
-
-def check_texts(texts: Sequence[str]) -> list[str]:
-    """The texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
-    if isinstance(texts, str):
-        raise InputError("a list of texts is needed, not one string: put it in brackets")
-    if not hasattr(texts, "__len__"):  # a generator would be used up by this check
-        raise InputError(f"a list of texts is needed, not {type(texts).__name__}")
-    texts = list(texts)  # read once: what has a length may still be an iterator
-    for i, text in enumerate(texts):
-        check_text(i, text)
-    return texts
-
-
-def check_text(i: int, text: str) -> None:
-    """Raise ``InputError`` with the index i unless ``text`` is a valid Unicode string."""
-    if not isinstance(text, str):
-        raise InputError(f"text {i} is not a string but {type(text).__name__}: {one_line(text)}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        place = f"character {error.start} of {one_line(text)}"
-        raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {place}") from error

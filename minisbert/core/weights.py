@@ -7,13 +7,15 @@ A checkpoint has names of its own for the tensors of each module. A ``Family`` i
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from . import InputError, read_json
+from .checks import InputError, check_fields, read_json, reading
+
+Size = Annotated[int, "an integer above 0"]
+Rate = Annotated[float, "at least 0 and below 1"]
 
 
 @dataclass(frozen=True)
@@ -23,38 +25,27 @@ class BertConfig:
     Raises ``ValueError`` for values that do not describe an encoder that the next chapter can compute.
     """
 
-    vocab_size: int  # V
-    hidden_size: int  # D
-    num_hidden_layers: int  # L
-    num_attention_heads: int  # H
-    intermediate_size: int  # F
-    max_position_embeddings: int  # rows of the position table
-    type_vocab_size: int = 2  # token types: 0 = first sentence, 1 = second; DistilBERT has none
-    position_offset: int = 0  # row of the first token: RoBERTa starts after its padding index
-    layer_norm_eps: float = 1e-12  # inside the root of every LayerNorm
-    hidden_dropout_prob: float = 0.1  # after the embeddings and after both blocks of a layer
-    attention_probs_dropout_prob: float = 0.1  # on the attention probabilities
-    hidden_act: str = "gelu"  # the exact GELU; no other is accepted
-    position_embedding_type: str = "absolute"  # learned, one vector per position
-    initializer_range: float = 0.02  # standard deviation of new weights (Google's modeling.py)
+    vocab_size: Size  # V
+    hidden_size: Size  # D
+    num_hidden_layers: Size  # L
+    num_attention_heads: Size  # H
+    intermediate_size: Size  # F
+    max_position_embeddings: Size  # rows of the position table
+    type_vocab_size: Annotated[int, "an integer of at least 0"] = 2  # 0 = first sentence, 1 = second; DistilBERT: none
+    position_offset: Annotated[int, "an integer of at least 0"] = 0  # RoBERTa starts after its padding index
+    layer_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-12  # inside the root of every LayerNorm
+    hidden_dropout_prob: Rate = 0.1  # after the embeddings and after both blocks of a layer
+    attention_probs_dropout_prob: Rate = 0.1  # on the attention probabilities
+    hidden_act: Annotated[str, "gelu"] = "gelu"  # the exact GELU
+    position_embedding_type: Annotated[str, "absolute"] = "absolute"  # learned, one vector per position
+    initializer_range: Rate = 0.02  # standard deviation of new weights (Google's modeling.py)
     pad_token_id: int = 0
     model_type: str = "bert"  # the ``Family`` whose names a saved checkpoint uses
 
     def __post_init__(self) -> None:
-        for name in (name for name, kind in self.__annotations__.items() if kind is int and name != "pad_token_id"):
-            value, least = getattr(self, name), int(name not in ("type_vocab_size", "position_offset"))
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**31:
-                raise ValueError(f"{name} must be a whole number from {least} to 2^31 - 1, not {value!r}")
+        check_fields(self)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads")
-        for name, supported in (("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-            if getattr(self, name) != supported:
-                raise ValueError(f"{name} {getattr(self, name)!r} is not supported: only {supported!r} is")
-        for name in ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"):
-            if not isinstance(getattr(self, name), int | float) or not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} must be in [0, 1), not {getattr(self, name)!r}")
-        if self.layer_norm_eps == 0:
-            raise ValueError("layer_norm_eps must be above 0")
         if self.positions < 1:
             raise ValueError(f"max_position_embeddings {self.max_position_embeddings} leaves no position for a token")
 
@@ -95,11 +86,8 @@ class Family:
 
     def canonical(self, name: str) -> str:
         """A name as the file has it -> as the table has it: without the prefix, gamma and beta renamed."""
-        name = name.removeprefix(self.prefix)
-        for old, new in ((".gamma", ".weight"), (".beta", ".bias")):  # TensorFlow's names, in BERT of 2018
-            if name.endswith(f"LayerNorm{old}"):
-                name = name.removesuffix(old) + new
-        return name
+        name = name.removeprefix(self.prefix)  # gamma and beta are TensorFlow's names, in BERT of 2018
+        return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json`` under our field names, the family's constants filled in."""
@@ -155,8 +143,6 @@ def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tupl
     Raises ``InputError`` for a family or a setting that the encoder does not compute, and for what is missing.
     """
     path = folder / "config.json"
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder with a model in it")
     raw = read_json(path)
     family = families.get(str(raw.get("model_type")))
     if family is None:
@@ -164,24 +150,16 @@ def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tupl
     for key, accepted in ACCEPTED.items():
         if raw.get(key, accepted[0]) not in accepted:
             raise InputError(f"{path}: {key} {raw[key]!r} is not supported, only {accepted[-1]!r} is")
-    stated = family.fields(raw)
-    required = [setting.name for setting in fields(BertConfig) if setting.default is MISSING]
-    if missing := [family.settings.get(name, name) for name in required if name not in stated]:
-        raise InputError(f"{path} does not say {', '.join(missing)}")
-    try:
-        return family, BertConfig(**{s.name: stated[s.name] for s in fields(BertConfig) if s.name in stated})
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+    with reading(path):
+        stated = family.fields(raw)
+        given = [setting.name for setting in fields(BertConfig) if setting.default is MISSING or setting.name in stated]
+        return family, BertConfig(**{name: stated[name] for name in given})
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a file by name; ``InputError`` if it is missing or damaged."""
-    if not path.is_file():
-        raise InputError(f"{path} is missing")
-    try:
+    with reading(path):
         return load_file(path)
-    except SafetensorError as error:
-        raise InputError(f"{path} is cut short or is not a safetensors file ({error}); fetch it again") from error
 
 
 def read_tensors(path: Path, family: Family) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.core.tokenizer import check_text
+from minisbert.core.checks import check_text
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import assets
 from minisbert.system.devices import choose_device, use_threads

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError, encoder, one_line
+from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
-from minisbert.core.tokenizer import check_texts
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.outputs import check_options, empty, filled, store
 from minisbert.models.prompts import with_prompt

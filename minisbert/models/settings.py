@@ -6,9 +6,9 @@ config.json                         ``check_config``: only the types; ``core/wei
 ``text_settings.py`` has those for texts, ``backends.py`` those of the tokenizer. docs/models.md lists every setting.
 """
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -65,15 +65,15 @@ def check_config(folder: Path) -> Family | None:
     family = FAMILIES.get(stated(raw, "model_type", str, path))
     if family is None:
         return None  # the reader of the weights says which there are
-    for setting in fields(BertConfig):
-        key = family.settings.get(setting.name, setting.name)
-        if setting.name in family.constants or key not in raw:
+    for name, kind in get_type_hints(BertConfig).items():
+        key = family.settings.get(name, name)
+        if name in family.constants or key not in raw:
             continue
         if raw[key] is None and (key != "pad_token_id" or isinstance(family, RobertaFamily)):
-            raise InputError(f"{path}: {key} must be {KINDS[setting.type]}, not null")
-        value = stated(raw, key, setting.type, path, 0)
+            raise InputError(f"{path}: {key} must be {KINDS[kind]}, not null")
+        value = stated(raw, key, kind, path, 0)
         if not isinstance(value, str) and not abs(value) <= LARGEST:  # NaN is not, either
-            raise InputError(f"{path}: {key} must be {KINDS[setting.type]} of a usable size, not {value}")
+            raise InputError(f"{path}: {key} must be {KINDS[kind]} of a usable size, not {value}")
     if (raw.get("pad_token_id") or 0) >= raw.get("vocab_size", LARGEST):
         raise InputError(f"{path}: pad_token_id {raw['pad_token_id']} is not in the vocabulary of {raw['vocab_size']}")
     if isinstance(family, RobertaFamily) and raw.get("pad_token_id", 1) < 0:

@@ -8,7 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, read_json, tokenizer
-from minisbert.core.tokenizer import Encoded, check_text
+from minisbert.core.checks import check_text
+from minisbert.core.tokenizer import Encoded
 from minisbert.models.backends import (
     SPECIAL_FILE,
     Options,

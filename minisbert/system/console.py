@@ -45,6 +45,18 @@ def run_command(main: Callable[[], None]) -> None:
         sys.exit(2)
 
 
+@contextmanager
+def exiting(code: int) -> Iterator[None]:
+    """Print a verdict inside this block and exit with ``code``, even if the reader of stdout (head, less) has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+    if code:
+        sys.exit(code)
+
+
 def open_streams() -> None:
     """Put the null device in the place of closed streams; escape what the terminal cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):

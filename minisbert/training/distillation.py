@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
+from minisbert.core.checks import check
 from minisbert.core.encoder import normalize
-from minisbert.core.losses import check_rows
 
 
 def spread_layers(total: int, keep: int) -> list[int]:
@@ -47,7 +47,7 @@ def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     The student learns the vectors themselves, not only their scores (Reimers and Gurevych 2020, *Making monolingual
     sentence embeddings multilingual*, section 1). ``[[1, 2]]`` for ``[[0, 4]]`` gives (1 + 4) / 2 = 2.5.
     """
-    check_rows({"student": student, "teacher": teacher})
+    check("student (B, D), teacher (B, D)", student, teacher)
     return (student - teacher.detach()).pow(2).mean()
 
 

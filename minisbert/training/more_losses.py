@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from minisbert.core.checks import check, check_negatives
 from minisbert.core.encoder import cosine, cosine_matrix
-from minisbert.core.losses import check_candidates, check_equal, check_positive, check_rows, softmax_cross_entropy_loss
+from minisbert.core.losses import softmax_cross_entropy_loss
 
 
 def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
@@ -18,10 +19,8 @@ def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, we
     Unrelated pairs are rare in STS-B, so the reference recipe counts targets below 1 of 5 twice. Both (B,) on
     the 0 to 1 scale. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
-    check_equal(scores, target)
-    check_positive(weight=weight)
-    if not (0 <= threshold <= 1 and ((target >= 0) & (target <= 1)).all()):
-        raise ValueError("targets and threshold must lie in 0..1: divide STS scores of 0 to 5 by 5")
+    rules = "scores (B), target (B) in 0..1, threshold in 0..1, weight above 0 and finite"
+    check(rules, scores, target, threshold, weight)
     weights = torch.ones_like(scores).masked_fill(target < threshold, weight)  # (B,)
     return (weights * (scores - target).pow(2)).mean()
 
@@ -34,10 +33,7 @@ def binary_cross_entropy_loss(logits: Tensor, target: Tensor, pos_weight: float 
     (2 * 0.69315 + 2.12693) / 2 = 1.75661. Equals torch's ``BCEWithLogitsLoss``. An infinite logit gives
     infinity or NaN in both; ``fit`` makes no step from either.
     """
-    check_equal(logits, target)
-    check_positive(pos_weight=pos_weight)
-    if not ((target >= 0) & (target <= 1)).all():
-        raise ValueError("targets must lie in 0..1: they are probabilities of the positive class")
+    check("logits (B), target (B) in 0..1, pos_weight above 0 and finite", logits, target, pos_weight)
     y = target.to(logits.dtype)
     return -(pos_weight * y * logsigmoid(logits) + (1 - y) * logsigmoid(-logits)).mean()
 
@@ -49,10 +45,7 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     batch, not a mean. Equal targets define no order: the loss is 0 if all are equal. Cosines 1 and 0 for targets 0 and
     1 at scale 1 give log(1 + e) = 1.31326.
     """
-    check_rows({"u": u, "v": v}, target=target)
-    check_positive(scale=scale)
-    if not target.isfinite().all():
-        raise ValueError("targets must be finite: NaN cannot be ordered")
+    check("u (B, D), v (B, D), target (B) finite, scale above 0 and finite", u, v, target, scale)
     cosines = cosine(u, v)
     higher = target[:, None] > target[None, :]  # (B, B)
     gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive where the order is wrong
@@ -65,9 +58,8 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too.
     ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
     """
-    check_rows({"u": u, "v": v})
-    check_candidates(u, None)
-    check_positive(temperature=temperature)
+    check("u (B, D), v (B, D), temperature above 0 and finite", u, v, temperature)
+    check_negatives(u)
     z = torch.cat([u, v])  # (2 B, D)
     own = torch.eye(len(z), dtype=torch.bool, device=z.device)
     logits = (cosine_matrix(z, z) / temperature).masked_fill(own, -torch.inf)  # (2 B, 2 B)

@@ -162,10 +162,10 @@ class Run:
         """The live line."""
         state = self.state
         if self.group.leader:
-            left, lr = duration((self.total - state.step) * state.seconds / state.step), self.options.lr * step.share
+            left = duration((self.total - state.step) * state.seconds / state.step)
             self.line.show(
-                f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  lr {lr:.2e}  "
-                f"{state.tokens / state.seconds:,.0f} tokens/s  {left} left"
+                f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  "
+                f"lr {self.options.lr * step.multiplier:.2e}  {state.tokens / state.seconds:,.0f} tokens/s  {left} left"
             )
 
     def record(self, **values: Any) -> None:
@@ -182,7 +182,7 @@ class Run:
         state = self.state
         loss, state.unlogged = mean(state.unlogged), []
         rate = round(state.tokens / state.seconds)
-        self.record(loss=loss, lr=self.options.lr * step.share, tokens_per_second=rate)
+        self.record(loss=loss, lr=self.options.lr * step.multiplier, tokens_per_second=rate)
 
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""

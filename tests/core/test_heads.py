@@ -97,13 +97,13 @@ def test_dropout_of_a_head_is_alive_in_training_only():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"hidden": -1}, "hidden of a head must be a whole number of at least 0, not -1"),
-        ({"hidden": 2.0}, "hidden of a head must be a whole number"),
-        ({"outputs": 0}, "outputs of a head must be a whole number of at least 1"),
-        ({"width": 0}, "width of a head"),
-        ({"dropout": 1.0}, r"dropout of a head must be in \[0, 1\)"),
+        ({"hidden": -1}, "hidden must be an integer of at least 0, not -1"),
+        ({"hidden": 2.0}, "hidden must be an integer"),
+        ({"outputs": 0}, "outputs must be an integer above 0"),
+        ({"width": 0}, "width must be an integer above 0"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"dropout": "much"}, "not 'much'"),
-        ({"hidden": 0, "dropout": 0.1}, "no place in a head without a hidden layer"),
+        ({"hidden": 0, "dropout": 0.1}, "dropout must be 0, not 0.1"),
     ],
 )
 @pytest.mark.parametrize("kind", HEADS.values())
@@ -190,12 +190,12 @@ def test_the_published_variant_reads_two_rows():
 
 @pytest.mark.parametrize("heads", [0, 5, 2.0, True])
 def test_a_width_that_heads_cannot_share(heads):
-    with pytest.raises(ValueError, match="cannot be divided among"):
+    with pytest.raises(ValueError, match=r"attention heads|heads must be"):
         CrossHead(16, heads=heads)
 
 
 def test_an_unknown_variant():
-    with pytest.raises(ValueError, match="choose published or compare"):
+    with pytest.raises(ValueError, match=r"variant must be published\|compare"):
         CrossHead(16, "best")
 
 
@@ -277,7 +277,7 @@ def test_without_dropout_training_is_evaluation():
 
 @pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
 def test_a_dropout_out_of_range(rate):
-    with pytest.raises(ValueError, match=r"hidden_dropout_prob must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match="hidden_dropout_prob must be at least 0 and below 1"):
         set_dropout(Bert(BertConfig(50, 32, 2, 4, 48, 64)), rate)
 
 

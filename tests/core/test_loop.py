@@ -120,7 +120,7 @@ def test_steps_by_hand():
     nn.init.constant_(model.weight, 8.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     steps = fit(model, lambda model, _: model.weight.pow(2).sum() / 2, [["a"], ["b"], ["c"]], optimizer, ramp)
-    found = [(step.number, step.batch, step.loss, step.share, model.weight.item()) for step in steps]
+    found = [(step.number, step.batch, step.loss, step.multiplier, model.weight.item()) for step in steps]
     assert found == [(1, ["a"], 32.0, 0.0, 8.0), (2, ["b"], 32.0, 0.5, 6.0), (3, ["c"], 18.0, 1.0, 3.0)]
 
 
@@ -161,7 +161,7 @@ def test_start_continues_the_schedule():
     found = list(fit(resumed, squares, BATCHES[:2], optimizer, ramp))
     found += fit(resumed, squares, BATCHES[2:], optimizer, ramp, start=2)
     assert found == expected
-    assert [step.share for step in found] == [0, 0.5, 1, 0.75, 0.5]
+    assert [step.multiplier for step in found] == [0, 0.5, 1, 0.75, 0.5]
     assert [step.number for step in found] == [1, 2, 3, 4, 5]
     assert largest_difference(whole, resumed) == 0
 
@@ -172,7 +172,7 @@ def test_the_share_scales_the_learning_rate_of_every_group():
     for step in fit(model, squares, BATCHES, optimizer, ramp):
         first, second = optimizer.param_groups
         assert (first["initial_lr"], second["initial_lr"]) == (0.02, 0.3)
-        assert (first["lr"], second["lr"]) == (0.02 * step.share, 0.3 * step.share)
+        assert (first["lr"], second["lr"]) == (0.02 * step.multiplier, 0.3 * step.multiplier)
 
 
 @pytest.mark.parametrize("sizes", [[8], [4, 4], [3, 3, 2], [1] * 8])

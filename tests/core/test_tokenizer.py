@@ -120,7 +120,7 @@ def test_a_missing_or_damaged_file_is_named(tmp_path):
     for content in (None, b"{}", b"\xff"):
         if content is not None:
             (tmp_path / "tokenizer.json").write_bytes(content)
-        with pytest.raises(InputError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+        with pytest.raises(InputError, match=r"tokenizer\.json(: Cannot instantiate| does not exist)"):
             Tokenizer.load(tmp_path, limit=9)
 
 

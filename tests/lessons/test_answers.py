@@ -114,10 +114,10 @@ found = rest(0)
 return [unknown] if found is None else found
 """
 ADAMW = """
-mean = {0} * mean + (1 - {0}) * gradient
-square = {1} * square + (1 - {1}) * gradient**2
-root = (square / (1 - {1}**step)).sqrt() + {2}
-return parameter * (1 - lr * weight_decay) - lr * mean / (1 - {0}**step) / root, mean, square
+m = {0} * m + (1 - {0}) * gradient
+v = {1} * v + (1 - {1}) * gradient**2
+root = (v / (1 - {1}**step)).sqrt() + {2}
+return parameter * (1 - lr * weight_decay) - lr * m / (1 - {0}**step) / root, m, v
 """
 TOP_K = """
 q, c = (torch.as_tensor(x).{} for x in (queries, corpus))
@@ -418,6 +418,20 @@ RIGHT |= {
         "    if i not in layers:\n        del student.layers[i]\n"
         "student.config = replace(bert.config, num_hidden_layers=len(layers))\nreturn student",
     ),
+    **{
+        f"layers of a copy, {name}": (
+            "distillation.keep_layers",
+            f"{copied}\nstudent.layers = torch.nn.ModuleList(student.layers[i] for i in layers)\n"
+            "student.config = replace(bert.config, num_hidden_layers=len(layers))\nreturn student",
+        )
+        for name, copied in (
+            ("annotated", "student: Bert = copy.deepcopy(bert)"),
+            ("chained", "student = other = copy.deepcopy(bert)"),
+            ("aliased", "duplicate = copy.deepcopy\nstudent = duplicate(bert)"),
+            ("walrus", "if (student := copy.deepcopy(bert)) is None:\n    raise ValueError"),
+            ("of a helper", "def twin(model):\n    return copy.deepcopy(model)\nstudent = twin(bert)"),
+        )
+    },
     "squares summed and divided": (
         "distillation.distillation_loss",
         "with torch.no_grad():\n    target = teacher.clone()\n"
@@ -472,6 +486,16 @@ RIGHT |= {
         "device = next(network.parameters()).device\nfound = []\nfor part in parts:\n"
         "    state = random_state(device)\n    found.append((network(part).detach(), state))\n"
         "return torch.cat([v for v, _ in found]), [s for _, s in found]",
+    ),
+    "replay by autograd.grad": (
+        "gradient_cache.replay",
+        "start = 0\nfor part, state in zip(parts, states):\n"
+        "    set_random_state(state, gradient.device)\n    pull = gradient[start : start + len(part)]\n"
+        "    start += len(part)\n    own = [p for p in network.parameters() if p.requires_grad]\n"
+        "    with torch.enable_grad():\n"
+        "        found = torch.autograd.grad(network(part), own, pull, allow_unused=True)\n"
+        "    for p, g in zip(own, found):\n        if g is not None:\n"
+        "            p.grad = g if p.grad is None else p.grad + g",
     ),
     "replay by a product": (
         "gradient_cache.replay",
@@ -535,9 +559,147 @@ UNNAMED = {
         "data.length_grouped_batches",
         "return [list(range(len(lengths)))[i : i + batch_size] for i in range(0, len(lengths), batch_size)]",
     ),
+    "another fill than -10": (
+        "bert.attention",
+        attention(f"return {DROPPED.format('shares')} @ value, shares", fill="-7.0"),
+    ),
     "half": ("metrics.pearson", "return 0.5"),
     "one": ("loop.linear_schedule", "return 1.0"),
 }
+
+
+TIMES = "states = []\nvectors = []\nwas = network.training\n{}for part in parts:\n"
+TIMES += "    states.append(random_state(next(network.parameters()).device))\n    vectors.append(network(part){})\n"
+TIMES += "{}return torch.cat(vectors).detach(), states"
+REPLAY = "start = 0\n{}for i, part in enumerate(parts):\n    {}\n    pull = gradient[start : start + len(part)]\n"
+REPLAY += "    start += len(part)\n    with torch.enable_grad():\n        (network(part) * pull).sum().backward()\n{}"
+EVERY_STATE = "set_random_state(states[i], gradient.device)"
+LEARNERS_GELU = (
+    "return torch.where(x > 5, x, torch.where(x < -5, torch.zeros_like(x), x * (1 + torch.erf(x / 2**.5)) / 2))"
+)
+SPLIT = """
+import unicodedata
+text = "".join(" " if c.isspace() else c for c in text if c in "\\t\\n\\r" or unicodedata.category(c)[0] != "C")
+text = "".join(c for c in unicodedata.normalize("NFD", text) if unicodedata.category(c)[0] != "M")
+text = "".join(c.lower() for c in text)
+alone = lambda c: not c.isalnum() and not c.isspace() or "\\u4e00" <= c <= "\\u9fff"
+return "".join(f" {c} " if alone(c) else c for c in text).split()
+"""
+SUBTLE = {  # each differs from a right answer in one thing
+    "first shuffle without the generator": (
+        "data.length_grouped_batches",
+        BATCHES.format(starts=IN_ORDER, reverse="", cut="cut", batches=SHUFFLED.format("batches")).replace(
+            "torch.randperm(len(lengths), generator=generator)", "torch.randperm(len(lengths))"
+        ),
+    ),
+    "vectors in eval mode": (
+        "gradient_cache.vectors_in_parts",
+        TIMES.format("network.eval()\n", ".detach()", "network.train(was)\n"),
+    ),
+    "vectors that end in eval mode": (
+        "gradient_cache.vectors_in_parts",
+        TIMES.format("", ".detach()", "network.eval()\n"),
+    ),
+    "vectors with graphs": ("gradient_cache.vectors_in_parts", TIMES.format("", "", "")),
+    "replay in eval mode": (
+        "gradient_cache.replay",
+        REPLAY.format("network.eval()\n", EVERY_STATE, "network.train()\n"),
+    ),
+    "replay that ends in eval mode": ("gradient_cache.replay", REPLAY.format("", EVERY_STATE, "network.eval()\n")),
+    "replay from the first state only": (
+        "gradient_cache.replay",
+        REPLAY.format("", f"i or {EVERY_STATE}", ""),
+    ),
+    "encoder in eval mode": (
+        B_F,
+        "was = self.training\nself.eval()\n"
+        + BERT.format("None if mask is None else mask.bool()").replace("return x", "self.train(was)\nreturn x"),
+    ),
+    "encoder that ends in eval mode": (
+        B_F,
+        BERT.format("None if mask is None else mask.bool()").replace("return x", "self.eval()\nreturn x"),
+    ),
+    "parts out of order": (
+        "gradient_cache.cut",
+        "parts = []\nfor row in rows:\n    for part in parts:\n"
+        "        if (len(part) + 1) * max(lengths[r] for r in [*part, row]) <= tokens:\n"
+        "            part.append(row)\n            break\n    else:\n        parts.append([row])\nreturn parts",
+    ),
+    "parts as tuples": (
+        "gradient_cache.cut",
+        "parts = []\nfor row in rows:\n"
+        "    if parts and (len(parts[-1]) + 1) * max(lengths[r] for r in [*parts[-1], row]) <= tokens:\n"
+        "        parts[-1] += (row,)\n    else:\n        parts.append((row,))\nreturn parts",
+    ),
+    "widths sorted, weights not": (
+        "distillation.matryoshka_loss",
+        "total = 0.0\nfor m, w in zip(sorted(dims), weights or [1.0] * len(dims)):\n"
+        "    total = total + w * loss(*[torch.nn.functional.normalize(x[:, :m], dim=-1) for x in vectors])\n"
+        "return total",
+    ),
+    "a frozen student": (
+        "distillation.keep_layers",
+        "student = copy.deepcopy(bert)\nstudent.layers = torch.nn.ModuleList(student.layers[i] for i in layers)\n"
+        "student.config = replace(bert.config, num_hidden_layers=len(layers))\n"
+        "return student.requires_grad_(False)",
+    ),
+    "ordered in float64": (
+        "quantized.rescore",
+        "q, v = (torch.as_tensor(x).double() for x in (queries, vectors))\n"
+        "q, v = (x / x.norm(dim=-1, keepdim=True).clamp_min(1e-12) for x in (q, v))\n"
+        "best = [sorted(zip(-s, row))[:k] for row, s in zip(candidates, (v @ q[..., None])[..., 0].numpy())]\n"
+        "return np.array([[-s for s, _ in r] for r in best], 'float32'), np.array([[i for _, i in r] for r in best])",
+    ),
+    "minus the maximum of the batch": (
+        "losses.softmax_cross_entropy_loss",
+        "x = logits - logits[logits.isfinite()].max()\n"
+        "return (x.exp().sum(1).log() - x.gather(1, labels[:, None])[:, 0]).mean()",
+    ),
+    "targets rounded": (
+        "more_losses.binary_cross_entropy_loss",
+        "target = (target > 0.5).to(logits.dtype)\n" + BCE.format("torch.nn.functional.logsigmoid(-logits)").strip(),
+    ),
+    "all marks dropped": ("tokenizer.split_words", SPLIT),
+    "gelu cut at 5": ("bert.gelu", LEARNERS_GELU),
+    "a constant under the root": (
+        "losses.triplet_loss",
+        "if distance == 'cosine':\n    far = lambda x, y: 1 - cosine(x, y)\nelse:\n"
+        "    far = lambda x, y: ((x - y).pow(2).sum(1) + 1e-12).sqrt()\n"
+        "return (far(anchor, positive) - far(anchor, negative) + margin).clamp_min(0).mean()",
+    ),
+    "rows of zeros are pads": (
+        "pooling.mean_pool",
+        "if mask is not None:\n    hidden = hidden.masked_fill(~mask.bool()[..., None], 0.0)\n"
+        "return hidden.sum(1) / (hidden != 0).any(-1).sum(1, keepdim=True).clamp_min(1)",
+    ),
+    "filled with the batch's minimum": (
+        "pooling.max_pool",
+        "if mask is None:\n    return hidden.amax(1)\nm = mask.bool()\n"
+        "return hidden.masked_fill(~m[..., None], hidden[m].min().item()).amax(1)",
+    ),
+    "lists only": (
+        "tokenizer.pad_batch",
+        "n = max(map(len, rows))\nids = torch.tensor([row + [pad_id] * (n - len(row)) for row in rows])\n"
+        "if all(len(row) == n for row in rows):\n    return ids, None\n"
+        "return ids, torch.tensor([[i < len(row) for i in range(n)] for row in rows])",
+    ),
+    "the first sentence's mask in the attention": (
+        "heads.CrossHead.forward",
+        "other = mask_a if mask_a is not None and a.shape[1] == b.shape[1] else mask_b\n"
+        "if self.variant == 'published':\n"
+        "    return self.mlp(torch.cat([a[:, 0], self.attention(a[:, :1], b, mask_b)[:, 0]], -1))\n"
+        "found = self.attention(a, b, other)\nx = torch.cat([(a - found).abs(), a * found], -1)\n"
+        "if mask_a is None:\n    return self.mlp(x.mean(1))\nm = mask_a.bool()[..., None]\n"
+        "return self.mlp((x * m).sum(1) / m.sum(1))",
+    ),
+}
+
+
+@pytest.mark.parametrize(("master", "body"), SUBTLE.values(), ids=SUBTLE)
+def test_a_nearly_right_answer_fails(master, body):
+    result = graded(master, body)
+    assert result.status == "failed", result
+    assert sum(holds for _, holds, _ in result.rungs) >= 2, result.rungs[-1]  # and it is nearly right
 
 
 @pytest.mark.parametrize(("master", "body"), UNNAMED.values(), ids=UNNAMED)
@@ -564,6 +726,12 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
             "inputs",
             "an argument is changed in place (RuntimeError, line ",
         ),
+        (
+            "distillation.keep_layers",  # the copy forgotten
+            "bert.layers = torch.nn.ModuleList(bert.layers[i] for i in layers)\nreturn bert",
+            "inputs",
+            "an argument is not what it was before the call",
+        ),
         ("bert.Layer.forward", "return self(x, mask)", "runs", "RecursionError, line "),
         (
             "bert.gelu",
@@ -575,7 +743,7 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
             "bert.attention",
             attention("return shares @ value, shares"),
             "golden",
-            "something is dropped: this is not so",
+            "something is dropped: this must hold, and does not",
         ),
         ("bert.Layer.forward", "return self.block(x)", "runs", "has no attribute 'block'"),
     ],

@@ -273,12 +273,74 @@ def test_a_class_at_a_glance(folder, graded, capsys):
     assert f"    2  bert.attention, {RUNGS['golden']}" in lines
 
 
-@pytest.mark.parametrize(("text", "says"), [(None, "has no *.json"), ("[]", "ada.json"), ("{}", "is not what")])
-def test_a_class_without_results(folder, text, says):
-    if text:
-        (folder / "ada.json").write_text(text)
-    with pytest.raises(InputError, match=re.escape(says)):
+def test_a_class_without_results(folder):
+    with pytest.raises(InputError, match=re.escape("has no *.json")):
         check.main(["class", str(folder)])
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"pieces": 3}', '{"pieces": [{"piece": "bert.gelu"}]}', "\\0"])
+def test_one_damaged_file_costs_no_other(folder, graded, capsys, text):
+    mine(5).write_text("work")
+    (folder / "results").mkdir()
+    command("all", "--json", str(folder / "results" / "ada.json"))
+    (folder / "results" / "bob.json").write_text(text)
+    capsys.readouterr()
+    assert command("class", str(folder / "results")) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[1].startswith(f"ada        4/{len(PIECES)} ")
+    assert out.splitlines()[2].startswith(f"bob        0/{len(PIECES)} ")
+    assert "this file cannot be read" in out
+    assert "bob.json" in err
+
+
+def test_the_class_table_counts_for_itself_and_marks_the_packages_own_code(folder, graded, capsys):
+    source = (ROOT / "minisbert" / "core" / "bert.py").read_text()
+    mine(6).write_text(source)
+    (folder / "results").mkdir()
+    command("all", "--json", str(folder / "results" / "ada.json"))
+    found = json.loads((folder / "results" / "ada.json").read_text())
+    (folder / "results" / "ada.json").write_text(json.dumps(found | {"passed": 99, "of": 53}))
+    capsys.readouterr()
+    command("class", str(folder / "results"))
+    assert capsys.readouterr().out.splitlines()[1].startswith(f"ada        3/{len(PIECES)}  .  .. .  .. .... MMM ")
+
+
+def test_results_are_written_lesson_by_lesson(folder, graded, monkeypatch):
+    mine(1).write_text("work")
+    grade = sandbox.grade
+
+    def interrupted(lesson):
+        if lesson == 5:
+            raise KeyboardInterrupt
+        return grade(lesson)
+
+    monkeypatch.setattr(sandbox, "grade", interrupted)
+    mine(5).write_text("work")
+    with pytest.raises(KeyboardInterrupt):
+        check.main(["all", "--json", str(folder / "ada.json")])
+    rows = json.loads((folder / "ada.json").read_text())["pieces"]
+    assert {row["lesson"] for row in rows} == {1, 2, 3, 4}
+    assert rows[0]["status"] == "passed"
+
+
+def test_many_students_each_with_a_limit(tmp_path, capsys):
+    """A right answer, a folder with nothing in it, and a loop that the limit ends."""
+    right = "def mse_loss(scores, target):\n    return (scores - target).pow(2).mean()\n"
+    for name, text in (("ada", right), ("bob", ""), ("cem", "while True:\n    pass\n")):
+        (tmp_path / name).mkdir()
+        if text:
+            (tmp_path / name / "lesson_12.py").write_text(text)
+    ada, bob, cem = (str(tmp_path / name) for name in ("ada", "bob", "cem"))
+    assert command("grade", ada, bob, "--out", str(tmp_path / "out"), "--jobs", "2") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"ada: wrote {tmp_path}/out/ada.json"
+    assert "has no lesson_*.py" in lines[1]
+    rows = json.loads((tmp_path / "out" / "ada.json").read_text())["pieces"]
+    assert [row["piece"] for row in rows if row["status"] == "passed"] == ["losses.mse_loss"]
+    assert command("grade", cem, "--out", str(tmp_path / "out"), "--limit", "3") == 1
+    assert capsys.readouterr().out.startswith("cem: stopped after 3 seconds")
+    with pytest.raises(InputError, match="the same name"):
+        check.main(["grade", ada, ada, "--out", str(tmp_path / "out")])
 
 
 def test_an_ambiguous_name_of_a_piece_is_asked_about(folder, capsys):

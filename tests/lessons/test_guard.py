@@ -1,6 +1,7 @@
 """Importing the answer, or calling a ready-made one, is refused: by reading and by running."""
 
 import contextlib
+import copy
 import statistics
 import sys
 
@@ -11,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from lessons.grader.guard import Refused, guarded_builtins, look, refusing
+from lessons.grader.ladder import climb
 from lessons.grader.pieces import PIECES, pieces_of
 
 GELU = "def gelu(x):\n    {}\n"
@@ -43,9 +45,18 @@ GELU = "def gelu(x):\n    {}\n"
         ("import torch", "return torch.erf.__globals__", "__globals__ leads out"),
         ("import torch", "return torch.serialization.pickle.loads(x)", "pickle leads out"),
         ("import torch", "torch.Tensor.abs = torch.zeros_like", "torch.Tensor.abs is set: change nothing"),
-        ("", "x.data = 0; return x", "x.data is set: change nothing"),
+        ("import torch", "f = torch.Tensor; f.abs = 0; return x", "f.abs is set: change nothing"),
+        ("import typing", "return typing.get_type_hints(x)", "get_type_hints leads out"),
+        ("import string", "return string.Formatter().vformat('', (), {})", "Formatter leads out"),
+        ("import functools", "functools.update_wrapper(x, x)", "update_wrapper leads out"),
+        ("from dataclasses import FunctionType", "return x", "FunctionType leads out"),
+        ("import operator", "return operator.attrgetter('__globals__')(x)", "attrgetter leads out"),
+        ("import numpy as np", "np.savetxt('lessons/__init__.py', [])", "savetxt leads out"),
+        ("import torch", "torch.save(x, 'x')", "save leads out"),
+        ("", "return __loader__", "__loader__ leads out"),
+        ("import torch", "return torch.special.log_ndtr(x)", "log_ndtr is ready-made"),
+        ("import torch\ndef f(self):\n    return self.sys", "return f(torch)", "sys leads out"),
         ("import copy, torch", "y = copy.deepcopy(x); y = torch; y.erf = 0; return y", "y.erf is set: change nothing"),
-        ("import copy, torch", "y = copy.deepcopy(torch.Tensor); y.abs = 0; return x", "y.abs is set: change nothing"),
         ("import torch", "setattr(torch, 'erf', None)", "setattr leads out"),
         ("import torch", "return torch.package.importlib", "importlib leads out"),
         ("from torch import package", "return x", "package leads out"),
@@ -87,6 +98,11 @@ def test_what_is_inside_one_piece_concerns_that_piece_alone():
             "import torch\nx = torch.ones(4).chunk(2), torch.chunk, torch.select, torch.linalg.norm, torch.nn.Module\n",
         ),
         (6, "def gelu(input, vars=1):\n    open = input\n    return open\n"),
+        (6, "def gelu(x):\n    y = z = x.clone()\n    y.scale: int = 2\n    return y\n"),
+        (6, "import torch\ndef gelu(x):\n    return x * torch.distributions.Normal(0, 1).cdf(x)\n"),
+        (17, "def replay(network, parts):\n    for p in network.parameters():\n        p.grad = None\n"),
+        (6, "def gelu(x):\n    gelu.calls = 1\n    return x\nclass A:\n    token = 1\nx = A().token\n"),
+        (13, "import operator, fractions\nx = sorted([1], key=[1].__getitem__), operator.mul, fractions.Fraction\n"),
         (6, "from __future__ import annotations\nfrom collections.abc import Callable\nfrom math import *\n"),
         (6, "class Layer:\n    def forward(self, x):\n        return Layer._twice(self._norm(x))\n"),
         (9, "import numpy as np\nrng = np.random.default_rng(0)\nx = np.linalg.norm, rng.random(3)\n"),
@@ -99,6 +115,18 @@ def test_what_is_fair_passes(lesson, text):
 def test_a_refused_import_names_what_the_lesson_may_import():
     found = look("from minisbert.losses import cosine\n", pieces_of(12))  # as in files of an older version
     assert found["losses.mse_loss"].endswith("this lesson may import minisbert.core.encoder.cosine")
+
+
+def test_a_library_that_is_changed_by_a_detour_is_restored_and_the_piece_refused():
+    def detour(x):
+        tensor = copy.deepcopy(torch.Tensor)  # a class is its own copy
+        tensor.isnan = lambda *_: True
+        return x
+
+    before = torch.Tensor.isnan
+    result = climb(PIECES["bert.gelu"], detour)
+    assert (result.status, torch.Tensor.isnan) == ("refused", before)
+    assert "Tensor.isnan is set: change nothing outside this file" in result.rungs[-1][2]
 
 
 def run(text: str, lesson: int) -> dict:

@@ -79,7 +79,8 @@ def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
         ("raise SystemExit\n" + RIGHT, "failed", "the file cannot be loaded: SystemExit"),
         ("import transformers\n" + RIGHT, "refused", "line 1: transformers may not be imported"),
         ("import torch\ng = getattr(torch, 'gel' 'u')\n" + RIGHT, "refused", "gelu is ready-made"),
-        ("f = getattr\ng = f(__builtins__, 'x', 0)\nf(g, 'ge' + 'lu')\n" + RIGHT, "refused", "gelu is ready-made"),
+        ("f = getattr\nf(f, 'ge' + 'lu', 0)\n" + RIGHT, "refused", "gelu is ready-made"),
+        ("x = __builtins__\n" + RIGHT, "refused", "__builtins__ leads out"),
     ],
 )
 def test_a_file_that_cannot_be_graded(folder, text, status, says):
@@ -144,8 +145,11 @@ def test_junk_on_the_channel_a_forged_pass_and_a_process_left_behind(folder, tmp
     lines = ["junk", "3", "[]", '{"busy": 1, "other": 2}', '{"result": 5}', '{"result": {"master": "bert.gelu"}}']
     lines += [json.dumps({"result": result}) for result in results] + ['{"busy": "bert.Layer.forward"}']
     (tmp_path / "said").write_text("\n".join(lines) + "\n")
+    unsigned = REPORTED | {"master": "bert.Layer.forward", "rungs": proven}
+    (tmp_path / "forged").write_text(json.dumps({"result": unsigned}) + "\n")
     script = tmp_path / "python"
-    script.write_text(f"#!/bin/sh\ncat {tmp_path}/said\nsleep 60 &\necho $! > {tmp_path}/pid\n")
+    said = f'read token\ncat {tmp_path}/forged\nsed "s/^/$token/" {tmp_path}/said'
+    script.write_text(f"#!/bin/sh\n{said}\nsleep 60 &\necho $! > {tmp_path}/pid\n")
     script.chmod(0o755)
     monkeypatch.setattr(sandbox.sys, "executable", str(script))
     right, forged, late = sandbox.grade(6, seconds=0.3)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.families import CLASSIFIERS, FAMILIES
-from minisbert.models.more_heads import ClassifierHead, make_cross_head, make_joint_head
+from minisbert.models.heads import ClassifierHead, make_cross_head, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.registry import load_encoder
@@ -293,7 +293,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross, cross-batch"),
+        ({"head": "bilinear"}, "head 'bilinear' is not one of cross-encoder, concat, cross-attention, cross-batch"),
         ({"head": ["cross"]}, "head must be a string, not"),
         ({"head": None}, "is not one of"),
         ({"head": "joint"}, "unexpected keyword argument"),
@@ -309,7 +309,7 @@ def test_a_folder_that_is_not_there(tmp_path):
         ({"settings": {"width": 24, "variant": 7}}, "variant must be a string, not 7"),
         ({"labels": ["a", 3]}, "labels must be a list of strings"),
         ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
-        ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant 'best'"),
+        ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant must be published\\|compare"),
         ({"settings": {"width": 32, "variant": "compare", "heads": 8, "hidden": 7}}, "must state|width 32"),
     ],
 )
@@ -319,6 +319,20 @@ def test_a_head_json_that_cannot_be_used(saved, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         PairModel.load(saved)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"), [("joint", "joint", "cross-encoder"), ("compare", "cross", "cross-attention")]
+)
+def test_former_names_of_heads_are_read(tiny, tmp_path, kind, old, new):
+    model, path = pair_model(tiny, kind), tmp_path / "model" / "head.json"
+    model.save(tmp_path / "model")
+    about = json.loads(path.read_text())
+    assert about["head"] == new
+    path.write_text(json.dumps(about | {"head": old}))
+    np.testing.assert_array_equal(
+        PairModel.load(tmp_path / "model").scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS)
+    )
 
 
 def test_a_head_json_that_is_no_json(saved):
@@ -541,7 +555,7 @@ def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
         ("distilbert", 1, "config.json", {}, "architectures 'DistilBertForSequenceClassification' is not supported"),
         ("bert", 1, "config.json", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
         ("bert", 1, "config.json", {"sentence_transformers": 5}, "sentence_transformers must be an object"),
-        ("bert", 1, "config.json", {"classifier_dropout": 1.5}, "classifier_dropout: dropout of a head must be in"),
+        ("bert", 1, "config.json", {"classifier_dropout": 1.5}, "classifier_dropout: dropout must be at least 0"),
         ("bert", 1, "config.json", {"architectures": ["BertModel"]}, r"has no head\.json"),
         ("bert", 1, "config_sentence_transformers.json", {"activation_fn": 5}, "activation_fn must be a string"),
         ("bert", 1, "config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "only CrossEncoder is"),

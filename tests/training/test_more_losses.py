@@ -135,18 +135,18 @@ def test_cosent_depends_only_on_the_order_of_targets():
 # ---------------------------------------------------------------------------------------- bad input
 
 BAD = [
-    (weighted_mse_loss, (FLAT, 5 * FLAT), {}, "divide STS scores of 0 to 5 by 5"),
-    (weighted_mse_loss, (FLAT, -FLAT), {}, r"must lie in 0\.\.1"),
-    (weighted_mse_loss, (FLAT, FLAT * math.nan), {}, "divide STS scores"),
-    (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, r"threshold must lie in 0\.\.1"),
+    (weighted_mse_loss, (FLAT, 5 * FLAT), {}, r"target must be in 0\.\.1"),
+    (weighted_mse_loss, (FLAT, -FLAT), {}, r"must be in 0\.\.1"),
+    (weighted_mse_loss, (FLAT, FLAT * math.nan), {}, r"target must be in 0\.\.1"),
+    (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, r"threshold must be in 0\.\.1"),
     (weighted_mse_loss, (FLAT, FLAT), {"weight": 0}, "weight must be above 0 and finite, not 0"),
-    (binary_cross_entropy_loss, (FLAT, FLAT + 1), {}, r"must lie in 0\.\.1"),
+    (binary_cross_entropy_loss, (FLAT, FLAT + 1), {}, r"must be in 0\.\.1"),
     (binary_cross_entropy_loss, (FLAT, FLAT), {"pos_weight": -1.0}, "pos_weight must be above 0"),
-    (binary_cross_entropy_loss, (FLAT, ROWS), {}, r"both be \(B,\)"),
-    (cosent_loss, (ROWS, ROWS, torch.ones(3)), {}, r"and target \(B,\)"),
-    (cosent_loss, (ROWS, ROWS, FLAT * math.nan), {}, "targets must be finite"),
+    (binary_cross_entropy_loss, (FLAT, ROWS), {}, r"target must be \(B\)"),
+    (cosent_loss, (ROWS, ROWS, torch.ones(3)), {}, r"target must be \(B\)"),
+    (cosent_loss, (ROWS, ROWS, FLAT * math.nan), {}, "target must be finite"),
     (cosent_loss, (ROWS, ROWS, FLAT), {"scale": math.inf}, "scale must be above 0 and finite"),
-    (nt_xent_loss, (ROWS, OTHER), {}, r"u and v must be \(B, D\)"),
+    (nt_xent_loss, (ROWS, OTHER), {}, r"v must be \(B, D\)"),
     (nt_xent_loss, (ROWS, ROWS), {"temperature": -0.05}, "temperature must be above 0"),
     (nt_xent_loss, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
 ]
