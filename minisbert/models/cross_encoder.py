@@ -14,8 +14,8 @@ from minisbert.core.encoder import read_modules
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import fill_bert, named_tensors, read_encoder, stored_config, write_safetensors
 from minisbert.models.families import CLASSIFIERS, FAMILIES
+from minisbert.models.heads import ClassifierHead
 from minisbert.models.layout import check_modules
-from minisbert.models.more_heads import ClassifierHead
 from minisbert.models.poolings import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import SENTENCE_FILE, architecture, stated, unsupported

@@ -21,8 +21,8 @@ from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, is_cross_encoder, read_cross_encoder, write_cross_encoder
 from minisbert.models.folders import find_model, model_folder
+from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, BatchCrossHead, ClassifierHead
 from minisbert.models.inputs import evaluating
-from minisbert.models.more_heads import PAIR_HEADS, BatchCrossHead, ClassifierHead
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import WIDEST, stated
@@ -191,6 +191,7 @@ def read_head(path: Path) -> tuple[str, dict[str, Any], str, list[str]]:
     """The head's name and settings, the task and the labels in ``head.json``; ``InputError`` for other types."""
     about = read_json(path)
     name, task = (stated(about, key, str, path, "null") for key in ("head", "task"))
+    name = HEAD_ALIASES.get(name, name)
     if name not in PAIR_HEADS:
         raise InputError(f"{path}: head {one_line(name)} is not one of {', '.join(PAIR_HEADS)}")
     settings, labels = stated(about, "settings", dict, path, {}), about.get("labels", [])

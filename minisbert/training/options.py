@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line, read_json
-from minisbert.models.more_heads import VARIANTS
+from minisbert.models.heads import VARIANTS
 from minisbert.system.devices import add_threads_option
 from minisbert.training.folder import recover_run
 from minisbert.training.objective import BATCHES

@@ -12,7 +12,7 @@ from minisbert.data.corpora import NLI_LABELS, LabelledPair
 from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows
 from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.evaluation.scoring import Loss, Scores, pair_scores, vector_scores
-from minisbert.models.more_heads import BatchCrossHead, make_cross_head, make_joint_head
+from minisbert.models.heads import BatchCrossHead, make_cross_head, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.families import CLASSIFIERS, FAMILIES
-from minisbert.models.more_heads import ClassifierHead, make_cross_head, make_joint_head
+from minisbert.models.heads import ClassifierHead, make_cross_head, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.registry import load_encoder
@@ -293,7 +293,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head 'bilinear' is not one of joint, concat, cross, cross-batch"),
+        ({"head": "bilinear"}, "head 'bilinear' is not one of cross-encoder, concat, cross-attention, cross-batch"),
         ({"head": ["cross"]}, "head must be a string, not"),
         ({"head": None}, "is not one of"),
         ({"head": "joint"}, "unexpected keyword argument"),
@@ -319,6 +319,20 @@ def test_a_head_json_that_cannot_be_used(saved, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         PairModel.load(saved)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"), [("joint", "joint", "cross-encoder"), ("compare", "cross", "cross-attention")]
+)
+def test_former_names_of_heads_are_read(tiny, tmp_path, kind, old, new):
+    model, path = pair_model(tiny, kind), tmp_path / "model" / "head.json"
+    model.save(tmp_path / "model")
+    about = json.loads(path.read_text())
+    assert about["head"] == new
+    path.write_text(json.dumps(about | {"head": old}))
+    np.testing.assert_array_equal(
+        PairModel.load(tmp_path / "model").scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS)
+    )
 
 
 def test_a_head_json_that_is_no_json(saved):

@@ -5,6 +5,6 @@ one of them into the running package. ``lessons/mistakes`` adds those of every o
 """
 
 from minisbert.diagnosis.mistakes import bert, blocks, pooling
-from minisbert.diagnosis.mistakes.planting import MISTAKES, planted
+from minisbert.diagnosis.mistakes.planting import MISTAKES, forward_mistakes, planted
 
-__all__ = ["MISTAKES", "bert", "blocks", "planted", "pooling"]
+__all__ = ["MISTAKES", "bert", "blocks", "forward_mistakes", "planted", "pooling"]

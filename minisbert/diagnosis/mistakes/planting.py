@@ -30,6 +30,15 @@ class Mistake:
 
 
 MISTAKES: dict[str, Mistake] = {}
+# mistakes in these modules change the vectors of a text
+FORWARD = ("bert.", "pooling.", "poolings.", "sentence_encoder.")
+# in a whole encoder these give the numbers of a mistake in ``attention``, which is named
+TWINS = ("layer drops the mask", "encoder's mask inverted")
+
+
+def forward_mistakes() -> list[Mistake]:
+    """The mistakes that ``trace`` and ``certify`` look for."""
+    return [one for one in MISTAKES.values() if one.target.startswith(FORWARD) and one.name not in TWINS]
 
 
 def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Callable], Callable]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core.bert import Bert
-from minisbert.core.heads import HEADS, CrossHead, JointHead
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead
 from minisbert.core.pooling import cls_pool
 
 VARIANTS = ("published", "compare", "published-bug")  # of cross-attention
@@ -42,7 +42,14 @@ class ClassifierHead(JointHead):
         self.mlp[1] = nn.Tanh()  # for the ReLU
 
 
-PAIR_HEADS = HEADS | {"cross-batch": BatchCrossHead}
+# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
+PAIR_HEADS = {
+    "cross-encoder": JointHead,
+    "concat": ConcatHead,
+    "cross-attention": CrossHead,
+    "cross-batch": BatchCrossHead,
+}
+HEAD_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still read
 
 
 def make_joint_head(bert: Bert, cross_encoder: bool, dropout: float) -> JointHead:
