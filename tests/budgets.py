@@ -5,7 +5,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1540,
-    "system": 1175,
+    "system": 1055,
     "fast": 890,
     "models": 2860,
     "data": 1400,
