@@ -116,3 +116,12 @@ def test_a_window_is_50_batches_unless_stated():
         inside = sorted(sorted(batch) for batch in batches if window.issuperset(batch))
         assert len(inside) == 50
         assert all(shorter[-1] < longer[0] for shorter, longer in pairwise(inside))
+
+
+def test_grouping_saves_padding():
+    """16 lengths of 3 to 59: the mean is about 31, the longest about 56."""
+    lengths = torch.randint(3, 60, (2000,), generator=seeded(0)).tolist()
+    for window, least, most in ((1, 0.4, 1.0), (5, 0.0, 0.2), (50, 0.0, 0.05)):
+        batches = length_grouped_batches(lengths, 16, seeded(1), window)
+        padded = sum(len(batch) * max(lengths[row] for row in batch) for batch in batches)
+        assert least <= 1 - sum(lengths) / padded <= most
