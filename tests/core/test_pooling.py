@@ -20,7 +20,7 @@ def random_hidden(shape: tuple[int, ...] = (4, 5, 3), seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def pooling(mode: str) -> Pooling:
+def book_pooling(mode: str) -> Pooling:
     """In float64; attention with random parameters."""
     module = Pooling(mode, 3).double()
     for seed, parameter in enumerate(module.parameters(), start=5):
@@ -35,7 +35,7 @@ def dot(x: list[float], y: list[float]) -> float:
 def slow_pool(mode: str, hidden: Tensor, mask: Tensor) -> Tensor:
     """Text by text, column by column, real tokens only."""
     rows = []
-    weights = [x.flatten().tolist() for x in pooling(mode).parameters()]
+    weights = [x.flatten().tolist() for x in book_pooling(mode).parameters()]
     for text, real in zip(hidden.tolist(), mask.tolist(), strict=True):
         tokens = [token for token, keep in zip(text, real, strict=True) if keep]
         columns = list(zip(*tokens, strict=True))
@@ -68,13 +68,13 @@ def test_any_lengths_equal_the_slow_version(lengths, shift, seed):
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]  # (B, T)
     hidden = random_hidden((*mask.shape, 3), seed % 2**32) + shift
     for mode in MODES:
-        assert_parity(f"{mode} pooling", pooling(mode)(hidden, mask), slow_pool(mode, hidden, mask), PIECE)
+        assert_parity(f"{mode} pooling", book_pooling(mode)(hidden, mask), slow_pool(mode, hidden, mask), PIECE)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
 def test_the_content_of_a_pad_does_not_matter(mode, content):
-    module = pooling(mode)
+    module = book_pooling(mode)
     expected = module(random_hidden(), REAL)
     hidden = random_hidden().masked_fill(~REAL[..., None], content).requires_grad_()
     pooled = module(hidden, REAL)
@@ -87,7 +87,7 @@ def test_the_content_of_a_pad_does_not_matter(mode, content):
 @pytest.mark.parametrize("mode", MODES)
 def test_masks_of_every_kind(mode):
     """None is the same as all real, ones and zeros are the same as booleans, and more pads change nothing."""
-    module, hidden = pooling(mode), random_hidden()
+    module, hidden = book_pooling(mode), random_hidden()
     everything = torch.ones(4, 5, dtype=torch.bool)
     assert_parity(f"{mode} without mask", module(hidden), module(hidden, everything), PIECE)
     assert_parity(f"{mode} without mask", module(hidden), slow_pool(mode, hidden, everything), PIECE)
@@ -107,7 +107,7 @@ def test_masks_of_every_kind(mode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_the_dtype_of_the_hidden_states_stays(mode, dtype):
     for mask in (REAL, None):
-        assert pooling(mode).to(dtype)(random_hidden().to(dtype), mask).dtype == dtype
+        assert book_pooling(mode).to(dtype)(random_hidden().to(dtype), mask).dtype == dtype
 
 
 @pytest.mark.parametrize("name", ["median", "", "MEAN", "mean_pool"])
