@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-from numpy.typing import ArrayLike
+import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -123,9 +123,11 @@ RULES = {
     "an integer from 1": lambda x: type(x) is int and 0 < x < 2**31,
     "an integer from 0": lambda x: type(x) is int and 0 <= x < 2**31,
     "at least 0 and below 1": lambda x: 0 <= x < 1,
+    "finite and not constant": lambda x: np.isfinite(x).all() and x.min() < x.max(),
     "finite": lambda x: abs(x) < math.inf,
     "in -1..1": lambda x: abs(x) <= 1,
     "in 0..1": lambda x: (x >= 0) & (x <= 1),
+    "of finite length": lambda x: torch.linalg.vector_norm(x, dim=-1).isfinite(),
     "int8": lambda x: x.dtype == np.int8,
     "uint8": lambda x: x.dtype == np.uint8,
     "whole": lambda x: not x.is_floating_point(),
@@ -170,12 +172,3 @@ def check_fields(settings: Any) -> None:
 def check_negatives(anchors: Tensor, hard_negatives: Tensor | None = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
-
-
-def check_lists(x: ArrayLike, y: ArrayLike) -> None:
-    """Raise ``ValueError`` unless the lists have a correlation."""
-    for number, values in enumerate((np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)), start=1):
-        if values.shape != np.shape(x) or values.ndim != 1 or not np.isfinite(values).all():
-            raise ValueError(f"a correlation needs lists (N,) of finite numbers; list {number} is {one_line(values)}")
-        if len(set(values)) < 2:
-            raise ValueError(f"list {number} is constant: a correlation needs at least two different values")
