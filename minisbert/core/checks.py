@@ -8,7 +8,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, get_type_hints
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from torch import Tensor
 
 # what a damaged or foreign file makes Python, torch, json, safetensors and numpy raise
 DAMAGE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError, RuntimeError, MemoryError)
@@ -169,6 +168,6 @@ def check_fields(settings: Any) -> None:
             check_rule(name, getattr(settings, name), rule)
 
 
-def check_negatives(anchors: Tensor, hard_negatives: Tensor | None = None) -> None:
+def check_negatives(anchors: Sized, hard_negatives: Sized | None = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
