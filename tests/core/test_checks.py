@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.core.checks import check, check_fields
+from minisbert.core.checks import check, check_fields, check_texts
 
 
 @pytest.mark.parametrize(
@@ -67,6 +67,7 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
         ("x" * 81, f"'{'x' * 80}'..."),
         ("x" * 80, f"'{'x' * 80}'"),
         (3, "3"),
+        (np.array([[1], [2]]), r"array([[1],\n       [2]])"),
     ],
 )
 def test_a_value_in_a_message_is_short_and_safe(value, shown):
@@ -96,7 +97,9 @@ def test_arguments_that_fit():
         ("n an integer from 1", (True,), "n must be an integer from 1, not True"),
         ("n an integer from 0", (2**31,), "not 2147483648"),
         ("codes int8", ([1],), "codes must be int8"),
-        ("mode a|b", ("c",), r"mode must be a\|b, not 'c'"),
+        ("mode ab|b", ("a",), r"mode must be ab\|b, not 'a'"),
+        ("mask True in every row", (torch.tensor([[True, True], [False, False]]),), "mask must be True in every row"),
+        ("u (N, D) of finite length", (torch.tensor([[1e20, 1], [1, 0]]),), "u must be of finite length"),
         ("u (B), v (B)", (FLAT,), "zip"),
     ],
 )
@@ -114,3 +117,17 @@ def test_fields_are_checked_by_their_annotations():
     check_fields(Settings(1))
     with pytest.raises(ValueError, match="size must be an integer from 1, not 0"):
         check_fields(Settings(0))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a cat", "not one string: put it in brackets"),
+        (iter(["a cat"]), "a list of texts is needed, not list_iterator"),
+        (["a cat", None], "text 1 is not a string but NoneType: None"),
+        (["a \ud800"], "text 0 is not valid Unicode: a lone surrogate at character 2"),
+    ],
+)
+def test_texts_that_cannot_be_encoded(texts, message):
+    with pytest.raises(InputError, match=message):
+        check_texts(texts)

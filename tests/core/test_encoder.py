@@ -72,7 +72,7 @@ def folder(tiny, tmp_path) -> Path:
 
 def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
     encoder = SentenceEncoder.load(str(tiny))
-    assert not any(module.training for module in encoder.modules())
+    assert not any(module.training for module in (*encoder.modules(), *load_bert(tiny).modules()))
     assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
     expected = checkpoint.load_bert(tiny)
     assert encoder.bert.config == expected.config
@@ -121,6 +121,9 @@ def test_modules_beyond_the_book_are_refused(folder):
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(InputError, match="does not support Transformer; minisbert"):
+        SentenceEncoder.load(folder)
+    (folder / "modules.json").write_text(json.dumps([*modules, modules[2]]))
+    with pytest.raises(InputError, match="does not support Transformer, Pooling, Normalize, Normalize, mean pooling;"):
         SentenceEncoder.load(folder)
 
 

@@ -577,7 +577,7 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
         (
             "binary",
             ["--head-dropout", "0.1"],
-            "objective binary: dropout 0.1 has no place in a head without a hidden layer",
+            "objective binary: dropout must be 0, not 0.1",
         ),
         ("binary", ["--limit", "5"], "5 pairs are too few to hold some out as dev and test: give more, or --dev FILE"),
         ("binary", ["--limit", "10"], "no pair has label 1, so F1 is not defined"),
