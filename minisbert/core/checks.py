@@ -11,12 +11,14 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import numpy as np
-from numpy.typing import ArrayLike
 from safetensors import SafetensorError
-from torch import Tensor
+
+if TYPE_CHECKING:  # a command that needs no torch starts at once
+    from numpy.typing import ArrayLike
+    from torch import Tensor
 
 # what a damaged or foreign file makes Python, torch, json, safetensors and numpy raise
 DAMAGE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError, RuntimeError, MemoryError)
@@ -161,7 +163,7 @@ def check_rule(name: str, value: Any, rule: str) -> None:
         kept = RULES[rule](value) if rule in RULES else value in rule.split("|")
     except TypeError:  # a string where a number is needed
         kept = False
-    if not (kept.all() if isinstance(kept, Tensor) else kept):
+    if not (kept if isinstance(kept, bool) else kept.all()):
         raise ValueError(f"{name} must be {rule}, not {one_line(value)}")
 
 
@@ -172,12 +174,12 @@ def check_fields(settings: Any) -> None:
             check_rule(name, getattr(settings, name), rule)
 
 
-def check_negatives(anchors: Tensor, hard_negatives: Tensor | None = None) -> None:
+def check_negatives(anchors: "Tensor", hard_negatives: "Tensor | None" = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
 
 
-def check_lists(x: ArrayLike, y: ArrayLike) -> None:
+def check_lists(x: "ArrayLike", y: "ArrayLike") -> None:
     """Raise ``ValueError`` unless the lists have a correlation."""
     for number, values in enumerate((np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)), start=1):
         if values.shape != np.shape(x) or values.ndim != 1 or not np.isfinite(values).all():
