@@ -101,8 +101,8 @@ def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys)
     [
         (["--model", "nowhere", "a", "b"], "no model 'nowhere': neither a folder nor"),
         (["--model", "{tiny}", "a", "b"], "has no head.json"),
-        (["--model", "{tiny}", "a"], "a pair is two texts, not 1"),
-        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "either two texts or --file"),
+        (["--model", "{tiny}", "a"], "give two texts, .*not 1 texts"),
+        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "give two texts, each in quotes, or --file"),
         (["--model", "{tiny}", "--file", "{one}"], "line 2: expected two sentences with a tab between them"),
         (["--model", "{tiny}", "--file", "{empty}"], "contains no sentence pairs"),
         (["--model", "{tiny}", "--file", "missing.tsv"], "missing.tsv does not exist"),

@@ -135,6 +135,8 @@ RULES = {
     "finite": lambda x: abs(x) < math.inf,
     "in -1..1": lambda x: abs(x) <= 1,
     "in 0..1": lambda x: (x >= 0) & (x <= 1),
+    "int8": lambda x: x.dtype == np.int8,
+    "uint8": lambda x: x.dtype == np.uint8,
     "whole": lambda x: not x.is_floating_point(),
 }
 
@@ -161,9 +163,9 @@ def check(rules: str, *values: Any) -> None:
 def check_rule(name: str, value: Any, rule: str) -> None:
     try:
         kept = RULES[rule](value) if rule in RULES else value in rule.split("|")
-    except TypeError:  # a string where a number is needed
+    except (TypeError, AttributeError):  # a string where a number is needed, a list in place of a tensor
         kept = False
-    if not (kept if isinstance(kept, bool) else kept.all()):
+    if not (kept.all() if hasattr(kept, "all") else kept):
         raise ValueError(f"{name} must be {rule}, not {one_line(value)}")
 
 

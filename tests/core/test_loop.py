@@ -32,11 +32,6 @@ def test_the_inputs_do_not_change():
     assert all(torch.equal(x, y) for x, y in zip(given, before, strict=True))
 
 
-def test_a_gradient_of_zero_leaves_only_the_decay():
-    zero = torch.zeros(1)
-    assert adamw_step(torch.ones(1), zero, zero, zero, 1, lr=0.1, weight_decay=0.5)[0].item() == pytest.approx(0.95)
-
-
 def test_the_decay_of_each_optimizer_by_default():
     """0.01 in the formula and its class, as in the paper's code and PyTorch; none in the one that runs use."""
     zero = torch.zeros(1)
@@ -209,13 +204,6 @@ def test_clip_bounds_the_norm_of_the_whole_gradient():
         assert torch.allclose(one.grad * norm, other.grad * 0.125, rtol=1e-5)  # the direction does not change
 
 
-def test_the_gradient_of_one_step_is_not_added_to_the_next():
-    once, twice = linear(), linear()
-    next(fit(once, squares, [ROWS], torch.optim.SGD(once.parameters(), lr=0.0), constant))
-    list(fit(twice, squares, [BATCHES[0], ROWS], torch.optim.SGD(twice.parameters(), lr=0.0), constant))
-    assert torch.equal(once.weight.grad, twice.weight.grad)
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -246,9 +234,3 @@ def test_the_mode_of_the_model_does_not_change():
         model = linear().train(training)
         list(fit(model, squares, BATCHES, torch.optim.SGD(model.parameters(), lr=0.1), constant))
         assert model.training is training
-
-
-def test_no_batches_make_no_steps():
-    model = linear()
-    assert list(fit(model, squares, [], torch.optim.SGD(model.parameters(), lr=0.1), constant)) == []
-    assert model.weight.grad is None
