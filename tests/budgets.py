@@ -4,7 +4,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
-    "core": 1545,
+    "core": 1525,
     "system": 1055,
     "fast": 855,
     "models": 2860,
