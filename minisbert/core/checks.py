@@ -8,17 +8,15 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
+import torch
 from safetensors import SafetensorError
-
-if TYPE_CHECKING:  # a command that needs no torch starts at once
-    from torch import Tensor
 
 # what a damaged or foreign file makes Python, torch, json, safetensors and numpy raise
 DAMAGE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError, RuntimeError, MemoryError)
@@ -128,7 +126,7 @@ RULES = {
     "finite": lambda x: abs(x) < math.inf,
     "in -1..1": lambda x: abs(x) <= 1,
     "in 0..1": lambda x: (x >= 0) & (x <= 1),
-    "of finite length": lambda x: x.norm(dim=-1).isfinite(),
+    "of finite length": lambda x: torch.linalg.vector_norm(x, dim=-1).isfinite(),
     "int8": lambda x: x.dtype == np.int8,
     "uint8": lambda x: x.dtype == np.uint8,
     "whole": lambda x: not x.is_floating_point(),
@@ -170,6 +168,6 @@ def check_fields(settings: Any) -> None:
             check_rule(name, getattr(settings, name), rule)
 
 
-def check_negatives(anchors: "Tensor", hard_negatives: "Tensor | None" = None) -> None:
+def check_negatives(anchors: Sized, hard_negatives: Sized | None = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
