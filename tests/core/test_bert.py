@@ -148,7 +148,7 @@ def test_a_fresh_model_starts_small():
         ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
         ({"hidden_size": 16}, "multiple of num_attention_heads"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers"),
-        ({"vocab_size": 10**30}, "vocab_size must be an integer above 0"),
+        ({"vocab_size": 10**30}, "vocab_size must be an integer from 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
         ({"layer_norm_eps": None}, "layer_norm_eps must be above 0 and below 1, not None"),

@@ -93,8 +93,8 @@ def test_arguments_that_fit():
         ("target (B) finite", (np.array([1, -np.inf]),), "target must be finite"),
         ("a above 0 and finite", (torch.inf,), "a must be above 0 and finite, not inf"),
         ("a at least 0 and below 1", ("0.1",), "a must be at least 0 and below 1, not '0.1'"),
-        ("n an integer above 0", (True,), "n must be an integer above 0, not True"),
-        ("n an integer of at least 0", (2**31,), "not 2147483648"),
+        ("n an integer from 1", (True,), "n must be an integer from 1, not True"),
+        ("n an integer from 0", (2**31,), "not 2147483648"),
         ("codes int8", ([1],), "codes must be int8"),
         ("mode a|b", ("c",), r"mode must be a\|b, not 'c'"),
         ("u (B), v (B)", (FLAT,), "zip"),
@@ -108,9 +108,9 @@ def test_arguments_that_do_not_fit(rules, values, message):
 def test_fields_are_checked_by_their_annotations():
     @dataclass
     class Settings:
-        size: Annotated[int, "an integer above 0"]
+        size: Annotated[int, "an integer from 1"]
         name: str = ""
 
     check_fields(Settings(1))
-    with pytest.raises(ValueError, match="size must be an integer above 0, not 0"):
+    with pytest.raises(ValueError, match="size must be an integer from 1, not 0"):
         check_fields(Settings(0))

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.fast import quantized
 from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming, hamming_top_k, rescore, to_bits, to_int8
 
 
@@ -128,8 +127,3 @@ def test_bad_input_is_told_in_one_line(call, says):
     with pytest.raises(ValueError, match=re.escape(says)) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_the_table_of_bits():
-    assert quantized.BITS_SET[[0, 1, 3, 128, 255]].tolist() == [0, 1, 2, 1, 8]
-    assert quantized.BITS_SET.sum() == 1024
