@@ -134,7 +134,7 @@ BERT = Family(
 FAMILIES = {"bert": BERT}
 
 # what config.json may say about a model that this encoder does not compute, and the only values accepted
-ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
+ACCEPTED: dict[str, tuple] = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
 
 
 def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tuple[Family, BertConfig]:
