@@ -18,8 +18,8 @@ from minisbert.core.encoder import (
     cosine_matrix,
     load_bert,
     normalize,
+    pooling_modes,
     read_modules,
-    read_pooling,
 )
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE, assert_parity
@@ -215,15 +215,8 @@ def test_a_broken_list_of_modules(folder, content, message):
         ({"word_embedding_dimension": 24}, []),
     ],
 )
-def test_poolings_of_new_and_old_files(tmp_path, stated, expected):
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    assert read_pooling(tmp_path / "config.json") == expected
-
-
-def test_a_pooling_config_that_is_not_an_object(tmp_path):
-    (tmp_path / "config.json").write_text('["mean"]')
-    with pytest.raises(InputError, match="must hold a JSON dict"):
-        read_pooling(tmp_path / "config.json")
+def test_poolings_of_new_and_old_files(stated, expected):
+    assert pooling_modes(stated) == expected
 
 
 # ------------------------------------------------------------------------------- encode and compare
