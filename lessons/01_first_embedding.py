@@ -47,8 +47,8 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 #
 #     cos(u, v) = sum over d of u[d] * v[d]  /  (|u| * |v|)        |u| = sqrt(sum over d of u[d]^2)
 #
-# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. The length of a vector
-# plays no part. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
+# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. Vector length does not
+# matter. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
 # (N, N).
 
 # %% [markdown]
@@ -178,8 +178,8 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # ## Exercises
 #
 # 1. Write ten sentences, five pairs with the same meaning. Is each one's nearest neighbour its partner?
-# 2. Find two sentences with a cosine below -0.1. It is harder than you may think. Why are most cosines above 0?
-#    (Lesson 11 measures it.)
+# 2. Write two sentences with a cosine below -0.1. It takes a few tries. Among the millions of pairs of a large corpus
+#    there are tens of thousands (the figure of lesson 14). Why are most cosines above 0? (Lesson 11 measures it.)
 # 3. `encoder.encode([""])` gives a vector. Of what? Print `encoder.tokenizer.encode([""]).ids`. (Lesson 02.)
 # 4. Graded: write the matrix of cosines yourself. `python -m lessons.check start 01` writes the empty function to
 #    `lessons/mine/`, `python -m lessons.check run 01` checks it and says what is wrong.
@@ -187,7 +187,7 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # ## Sources
 #
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: one encoder for each sentence, compared by cosine.
-# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. The pupil was MiniLM-L12-H384; ours, L6, was
-#   never in that class: it is every second layer of the pupil.
+# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. The distilled student was L12. Our L6 keeps every
+#   second layer of it.
 # - The model cards of nreimers/MiniLM-L6-H384-uncased (which layers were kept) and of
 #   sentence-transformers/all-MiniLM-L6-v2 (what it was then trained on: a billion pairs).

@@ -107,20 +107,26 @@ assert largest_difference(everything, states["layers.3.attention"]) < 1e-6, "as 
 it = tokens.index("it")
 for share, token in sorted(zip(shares[it], tokens, strict=True), reverse=True)[:4]:
     print(f"{share:.2f}  {token}")
-assert shares[it][tokens.index("animal")] > 0.6, "head 1 of layer 3 looks from the pronoun to its noun"
+assert shares[it][tokens.index("animal")] > 0.6, "in this sentence head 1 of layer 3 looks from the pronoun to its noun"
 
 # %% [markdown]
 # ## The figure
 #
 # Three heads of MiniLM on this sentence. A row is the token that looks, a column the one that is looked at. The first
-# head looks one token back, whatever the words are. The second looks at the next one. The third is the one above. Many
-# heads send most of their attention to [CLS]: a place to look when there is nothing to find.
+# head looks one token back. The second mostly looks at the next one. The third is the one above. One sentence proves
+# nothing about a head: try others before you say what it does. Many heads send most of their attention to [CLS]: a
+# place to look when there is nothing to find.
 #
 # ![Attention of three heads](figures/05_attention.png)
 
 # %%
 shown = (("layers.0.attention", 2, "one token back"), ("layers.1.attention", 8, "the next token"))
 shown += (("layers.3.attention", 1, "it: animal"),)
+roles = zip(shown[:2], (-1, 1), strict=True)
+back, ahead = (states[name][0, number].diagonal(offset).mean() for (name, number, _), offset in roles)
+print(f"one token back {back:.3f}, the next token {ahead:.3f} of a token's attention, on average")
+assert back > 0.99, "the first head looks one token back, whatever the words are"
+assert 0.5 < ahead < 0.8, "the second looks ahead most of the time"
 
 
 def draw(plt):

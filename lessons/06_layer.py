@@ -21,8 +21,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # %% [markdown]
 # ## The question
 #
-# Attention moves information between tokens, and what it passes on is a weighted average. Mixing is not yet computing.
-# Where does a layer make something new of what it has gathered?
+# Attention moves information between tokens, and what it passes on is a weighted average. Averaging creates nothing
+# new. Where does a layer compute with what it has gathered?
 #
 # ## The formula
 #

@@ -157,7 +157,7 @@ long = "In the beginning the committee had wanted to publish the whole report at
 alone = encoder.encode([text])[0]
 together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
-assert largest_difference(alone, together) < 1e-6, "by rounding: a vector must not depend on who travels along"
+assert largest_difference(alone, together) < 1e-6, "by rounding only: a vector must not depend on the rest of its batch"
 
 # %% [markdown]
 # ## Break it

@@ -44,7 +44,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # %% [markdown]
 # ## The real function
 #
-# Each loss on vectors small enough for the head.
+# Each loss on vectors small enough to compute mentally.
 
 # %%
 right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
@@ -80,18 +80,19 @@ for name, gradient in zip(("anchor", "positive", "negative"), by_autograd, stric
 assert largest_difference(by_autograd[2], by_hand.detach()) < 1e-8, "autograd and differences agree"
 assert largest_difference(by_autograd[1], [[0.6, 0.8]]) < 1e-12, "down the gradient: the positive comes nearer"
 assert largest_difference(by_autograd[2], [[0, -1]]) < 1e-12, "down the gradient: the negative goes away"
+assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: away from the one, towards the other"
 
 # %% [markdown]
-# Every arrow has length 1, near or far: a triplet pushes with constant force until the margin is kept, then not at
-# all.
+# The arrows of the positive and the negative have length 1, near or far: a triplet pushes with constant force until the
+# margin is kept, then not at all. The anchor feels both, (-0.6, 0.2) together.
 #
 # ## The figure
 #
 # Left: the push on a negative (the slope of the loss with respect to its cosine) by how near it is; the positive has a
 # cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Middle: 24 points on
 # a circle, each with a partner close by, before and after 200 steps of SimCSE. Right: alignment and
-# uniformity of sentence vectors; down and left is better, and each alone is easy: random vectors are spread,
-# and a model that knows nothing has all texts near each other.
+# uniformity of sentence vectors. Lower left is better. Either alone is easy: random vectors are spread out, and an
+# untrained model puts all texts near each other.
 #
 # ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
 
@@ -145,7 +146,8 @@ assert uniformity(after) < uniformity(before) - 0.5, "no one said where to go, o
 
 # %% [markdown]
 # Alignment: how near are pairs that belong together? Uniformity: how evenly are all vectors spread? On 150 pairs of
-# STS-B dev with a score higher than 4, as in SimCSE (section 3, footnote 3).
+# STS-B dev with a score higher than 4. SimCSE measures alignment on such pairs (section 3, footnote 3), and uniformity
+# on all of STS-B; here the texts of the same pairs must do.
 
 # %%
 pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]

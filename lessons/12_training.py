@@ -155,7 +155,7 @@ try:
 except loop.Diverged as error:
     message = str(error)
 print(message)
-assert "the step is not made" in message, "infinity is told, not trained on"
+assert "step skipped" in message, "an infinite loss is reported, not trained on"
 assert model.weight.item() == before, "the weights are those of the last good step"
 
 # %% [markdown]
@@ -431,7 +431,7 @@ free, clipped = walk(spike), walk(np.minimum(spike, 1.0))
 print("without", free.round(3), "with", clipped.round(3), sep="\n")
 assert abs(clipped - 0.1).max() < 1e-6, "with clipping every step is lr"
 assert free[5] < 0.1, "without it even the spike's own step is small: v grows faster than m,"
-assert free[-1] < 0.02, "and 20 steps later they are an eighth: m has forgotten the spike, v will for a thousand steps"
+assert free[-1] < 0.02, "and 20 steps later they are an eighth: v will remember the spike for about a thousand steps"
 
 # %% [markdown]
 # ## Break it

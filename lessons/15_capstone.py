@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/divergence.py`, and
+# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
 # `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
@@ -23,8 +23,17 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.diagnosis.divergence import compare, explain, first_divergence, suspects
-from minisbert.diagnosis.tracing import HIDDEN, VECTOR, inputs_of, our_states, print_rows
+from minisbert.diagnosis.tracing import (
+    HIDDEN,
+    VECTOR,
+    compare,
+    explain,
+    first_divergence,
+    inputs_of,
+    our_states,
+    print_rows,
+    suspects,
+)
 from minisbert.models.folders import find_model
 from tests.checks import CHECKS
 from tests.parity import golden

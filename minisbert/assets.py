@@ -11,13 +11,12 @@ import argparse
 from minisbert.core import InputError
 from minisbert.system.assets import asset, assets, fetch, problems
 from minisbert.system.console import run_command
-from minisbert.system.sources import megabytes
 
 
 def list_assets() -> None:
     for entry in assets().values():
         total = sum(file.size or 0 for file in entry.files)
-        print(f"{entry.name}  ({entry.kind}{', ' + megabytes(total) if total else ''}, {entry.state()})")
+        print(f"{entry.name}  ({entry.kind}{f', {total / 1e6:.1f} MB' if total else ''}, {entry.state()})")
         print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
         print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
         if any(file.md5 for file in entry.files):
@@ -29,15 +28,14 @@ def verify(name: str | None) -> None:
     chosen = [asset(name)] if name else [entry for entry in assets().values() if entry.folder.exists()]
     if not chosen:
         print("nothing has been fetched yet")
-    damaged = []
+    damaged = {entry.name: found for entry in chosen if (found := problems(entry))}
     for entry in chosen:
-        found = problems(entry)
-        damaged += [entry.name] if found else []
-        print(f"{entry.name}: " + ("; ".join(found) or f"{len(entry.files)} files, all match the manifest"))
+        found = damaged.get(entry.name) or [f"{len(entry.files)} files, all match the manifest"]
+        print(f"{entry.name}: {'; '.join(found)}")
     if damaged:
         raise InputError(
             f"does not match the manifest: {', '.join(damaged)}; "
-            f"fetch again: python -m minisbert.assets fetch {damaged[0]}"
+            f"fetch again: python -m minisbert.assets fetch {next(iter(damaged))}"
         )
 
 
@@ -54,16 +52,14 @@ def main(arguments: list[str] | None = None) -> None:
     parse_verify = commands.add_parser("verify", help="hash every file that has been fetched")
     parse_verify.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
     options = parser.parse_args(arguments)
-
     if options.command == "list":
         list_assets()
-    elif options.command == "fetch":
-        fetch(asset(options.name))
-        print(asset(options.name).folder)
-    elif options.command == "path":
-        print(asset(options.name).folder)
-    else:
+    elif options.command == "verify":
         verify(options.name)
+    else:
+        if options.command == "fetch":
+            fetch(asset(options.name))
+        print(asset(options.name).folder)
 
 
 if __name__ == "__main__":

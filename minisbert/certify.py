@@ -9,19 +9,17 @@ Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 
 import numpy as np
 
 from minisbert.core import InputError
 from minisbert.corpus.vectors import file_lines
-from minisbert.diagnosis.causes import certify
-from minisbert.diagnosis.vector_files import GivenVectors, read_vectors
-from minisbert.diagnosis.verdicts import EQUAL, EXPLAINED, ROUNDED, Certificate
+from minisbert.diagnosis.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
+from minisbert.diagnosis.vector_files import VectorFile, read_vectors
 from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command
+from minisbert.system.console import exiting, run_command
 
 SHOWN = 5  # lines that are named
 
@@ -55,9 +53,7 @@ def lines_of(rows: list[int]) -> str:
     return f"{'line' if len(rows) == 1 else 'lines'} {shown}{', ...' if len(rows) > SHOWN else ''}"
 
 
-def print_report(
-    found: Certificate, given: GivenVectors, encoder: SentenceEncoder, options: argparse.Namespace
-) -> None:
+def print_report(found: Certificate, given: VectorFile, encoder: SentenceEncoder, options: argparse.Namespace) -> None:
     count, width = given.values.shape
     ending = ", scaled to length 1" if encoder.normalize else ""
     limit = encoder.tokenizer.limit
@@ -93,15 +89,13 @@ def main(arguments: list[str] | None = None) -> None:
         found = certify(encoder, texts, given.values, prompt_of(encoder, options))
     except InputError as error:
         raise InputError(f"{options.vectors}: {error}") from error
-    if options.json:
-        about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
-        numbers = asdict(found) | {"dtype": given.dtype, "digits": found.digits, "harmless": found.harmless}
-        print(json.dumps(about | numbers | {"sentence": sentence(found)}))
-    else:
-        print_report(found, given, encoder, options)
-    if not found.harmless:
-        sys.stdout.flush()  # now, while a closed pipe can still be reported
-        sys.exit(1)
+    with exiting(0 if found.harmless else 1):
+        if options.json:
+            about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+            numbers = asdict(found) | {"dtype": given.dtype, "digits": found.digits, "harmless": found.harmless}
+            print(json.dumps(about | numbers | {"sentence": sentence(found)}))
+        else:
+            print_report(found, given, encoder, options)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,7 @@ from minisbert.core import InputError
 from minisbert.data.scored_pairs import SPLITS, check_scores, load_scored_pairs
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
-from minisbert.evaluation.sts import (
-    PROTOCOL,
-    evaluate,
-    evaluate_triplets,
-    holds_triplets,
-    load_triplets,
-)
+from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_triplets, holds_triplets, load_triplets
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -40,19 +34,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "STS12 to STS16, STS-B and SICK-R as papers report them.",
         epilog="Example: python -m minisbert.evaluate --split test --json",
     )
-    parser.add_argument(
-        "--data",
-        help="stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)",
-    )
+    rows = "stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)"
+    parser.add_argument("--data", help=rows)
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
     parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-    parser.add_argument(
-        "--ignore-identical-ids",
-        action="store_true",
-        help="leave the document with a query's own id out of its ranking",
-    )
+    identical = "leave the document with a query's own id out of its ranking"
+    parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
@@ -67,20 +56,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def check(options: argparse.Namespace) -> None:
     """Raise ``InputError`` for options that do not go together."""
-    files = [name for name in RETRIEVAL if getattr(options, name)]
-    if files and len(files) < len(RETRIEVAL):
-        missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in files)
-        raise InputError(f"retrieval needs three files: {missing} missing")
-    if sum(map(bool, (options.data, files, options.suite))) > 1:
-        raise InputError("--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one")
-    if options.ignore_identical_ids and not files:
-        raise InputError("--ignore-identical-ids belongs to --queries, --corpus and --qrels")
-    if options.split and (options.data or "stsb") != "stsb":
-        raise InputError("--split belongs to --data stsb; a file has no splits")
-    if options.split and (files or options.suite):
-        raise InputError("--split belongs to --data stsb")
-    if not options.scale > 0:
-        raise InputError(f"--scale {options.scale:g}: the largest score must be above 0")
+    given = [name for name in RETRIEVAL if getattr(options, name)]
+    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
+    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
+    of_stsb = (options.data or "stsb") == "stsb" and not given and not options.suite
+    for wrong, said in (
+        (given and missing, f"retrieval needs three files: {missing} missing"),
+        (sum(map(bool, (options.data, given, options.suite))) > 1, several),
+        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
+        (options.split and not of_stsb, "--split belongs to --data stsb; a file has no splits"),
+        (not options.scale > 0, f"--scale {options.scale:g}: the largest score must be above 0"),
+    ):
+        if wrong:
+            raise InputError(said)
 
 
 def report_cut(encoder: SentenceEncoder, texts: int) -> None:
@@ -98,25 +86,31 @@ def main(arguments: list[str] | None = None) -> None:
         pairs_or_triplets(options)
 
 
+def print_header(options: argparse.Namespace, encoder: SentenceEncoder, **about: str) -> None:
+    """What was measured and how, a line each."""
+    for name, value in ({"model": f"{options.model}, {encoder.pooling_mode} pooling"} | about).items():
+        print(f"{name:<9} {value}")
+
+
 def pairs_or_triplets(options: argparse.Namespace) -> None:
     """``--data``."""
-    noun, texts_in_a_row = "pairs", 2
-    if options.data != "stsb" and holds_triplets(options.data):
-        noun, texts_in_a_row = "triplets", 3
+    triplets = options.data != "stsb" and holds_triplets(options.data)
+    noun = "triplets" if triplets else "pairs"
+    if triplets:
         rows = load_triplets(options.data)
     else:
         rows = load_scored_pairs(options.data, options.split or "", options.scale)
         check_scores(rows, options.data)
     encoder = load_encoder(options)
-    result = (evaluate if noun == "pairs" else evaluate_triplets)(encoder, rows, progress=True)
-    report_cut(encoder, texts_in_a_row * len(rows))
+    result = (evaluate_triplets if triplets else evaluate)(encoder, rows, progress=True)
+    report_cut(encoder, (3 if triplets else 2) * len(rows))
     if options.json:
         about = {"data": options.data, "split": options.split, noun: len(rows), "model": options.model}
         print(json.dumps(about | {"pooling": encoder.pooling_mode} | result))
         return
-    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
-    print(f"data      {options.data}{f', {options.split} split' if options.split else ''}, {len(rows):,} {noun}")
-    if noun == "triplets":
+    split = f", {options.split} split" if options.split else ""
+    print_header(options, encoder, data=f"{options.data}{split}, {len(rows):,} {noun}")
+    if triplets:
         print(f"accuracy  {100 * result['triplet_accuracy']:.2f} % have cos(anchor, positive) > cos(anchor, negative)")
         return
     print(f"protocol  {PROTOCOL}\n")
@@ -136,10 +130,10 @@ def retrieval(options: argparse.Namespace) -> None:
         counts = {"evaluated_queries": len(task.queries), "documents": len(task.corpus)}
         print(json.dumps(about | {"pooling": encoder.pooling_mode} | counts | result))
         return
-    left = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
-    print(f"data      {len(task.queries):,} queries{left}, {len(task.corpus):,} documents")
-    print("protocol  exact search by cosine, ties in the order of the corpus; mean over the queries\n")
+    more = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
+    data = f"{len(task.queries):,} queries{more}, {len(task.corpus):,} documents"
+    protocol = "exact search by cosine, ties in the order of the corpus; mean over the queries\n"
+    print_header(options, encoder, data=data, protocol=protocol)
     print(f"{'x 100':<8}" + "".join(f"{name:>11}" for name in METRICS))
     for k in CUTOFFS:
         print(f"{f'@{k}':<8}" + "".join(f"{100 * result[f'{name}@{k}']:>11.2f}" for name in METRICS))
@@ -149,7 +143,7 @@ def suite(options: argparse.Namespace) -> None:
     """``--suite sts``."""
     tasks, missing = load_suite()
     if not tasks:
-        raise InputError("no task of the suite is there: python -m minisbert.assets fetch sts12, and so on")
+        raise InputError("the suite's data is missing: python -m minisbert.assets fetch sts12, and so on")
     pairs, note = trained_on(options.model)
     encoder = load_encoder(options)
     lines = evaluate_suite(encoder, tasks, pairs, progress=True)
@@ -160,9 +154,8 @@ def suite(options: argparse.Namespace) -> None:
         about = {"suite": options.suite, "model": options.model, "pooling": encoder.pooling_mode, "trained_on": note}
         print(json.dumps(about | {"average": average(lines), "tasks": lines, "missing": list(missing)}))
         return
-    print(f"model     {options.model}, {encoder.pooling_mode} pooling")
-    print(f"trained   {note}")
-    print("protocol  each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100\n")
+    protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100\n"
+    print_header(options, encoder, trained=note, protocol=protocol)
     print_suite(lines, list(missing))
 
 

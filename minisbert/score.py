@@ -11,7 +11,7 @@ import argparse
 
 import numpy as np
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.data.scored_pairs import MAX_SCORE, read_lines, tab_rows
 from minisbert.models.options import add_compiled_option, if_compiled
 from minisbert.models.pair_model import PairModel
@@ -33,10 +33,11 @@ EXAMPLES = (
 def read_pairs(path: str) -> list[tuple[str, str]]:
     """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
-    for number, cells in tab_rows(read_lines(path)):
-        if len(cells) != 2 or not all(cell.strip() for cell in cells):
-            raise InputError(f"{path}, line {number}: expected two sentences with a tab between them")
-        pairs.append((cells[0].strip(), cells[1].strip()))
+    with reading(path) as at:
+        for at.line, cells in tab_rows(read_lines(path)):
+            if len(cells) != 2 or not all(cell.strip() for cell in cells):
+                raise ValueError("expected two sentences with a tab between them")
+            pairs.append((cells[0].strip(), cells[1].strip()))
     if not pairs:
         raise InputError(f"{path} contains no sentence pairs")
     return pairs
@@ -91,10 +92,8 @@ def main(arguments: list[str] | None = None) -> None:
     add_compiled_option(parser)
     add_threads_option(parser)
     options = parser.parse_args(arguments)
-    if options.texts and options.file:
-        raise InputError("give either two texts or --file, not both")
-    if len(options.texts) not in (0, 2):
-        raise InputError(f"a pair is two texts, not {len(options.texts)}: put each in quotes")
+    if len(options.texts) not in ((0,) if options.file else (0, 2)):
+        raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
 
     if options.texts:
         pairs = [tuple(options.texts)]

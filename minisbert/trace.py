@@ -12,20 +12,16 @@ Exit codes: 0 equal, 1 not equal, 2 bad input.
 import argparse
 import json
 import math
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from torch import Tensor
-
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.diagnosis import tracing
-from minisbert.diagnosis.divergence import Row, compare, explain, first_divergence, suspects
-from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, inputs_of, our_states, print_rows, read_states
+from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Row, compare, first_divergence, our_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command, say
+from minisbert.system.console import exiting, run_command, say
 from minisbert.system.devices import add_threads_option, use_threads
 from minisbert.system.files import atomic_file
 
@@ -56,51 +52,25 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def write_states(tensors: dict[str, Tensor], path: Path) -> None:
-    """All tensors in one safetensors file."""
-    with atomic_file(path) as partial:
-        write_safetensors(tensors, partial)
-    say(f"wrote {len(tensors)} tensors to {path}: {', '.join(tensors)}")
-
-
 def as_json(row: Row) -> dict:
     difference = row.difference if math.isfinite(row.difference) else None  # JSON has no infinity
     return asdict(row) | {"difference": difference, "ok": row.ok}
 
 
-def print_header(options: argparse.Namespace, pooling: str, lengths: list[int], hidden: float, vector: float) -> None:
-    """Print what is compared: model, other side, texts, tolerances."""
-    file = options.against if options.against not in (None, "hf") else None
-    print(f"model      {options.model}, {pooling} pooling, {'float64' if options.double else 'float32'}")
-    print(f"against    {file or 'Hugging Face transformers'}")
-    print(f"texts      {len(lengths)}, with {', '.join(map(str, lengths))} tokens; pads are not compared")
-    print(f"tolerance  {hidden:g}, for the final vector {vector:g}\n")
-
-
-def print_names(unknown: list[str], lacking: list[str]) -> None:
-    """Print the tensors that only one side has."""
-    if unknown or lacking:
-        print()
-    if unknown:
-        print(f"not compared, we have no such tensor: {', '.join(unknown)}")
-    if lacking:
-        print(f"not compared, the other side has no such tensor: {', '.join(lacking)}")
-
-
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
-    other = read_states(Path(against), options.double) if against != "hf" else {}
+    other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
     encoder = SentenceEncoder.load(options.model, options.pooling)
     encoder = encoder.double() if options.double else encoder
-    inputs = {name: other[name] for name in INPUTS} if other else inputs_of(encoder, options.texts or TEXTS)
-    try:
+    inputs = {name: other[name] for name in INPUTS} if other else tracing.inputs_of(encoder, options.texts or TEXTS)
+    with reading(against):
         ours = our_states(encoder, inputs)
-    except ValueError as error:
-        raise InputError(f"{against}: {error}") from error
     if options.write:
-        write_states(inputs | ours, options.write)
+        with atomic_file(options.write) as partial:
+            write_safetensors(inputs | ours, partial)
+        say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
         if options.against is None:
             return
     other = other or tracing.huggingface(find_model(options.model), inputs, options.double)
@@ -112,20 +82,29 @@ def main(arguments: list[str] | None = None) -> None:
     first = first_divergence(rows)
     whole, part = [], {}
     if first:
-        whole, part = suspects(rows, lambda: compare(our_states(encoder, inputs), other, inputs["mask"], tolerances))
-    verdict = explain(rows, whole, part, list(ours))
-    if options.json:
-        about = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
-        found = {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
-        print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
-    else:
-        print_header(options, encoder.pooling_mode, inputs["mask"].sum(dim=1).tolist(), hidden, vector)
-        print_rows(rows)
-        print_names(unknown, [name for name in ours if name not in other])
-        print(f"\n{verdict}")
-    if first:
-        sys.stdout.flush()  # now, while a closed pipe can still be reported
-        sys.exit(1)
+        whole, part = tracing.suspects(
+            rows, lambda: compare(our_states(encoder, inputs), other, inputs["mask"], tolerances)
+        )
+    verdict = tracing.explain(rows, whole, part, list(ours))
+    with exiting(1 if first else 0):
+        if options.json:
+            about = {"model": options.model, "against": against, "tensors": [as_json(row) for row in rows]}
+            found = {"first_divergence": first and first.name, "mistakes": whole, "mistakes_in_part": part}
+            print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
+            return
+        texts = inputs["mask"].sum(dim=1).tolist()
+        print(
+            f"model      {options.model}, {encoder.pooling_mode} pooling, {'float64' if options.double else 'float32'}"
+        )
+        print(f"against    {'Hugging Face transformers' if against == 'hf' else against}")
+        print(f"texts      {len(texts)}, with {', '.join(map(str, texts))} tokens; pads are not compared")
+        print(f"tolerance  {hidden:g}, for the final vector {vector:g}\n")
+        tracing.print_rows(rows)
+        print()
+        for side, names in (("we have", unknown), ("the other side has", [name for name in ours if name not in other])):
+            if names:
+                print(f"not compared, {side} no such tensor: {', '.join(names)}")
+        print(verdict)
 
 
 if __name__ == "__main__":

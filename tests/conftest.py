@@ -31,6 +31,16 @@ settings.register_profile("untimed", deadline=None)  # slowness is no failure
 settings.load_profile("untimed")
 
 
+def exit_code_without_a_reader(*command: str) -> int:
+    """The exit code of ``python -m`` if nobody reads its output."""
+    process = subprocess.Popen([sys.executable, "-m", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    errors = process.communicate(timeout=120)[1].decode()
+    assert "Traceback" not in errors
+    assert "BrokenPipe" not in errors
+    return process.returncode
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--parity-report", action="store_true", help="end with a table of every parity comparison made")
 

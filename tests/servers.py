@@ -6,6 +6,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
 
 Answer = bytes | Callable[[BaseHTTPRequestHandler], None]
 
@@ -93,6 +97,17 @@ def repository(name: str, files: dict[str, bytes], commit: str, *revisions: str)
     if "main" in revisions:
         pages[f"/api/models/{name}"] = json.dumps(about).encode()
     return pages
+
+
+def use_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the site the hub of this process, with an empty cache: the library has read its variables at its import."""
+    monkeypatch.setattr(constants, "ENDPOINT", site.address)
+    template = site.address + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.delenv("MINISBERT_OFFLINE", raising=False)
 
 
 def hub_file(body: bytes, commit: str) -> Answer:

@@ -1,13 +1,14 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
-``compression`` (int8, bits), ``distillation``, ``heads``, ``losses``, ``pipeline`` (text, names, batches, search),
-``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts
-a mistake into the running package.
+``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``losses``,
+``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside
+``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
 """
 
 from lessons.mistakes import (
     compression,
     distillation,
+    forward,
     heads,
     losses,
     pipeline,
@@ -23,6 +24,7 @@ __all__ = [
     "blocks",
     "compression",
     "distillation",
+    "forward",
     "heads",
     "losses",
     "pipeline",

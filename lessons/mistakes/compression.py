@@ -150,13 +150,13 @@ def _(queries, candidates, vectors, k):
 @mistake(quantized, "rescore", "rescored by dot product", "candidates that are longer than others win")
 def _(queries, candidates, vectors, k):
     return _by_score(
-        np.einsum("qd,qcd->qc", as_floats(queries, np.float64), as_floats(vectors, np.float64, 3)), candidates, k
+        np.einsum("qd,qcd->qc", as_floats(queries, np.float64), as_floats(vectors, np.float64)), candidates, k
     )
 
 
 @mistake(quantized, "rescore", "query not scaled", "the scores are cosines times the query's length")
 def _(queries, candidates, vectors, k):
-    v = as_floats(vectors, np.float64, 3)
+    v = as_floats(vectors, np.float64)
     v = v / np.linalg.norm(v, axis=-1, keepdims=True).clip(1e-12)
     return _by_score(np.einsum("qd,qcd->qc", as_floats(queries, np.float64), v), candidates, k)
 

@@ -112,7 +112,7 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        check("heads an integer above 0", heads)
+        check("heads an integer from 1", heads)
         if width % heads:
             raise ValueError(f"a width of {width} cannot be divided among {heads} attention heads")
         self.heads = heads

@@ -8,15 +8,14 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
-from numpy.typing import ArrayLike
 from safetensors import SafetensorError
-from torch import Tensor
 
 # what a damaged or foreign file makes Python, torch, json, safetensors and numpy raise
 DAMAGE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError, RuntimeError, MemoryError)
@@ -33,14 +32,12 @@ def one_line(text: object, most: int = 80) -> str:
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in shown)
 
 
-# --------------------------------------------------------------------------------------------- files
-
-
+@dataclass
 class Place:
     """Where a reader is, for its errors: the file, and the line if the reader sets it."""
 
-    def __init__(self, path: str | Path):
-        self.path, self.line = path, 0
+    path: str | Path
+    line: int = 0
 
     def __str__(self) -> str:
         return f"{self.path}, line {self.line}" if self.line else str(self.path)
@@ -69,8 +66,7 @@ def damage(at: Place, error: Exception) -> str:
     """An error's place and meaning."""
     match error:
         case json.JSONDecodeError():
-            at.line = at.line or error.lineno
-            return f"{at}: not valid JSON: {error.msg}"
+            return f"{Place(at.path, at.line or error.lineno)}: not valid JSON: {error.msg}"
         case UnicodeDecodeError():
             return f"{at}: not UTF-8 ({error.reason}); save it as UTF-8"
         case SafetensorError():
@@ -92,9 +88,6 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
         return content
 
 
-# --------------------------------------------------------------------------------------------- texts
-
-
 def check_texts(texts: Sequence[str]) -> list[str]:
     """The texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
     if isinstance(texts, str) or not hasattr(texts, "__len__"):  # a generator would be used up by the first reader
@@ -113,11 +106,9 @@ def check_text(i: int, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        place = f"character {error.start} of {one_line(text)}"
-        raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {place}") from error
+        where = f"character {error.start} of {one_line(text)}"
+        raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
 
-
-# ----------------------------------------------------------------------------- arguments and settings
 
 # a rule -> whether a number or tensor keeps it; any other rule lists the values allowed: "euclidean|cosine"
 RULES = {
@@ -127,12 +118,16 @@ RULES = {
     "above 0 and at most 2": lambda x: 0 < x <= 2,
     "above 0 and below 1": lambda x: 0 < x < 1,
     "above 0 and finite": lambda x: 0 < x < math.inf,
-    "an integer above 0": lambda x: type(x) is int and 0 < x < 2**31,
-    "an integer of at least 0": lambda x: type(x) is int and 0 <= x < 2**31,
+    "an integer from 1": lambda x: type(x) is int and 0 < x < 2**31,
+    "an integer from 0": lambda x: type(x) is int and 0 <= x < 2**31,
     "at least 0 and below 1": lambda x: 0 <= x < 1,
+    "finite and not constant": lambda x: np.isfinite(x).all() and x.min() < x.max(),
     "finite": lambda x: abs(x) < math.inf,
     "in -1..1": lambda x: abs(x) <= 1,
     "in 0..1": lambda x: (x >= 0) & (x <= 1),
+    "of finite length": lambda x: x.norm(dim=-1).isfinite(),
+    "int8": lambda x: x.dtype == np.int8,
+    "uint8": lambda x: x.dtype == np.uint8,
     "whole": lambda x: not x.is_floating_point(),
 }
 
@@ -159,9 +154,9 @@ def check(rules: str, *values: Any) -> None:
 def check_rule(name: str, value: Any, rule: str) -> None:
     try:
         kept = RULES[rule](value) if rule in RULES else value in rule.split("|")
-    except TypeError:  # a string where a number is needed
+    except (TypeError, AttributeError):  # a string where a number is needed, a list in place of a tensor
         kept = False
-    if not (kept.all() if isinstance(kept, Tensor) else kept):
+    if not (kept.all() if hasattr(kept, "all") else kept):
         raise ValueError(f"{name} must be {rule}, not {one_line(value)}")
 
 
@@ -172,15 +167,6 @@ def check_fields(settings: Any) -> None:
             check_rule(name, getattr(settings, name), rule)
 
 
-def check_negatives(anchors: Tensor, hard_negatives: Tensor | None = None) -> None:
+def check_negatives(anchors: Sized, hard_negatives: Sized | None = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
         raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
-
-
-def check_lists(x: ArrayLike, y: ArrayLike) -> None:
-    """Raise ``ValueError`` unless the lists have a correlation."""
-    for number, values in enumerate((np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)), start=1):
-        if values.shape != np.shape(x) or values.ndim != 1 or not np.isfinite(values).all():
-            raise ValueError(f"a correlation needs lists (N,) of finite numbers; list {number} is {one_line(values)}")
-        if len(set(values)) < 2:
-            raise ValueError(f"list {number} is constant: a correlation needs at least two different values")

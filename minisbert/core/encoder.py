@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .bert import Bert
-from .checks import InputError, read_json, reading
+from .checks import InputError, check, read_json, reading
 from .pooling import POOLINGS, Pooling
 from .tokenizer import Tokenizer, pad_batch
 from .weights import fill, read_config, read_tensors
@@ -134,9 +134,7 @@ class SentenceEncoder(nn.Module):
 
     def similarity(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Cosine of every row of a (N, D) with every row of b (M, D) -> (N, M), in the finer dtype of the two."""
-        a, b = np.atleast_2d(a), np.atleast_2d(b)
         dtype = np.result_type(a, b, np.float32)
-        a, b = (torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))
-        if not all(torch.linalg.vector_norm(x, dim=-1).isfinite().all() for x in (a, b)):
-            raise InputError(f"a vector holds NaN or infinity, or numbers whose squares are too large for {dtype}")
+        a, b = (torch.tensor(np.atleast_2d(x).astype(dtype, copy=False)) for x in (a, b))
+        check("a (N, D) of finite length, b (M, D) of finite length", a, b)
         return cosine_matrix(a, b).numpy()

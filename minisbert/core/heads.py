@@ -44,9 +44,7 @@ def combine(u: Tensor, v: Tensor, features: Sequence[str]) -> Tensor:
 
 def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
     """Linear, ReLU, dropout, Linear: (B, width) -> (B, outputs). ``hidden=0`` leaves one Linear and nothing else."""
-    check(
-        "width an integer above 0, hidden an integer of at least 0, outputs an integer above 0", width, hidden, outputs
-    )
+    check("width an integer from 1, hidden an integer from 0, outputs an integer from 1", width, hidden, outputs)
     check("dropout at least 0 and below 1" if hidden else "dropout 0", dropout)
     if not hidden:
         return nn.Sequential(nn.Linear(width, outputs))

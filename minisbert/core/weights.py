@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from .checks import InputError, check_fields, read_json, reading
 
-Size = Annotated[int, "an integer above 0"]
+Size = Annotated[int, "an integer from 1"]
 Rate = Annotated[float, "at least 0 and below 1"]
 
 
@@ -31,8 +31,8 @@ class BertConfig:
     num_attention_heads: Size  # H
     intermediate_size: Size  # F
     max_position_embeddings: Size  # rows of the position table
-    type_vocab_size: Annotated[int, "an integer of at least 0"] = 2  # 0 = first sentence, 1 = second; DistilBERT: none
-    position_offset: Annotated[int, "an integer of at least 0"] = 0  # RoBERTa starts after its padding index
+    type_vocab_size: Annotated[int, "an integer from 0"] = 2  # 0 = first sentence, 1 = second; DistilBERT: none
+    position_offset: Annotated[int, "an integer from 0"] = 0  # RoBERTa starts after its padding index
     layer_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-12  # inside the root of every LayerNorm
     hidden_dropout_prob: Rate = 0.1  # after the embeddings and after both blocks of a layer
     attention_probs_dropout_prob: Rate = 0.1  # on the attention probabilities

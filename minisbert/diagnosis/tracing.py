@@ -1,4 +1,4 @@
-"""The tensors of a forward pass by name: ours, Hugging Face's, or those of a file.
+"""The tensors of a forward pass by name, ours and another implementation's: where they first differ, and why.
 
 ``python -m minisbert.trace`` compares them; lessons 07 and 15 do the same step by step.
 """
@@ -7,14 +7,16 @@ import importlib.util
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.tokenizer import pad_batch
-from minisbert.diagnosis.divergence import Row, first_divergence
+from minisbert.diagnosis.mistakes import MISTAKES, forward_mistakes, planted
 from minisbert.diagnosis.mistakes.planting import written_out
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.inputs import check_inputs
@@ -26,12 +28,22 @@ INPUTS = ("ids", "mask", "token_types")
 # a correct forward pass differs by 4e-6 in float32 and 5e-15 in float64, the smallest real mistake by 3e-4
 HIDDEN, VECTOR, DOUBLE = 2e-5, 2e-6, 1e-10
 
+# what is computed between the previous tensor and this one
+PARTS = {
+    "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
+    "attention": "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the mask, softmax",
+    "layer": "values, merging the heads, the output layer, both residual sums, both LayerNorms, feed-forward and GELU",
+    "pooler": "the dense layer over the first token and its tanh",
+    "pooled": "the kind of pooling, and whether it leaves out the pads",
+    "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
+}
+
 
 def our_states(encoder: SentenceEncoder, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every intermediate result by name, in order; ``vector`` only if all tokens are of the first sentence."""
     ids, mask, token_types = (inputs[name] for name in INPUTS)  # (B, T) each
-    states: dict[str, Tensor] = {}
     check_inputs(encoder.bert.config, ids, mask, token_types)  # they may be another program's
+    states: dict[str, Tensor] = {}
     with torch.no_grad(), written_out():  # attention's probabilities are compared, too
         hidden = encoder.bert(ids, mask, token_types, states)  # (B, T, D)
         if encoder.bert.pooler is not None:
@@ -57,13 +69,11 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
     """What transformers computes, in a separate process: nothing under minisbert/ imports it."""
-    instead = "; or compare with a file: --against FILE"
-    script = reference_script()
+    script, instead = reference_script(), "; or compare with a file: --against FILE"
     if script is None:
-        missing = "--against hf needs reference_states.py, which this installation lacks"
-        raise InputError(f"{missing}: install minisbert again, or run it from a checkout{instead}")
+        raise InputError(f"reference_states.py is missing from this installation: install minisbert again{instead}")
     if importlib.util.find_spec("transformers") is None:
-        raise InputError("--against hf needs transformers: pip install '.[reference]'" + instead)
+        raise InputError(f"--against hf needs transformers: pip install '.[reference]'{instead}")
     with tempfile.TemporaryDirectory() as place:
         given, made = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)
@@ -84,42 +94,134 @@ def reference_script() -> Path | None:
 
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
-    """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0) as (B, T)."""
+    """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
     if not path.is_file():
         problem = "is not a file" if path.exists() else "does not exist"
         raise InputError(f"{path} {problem}; python -m minisbert.trace --write FILE shows what it should hold")
-    found = read_safetensors(path)
-    missing = [name for name in ("ids", "mask") if name not in found]
-    if missing:
-        raise InputError(f"{path} has no {' and no '.join(missing)}: copy ids and mask from what --write wrote")
-    found.setdefault("token_types", torch.zeros_like(found["ids"]))
-    for name in INPUTS:
-        value = found[name]
-        if value.ndim != 2 or value.shape != found["ids"].shape or value.is_floating_point():
-            raise InputError(f"{path}: {name} must be whole numbers (B, T), not {value.dtype} {tuple(value.shape)}")
-        found[name] = value.bool() if name == "mask" else value.long()
-    for name, value in found.items():
-        if name not in INPUTS and value.dtype not in ((torch.float64,) if double else (torch.float32, torch.float64)):
-            needed = "--double needs float64" if double else "float32 or float64 is needed"
-            raise InputError(f"{path}: {name} is {value.dtype}, {needed}")
-    return found
+    with reading(path):
+        states = read_safetensors(path)
+        if missing := [name for name in ("ids", "mask") if name not in states]:
+            raise ValueError(f"no {' and no '.join(missing)}: copy ids and mask from the file that --write wrote")
+        states.setdefault("token_types", torch.zeros_like(states["ids"]))
+        for name, value in states.items():
+            if name in INPUTS and value.is_floating_point():
+                raise ValueError(f"{name} must be whole numbers, not {value.dtype}")
+            if name not in INPUTS and value.dtype != torch.float64 and (double or value.dtype != torch.float32):
+                needed = "--double needs float64" if double else "float32 or float64 is needed"
+                raise ValueError(f"{name} is {value.dtype}, {needed}")
+        return states | {name: states[name].bool() if name == "mask" else states[name].long() for name in INPUTS}
 
 
 def check_fit(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
     """The names that only the other side has. ``InputError`` if shapes do not fit or nothing can be compared."""
     unknown = [name for name in other if name not in ours and name not in INPUTS]
-    shared = [name for name in ours if name in other]
-    if not shared:
-        found = f"; it has {', '.join(unknown)}" if unknown else ""
-        raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}{found}")
-    shapes = {name: (tuple(other[name].shape), tuple(ours[name].shape)) for name in shared}
-    wrong = [f"\n  {name} is {got}, should be {wanted}" for name, (got, wanted) in shapes.items() if got != wanted]
-    if wrong:
+    shapes = {name: (tuple(other[name].shape), tuple(ours[name].shape)) for name in ours if name in other}
+    if not shapes:
+        raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
+    if wrong := [f"\n  {name} is {its}, should be {right}" for name, (its, right) in shapes.items() if its != right]:
         raise InputError(f"{source} does not fit this model and these texts:{''.join(wrong)}")
     return unknown
 
 
-# ------------------------------------------------------------------------------------------ the table
+# ------------------------------------------------------------------------------------- the comparison
+
+
+@dataclass(frozen=True)
+class Row:
+    """The comparison of one named tensor."""
+
+    name: str
+    shape: tuple[int, ...]
+    difference: float  # the largest, absolute, at real tokens; infinite if either side has a NaN
+    at: tuple[int, ...]
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        return self.difference <= self.tolerance
+
+
+def compare(ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]) -> list[Row]:
+    """The tensors that both sides have, in our order; mask (B, T).
+
+    Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends to others are
+    ignored. The probabilities with which real tokens attend to a pad are compared.
+    """
+    rows = []
+    for name in (name for name in ours if name in other):
+        difference = (ours[name].double() - other[name].double()).abs().nan_to_num(nan=torch.inf)
+        if difference.ndim == 3:  # (B, T, D)
+            difference = difference.masked_fill(~mask[:, :, None], 0.0)
+        if difference.ndim == 4:  # (B, H, T, T)
+            difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
+        at = torch.unravel_index(difference.argmax(), difference.shape)
+        largest = difference.max().item()
+        rows.append(Row(name, tuple(difference.shape), largest, tuple(map(int, at)), tolerances[name]))
+    return rows
+
+
+def first_divergence(rows: list[Row]) -> Row | None:
+    return next((row for row in rows if not row.ok), None)
+
+
+def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str], dict[str, str]]:
+    """Plant each known mistake of the forward pass on our side and compare ``again``.
+
+    Returns the mistakes that make everything equal; and those that remove at least the first divergence of ``rows``,
+    each with the first one left. Of the latter, only those whose remaining divergence comes last.
+    """
+    order = [row.name for row in rows]
+    first = order.index(first_divergence(rows).name)
+    whole: list[str] = []
+    part: dict[str, str] = {}
+    for mistake in forward_mistakes():
+        try:
+            with planted(mistake):
+                found = again()
+        except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
+            continue
+        left = first_divergence(found)
+        if [row.name for row in found] != order:
+            continue
+        if left is None:
+            whole.append(mistake.name)
+        elif order.index(left.name) > first:
+            part[mistake.name] = left.name
+    furthest = max(map(order.index, part.values()), default=0)
+    return whole, {name: left for name, left in part.items() if order.index(left) == furthest}
+
+
+def explain(rows: list[Row], whole: list[str], part: dict[str, str], names: list[str]) -> str:
+    """The verdict in words; ``names`` are all tensors that could have been compared, in order."""
+    first = first_divergence(rows)
+    if first is None:
+        worst = max(rows, key=lambda row: row.difference / row.tolerance)
+        share = 100 * worst.difference / worst.tolerance
+        return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
+    causes = ", or when ".join(
+        f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})" for name in whole or list(part)
+    )
+    if whole:
+        return f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}."
+    if part:
+        left = next(iter(part.values()))
+        return (
+            f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}. "
+            f"But that is not all: with the same mistake on our side {left} still differs."
+        )
+    path = [name for name in names if name == first.name or name != "pooler"]  # nothing comes after the pooler
+    before = [row.name for row in rows[: rows.index(first)] if row.name in path]
+    between = path[path.index(before[-1]) + 1 if before else 0 : path.index(first.name) + 1]
+    parts = "; ".join(dict.fromkeys(PARTS[part_of(name)] for name in between))
+    where = f"between {before[-1]}, which agrees, and {first.name}" if before else f"before {first.name}"
+    return f"{first.name} is the first to differ, and no known mistake explains it. Look {where}: {parts}."
+
+
+def part_of(name: str) -> str:
+    """The key of ``PARTS`` that a tensor's name belongs to."""
+    if name.startswith("layers."):
+        return "attention" if name.endswith(".attention") else "layer"
+    return name
 
 
 def print_rows(rows: list[Row]) -> None:

@@ -1,14 +1,15 @@
 """Reading vectors that any engine wrote: ``.npy``, ``.safetensors``, ``.jsonl`` or ``.csv``."""
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from minisbert.core import InputError, one_line
+from minisbert.core import reading
+from minisbert.core.checks import Place
 from minisbert.data.scored_pairs import is_number
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.system.files import decode, listed, open_bytes
@@ -16,126 +17,104 @@ from minisbert.system.files import decode, listed, open_bytes
 KEYS = ("embedding", "vector", "embeddings", "vectors", "values")  # of an object in a .jsonl, the first that is there
 
 
-@dataclass(frozen=True)
-class GivenVectors:
+class VectorFile(NamedTuple):
     """Vectors from a file: ``values`` (N, D) float64, finite; ``dtype`` is what the file holds, or ``text``."""
 
     values: np.ndarray
     dtype: str
 
 
-def read_vectors(path: str | Path) -> GivenVectors:
+def read_vectors(path: str | Path) -> VectorFile:
     """The vectors (N, D) of a file, one row for each text.
 
     Raises ``InputError`` for a file that is missing, damaged, empty or of another kind, for anything but a matrix of
     real numbers, and for NaN and infinity, with the row.
     """
     path = Path(path)
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"{path}: the name must end in {', '.join(READERS)}")
-    values, dtype = reader(path)
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{path} holds an array of shape {values.shape}: (N, D) is needed, one row for each text")
-    finite = np.isfinite(values).all(axis=1)
-    if not finite.all():
-        row = int(finite.argmin())
-        kind = "NaN" if np.isnan(values[row]).any() else "infinity"
-        raise InputError(f"{path}, row {row + 1}: {kind}; {int((~finite).sum()):,} of {len(values):,} rows hold such")
-    return GivenVectors(values, dtype)
+    with reading(path) as at:
+        if path.suffix.lower() not in READERS:
+            raise ValueError(f"the name must end in {', '.join(READERS)}")
+        values, dtype = READERS[path.suffix.lower()](path, at)
+        if values.ndim != 2 or 0 in values.shape:
+            raise ValueError(f"an array of shape {values.shape}: (N, D) is needed, one row for each text")
+        finite = np.isfinite(values).all(axis=1)
+        if not finite.all():
+            row = int(finite.argmin())
+            kind = "NaN" if np.isnan(values[row]).any() else "infinity"
+            raise ValueError(f"row {row + 1}: {kind}; {int((~finite).sum()):,} of {len(values):,} rows have such")
+        return VectorFile(values, dtype)
 
 
-def read_npy(path: Path) -> tuple[np.ndarray, str]:
+def read_npy(path: Path, at: Place) -> tuple[np.ndarray, str]:
     with open_bytes(path) as file:
-        try:
-            array = np.load(file, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise InputError(f"{path} cannot be read as a NumPy file: {error}") from error
+        array = np.load(file, allow_pickle=False)
     if not isinstance(array, np.ndarray):
-        raise InputError(f"{path} is an archive of arrays: save the vectors alone, numpy.save({path.stem!r}, vectors)")
+        raise ValueError(f"an archive of arrays: save the vectors alone, numpy.save({path.stem!r}, vectors)")
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{path} holds {array.dtype}: numbers are needed")
+        raise ValueError(f"numbers are needed, not {array.dtype}")
     return array.astype(np.float64), str(array.dtype)
 
 
-def read_tensor(path: Path) -> tuple[np.ndarray, str]:
+def read_tensor(path: Path, at: Place) -> tuple[np.ndarray, str]:
     with open_bytes(path):  # a missing file and a folder have their own errors there
-        found = read_safetensors(path)
-    name = "vectors" if "vectors" in found else next(iter(found), "")
-    if name != "vectors" and len(found) != 1:
-        names = listed(sorted(found)) or "nothing"
-        raise InputError(f"{path} holds {names}: one tensor is needed, or one called vectors")
-    if found[name].is_complex():
-        raise InputError(f"{path}: {name} is {found[name].dtype}, real numbers are needed")
-    return found[name].to(torch.float64).numpy(), str(found[name].dtype).removeprefix("torch.")
+        tensors = read_safetensors(path)
+    name = "vectors" if "vectors" in tensors or len(tensors) != 1 else next(iter(tensors))
+    if name not in tensors or tensors[name].is_complex():
+        raise ValueError(f"one tensor of real numbers is needed, or one called vectors, not {listed(sorted(tensors))}")
+    return tensors[name].to(torch.float64).numpy(), str(tensors[name].dtype).removeprefix("torch.")
 
 
-def read_jsonl(path: Path) -> tuple[np.ndarray, str]:
+def read_jsonl(path: Path, at: Place) -> tuple[np.ndarray, str]:
     """One list of numbers in each line, or an object that has it under one of ``KEYS``."""
-
-    def parse(line: str, where: str) -> list:
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{where}: not JSON ({error})") from error
+    rows = []
+    for line in lines_of(path, at):
+        row = json.loads(line)
         if isinstance(row, dict):
             row = next((row[key] for key in KEYS if key in row), None)
-        if not isinstance(row, list):
-            raise InputError(f"{where}: a list of numbers is needed, or an object that has one under {KEYS[0]!r}")
-        if not all(isinstance(x, int | float) and not isinstance(x, bool) for x in row):
-            wrong = next(x for x in row if isinstance(x, bool) or not isinstance(x, int | float))
-            raise InputError(f"{where}: {one_line(wrong)} is not a number")
-        return row
-
-    return read_lines(path, parse)
+        if not isinstance(row, list) or not all(type(number) in (int, float) for number in row):
+            raise ValueError(f"a list of numbers is needed, or an object that has one under {KEYS[0]!r}")
+        rows.append(as_row(row, rows))
+    return stacked(rows, at)
 
 
-def read_csv(path: Path) -> tuple[np.ndarray, str]:
+def read_csv(path: Path, at: Place) -> tuple[np.ndarray, str]:
     """Numbers separated by commas; a first line without any number is a header."""
-
-    def parse(line: str, where: str) -> list[float] | None:
-        cells = line.split(",")
-        try:
-            return [float(cell) for cell in cells]
-        except ValueError as error:
-            if where.endswith(", line 1") and not any(map(is_number, cells)):
-                return None
-            wrong = next(cell for cell in cells if not is_number(cell))
-            raise InputError(f"{where}: {one_line(wrong)} is not a number; only the vectors' columns belong") from error
-
-    return read_lines(path, parse)
-
-
-def read_lines(path: Path, parse: Callable[[str, str], list | None]) -> tuple[np.ndarray, str]:
-    """The rows of a text file, which must be equally long."""
     rows: list[np.ndarray] = []
-    for where, line in numbered(path):
-        row = parse(line, where)
-        if row is None:
-            continue
-        try:
-            rows.append(np.array(row, dtype=np.float64))
-        except OverflowError as error:
-            raise InputError(f"{where}: a number is too large") from error
-        if len(rows[-1]) != len(rows[0]):
-            raise InputError(f"{where}: {len(rows[-1])} numbers, in the lines before it {len(rows[0])}")
+    for line in lines_of(path, at):
+        cells = line.split(",")
+        if at.line > 1 or any(map(is_number, cells)):
+            rows.append(as_row(cells, rows))
+    return stacked(rows, at)
+
+
+def as_row(numbers: list, rows: list[np.ndarray]) -> np.ndarray:
+    """A row like those before it."""
+    row = np.array([float(number) for number in numbers])
+    if rows and len(row) != len(rows[0]):
+        raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
+    return row
+
+
+def stacked(rows: list[np.ndarray], at: Place) -> tuple[np.ndarray, str]:
+    at.line = 0
     if not rows:
-        raise InputError(f"{path} is empty: one vector for each text is needed")
+        raise ValueError("empty: one vector for each text is needed")
     return np.stack(rows), "text"
 
 
-def numbered(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line with its place, without empty ones at the end."""
+def lines_of(path: Path, at: Place) -> Iterator[str]:
+    """The lines of a text file, without empty ones at the end; ``at.line`` is the number of each."""
     blank = 0
     with open_bytes(path) as file:
-        for number, content in enumerate(file, start=1):
-            line = decode(content, str(path), number).strip()
-            if not line:
-                blank = blank or number
-                continue
-            if blank:
-                raise InputError(f"{path}, line {blank}: an empty line holds no vector; remove it")
-            yield f"{path}, line {number}", line
+        for at.line, content in enumerate(file, start=1):
+            line = decode(content, str(path), at.line).strip()
+            if line and blank:
+                at.line = blank
+                raise ValueError("an empty line has no vector; remove it")
+            if line:
+                yield line
+            else:
+                blank = blank or at.line
 
 
 READERS = {".npy": read_npy, ".safetensors": read_tensor, ".jsonl": read_jsonl, ".csv": read_csv}

@@ -7,6 +7,8 @@ metric is not defined.
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minisbert.core import one_line
+
 BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
 
 # ----------------------------------------------------------------------------------------- decisions
@@ -14,7 +16,7 @@ BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Share of correct rows. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
-    predicted, labels = _classes("predicted", predicted), _classes("labels", labels)
+    predicted, labels = _list("predicted", predicted, CLASSES), _list("labels", labels, CLASSES)
     _same_shape(predicted=predicted, labels=labels)
     return float((predicted == labels).mean())
 
@@ -26,7 +28,7 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
     F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted to be 1, precision is 0.
     ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
-    predicted, labels = _zero_one("predicted", predicted), _zero_one("labels", labels)
+    predicted, labels = _list("predicted", predicted, LABELS), _list("labels", labels, LABELS)
     _same_shape(predicted=predicted, labels=labels)
     called, true = predicted.sum(), _positives(labels)
     true_positives = (predicted & labels).sum()
@@ -44,7 +46,8 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     """
     if metric not in ("f1", "accuracy"):
         raise ValueError(f"metric must be 'f1' or 'accuracy', not {metric!r}")
-    scores, labels = _scores(scores), _zero_one("labels", labels)
+    scores, labels = _list("scores", scores, NUMBERS), _list("labels", labels, LABELS)
+    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
     _same_shape(scores=scores, labels=labels)
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order]  # from the highest score down
@@ -120,46 +123,26 @@ def mean_off_diagonal_cosine(x: ArrayLike) -> float:
 
 # -------------------------------------------------------------------------------------------- checks
 
+CLASSES, LABELS, NUMBERS = "whole numbers, not scores", "0 and 1", "finite numbers"
 
-def _classes(name: str, values: ArrayLike) -> np.ndarray:
-    """(N,) whole numbers of any dtype."""
+
+def _list(name: str, values: ArrayLike, needed: str) -> np.ndarray:
+    """(N,) of any dtype; ``ValueError`` unless all values are what is ``needed``."""
     values = np.asarray(values)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"{name} must be a list of at least one class, not of shape {values.shape}")
-    if values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be whole numbers, not {values.dtype}")
-    bad = ~np.isfinite(values) | (values != np.floor(values))
+    if values.ndim != 1 or len(values) == 0 or values.dtype.kind not in "biuf":
+        raise ValueError(f"{name} must be a list of at least one number, not {one_line(values)}")
+    bad = ~np.isfinite(values) | ((needed != NUMBERS) & (values != np.floor(values)))
+    bad |= (needed == LABELS) & (values != 0) & (values != 1)
     if bad.any():
         at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: classes are whole numbers, not scores")
-    return values
-
-
-def _zero_one(name: str, values: ArrayLike) -> np.ndarray:
-    """(N,) of 0 and 1 -> bool."""
-    values = _classes(name, values)
-    bad = (values != 0) & (values != 1)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: only 0 and 1 are allowed")
-    return values.astype(bool)
+        raise ValueError(f"value {at} of {name} is {values[at]:g}: {name} must be {needed}")
+    return values.astype(bool) if needed == LABELS else values
 
 
 def _positives(labels: np.ndarray) -> int:
     if not labels.any():
         raise ValueError("no label is 1: recall and F1 are not defined")
     return int(labels.sum())
-
-
-def _scores(values: ArrayLike) -> np.ndarray:
-    """(N,) finite numbers; a floating dtype is kept."""
-    values = np.asarray(values)
-    values = values if values.dtype.kind == "f" else values.astype(np.float64)
-    if values.ndim != 1 or len(values) == 0:
-        raise ValueError(f"scores must be a list of at least one number, not of shape {values.shape}")
-    if not np.isfinite(values).all():
-        raise ValueError(f"value {int(np.argmin(np.isfinite(values)))} of scores is not a finite number")
-    return values
 
 
 def _directions(name: str, values: ArrayLike, least: int = 1) -> np.ndarray:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, reading
 from minisbert.data.corpora import check_unicode, file_lines, json_values
 from minisbert.data.scored_pairs import tab_rows
 from minisbert.evaluation.retrieval_metrics import METRICS
@@ -21,6 +21,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 HEADER = ("query-id", "corpus-id", "score")
+KEYS = {"_id": None, "text": None, "title": ""}  # of a text, with what stands for a missing one
 
 
 @dataclass(frozen=True)
@@ -85,14 +86,11 @@ def read_texts(path: str | Path) -> dict[str, str]:
     """The texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
     for where, row in json_values(path):
-        if not isinstance(row, dict):
-            raise InputError(f"{where}: not an object with the keys _id and text: {one_line(row)}")
-        for key in ("_id", "text", "title"):
-            if not isinstance(row.get(key, "" if key == "title" else None), str):
-                raise InputError(f"{where}: {key} is {one_line(row.get(key, 'missing'))}, expected a string")
-            check_unicode(row.get(key, ""), f"{where}: {key}")
+        if not isinstance(row, dict) or not all(isinstance(row.get(key, unset), str) for key, unset in KEYS.items()):
+            raise InputError(f"{where}: _id, text and maybe title are needed, all strings, not {one_line(row)}")
+        check_unicode("".join(row.get(key, "") for key in KEYS), where)
         if row["_id"] in texts:
-            raise InputError(f"{where}: the _id {one_line(row['_id'])} is there twice")
+            raise InputError(f"{where}: the _id {one_line(row['_id'])} occurs twice")
         texts[row["_id"]] = f"{row.get('title', '')} {row['text']}".strip()
     if not texts:
         raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
@@ -101,18 +99,14 @@ def read_texts(path: str | Path) -> dict[str, str]:
 
 def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
     """``FILE, line N``, the ids of query and document, and the grade of every judgement."""
-    for index, (line, cells) in enumerate(tab_rows(line for _, line in file_lines(path))):
-        where, cells = f"{path}, line {line}", [cell.strip() for cell in cells]
-        if index == 0 and tuple(cell.lower() for cell in cells) == HEADER:
-            continue
-        if len(cells) != len(HEADER):
-            raise InputError(f"{where}: {len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
-        query, document, score = cells
-        try:
-            grade = int(score)
-        except ValueError as error:
-            raise InputError(f"{where}: the score {one_line(score)} is not a whole number") from error
-        yield where, query, document, grade
+    with reading(path) as at:
+        for index, (at.line, cells) in enumerate(tab_rows(line for _, line in file_lines(path))):
+            cells = [cell.strip() for cell in cells]
+            if len(cells) != len(HEADER):
+                raise ValueError(f"{len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
+            query, document, score = cells
+            if index or tuple(map(str.lower, cells)) != HEADER:
+                yield str(at), query, document, int(score)
 
 
 def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:

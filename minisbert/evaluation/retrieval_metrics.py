@@ -97,17 +97,17 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
-    if ranked.ndim != 2 or judged.ndim != 2 or len(ranked) != len(judged) or not len(ranked):
-        raise ValueError(f"ranked (Q, R) and judged (Q, J) are needed, not shapes {ranked.shape} and {judged.shape}")
-    if k < 1:
-        raise ValueError(f"k must be at least 1, not {k}")
-    for name, grades in (("ranked", ranked), ("judged", judged)):
-        finite = np.isfinite(grades).all(axis=1)
-        if not finite.all():
-            raise ValueError(f"query {int(np.argmin(finite))}: a grade of {name} is not finite")
+    if ranked.ndim != 2 or judged.ndim != 2 or len(ranked) != len(judged) or not len(ranked) or k < 1:
+        shapes = f"{ranked.shape} and {judged.shape}"
+        raise ValueError(
+            f"ranked (Q, R) and judged (Q, J) and k of at least 1 are needed, not shapes {shapes}, k = {k}"
+        )
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
-    if not relevant.all():
-        raise ValueError(f"query {int(np.argmin(relevant))} has no relevant document: its metrics are not defined")
-    if (found > relevant).any():
-        raise ValueError(f"query {int(np.argmax(found > relevant))}: more relevant documents are ranked than judged")
+    for wrong, said in (
+        (~np.isfinite(ranked).all(axis=1) | ~np.isfinite(judged).all(axis=1), "a grade is not finite"),
+        (relevant == 0, "no relevant document, so its metrics are not defined"),
+        (found > relevant, "more relevant documents are ranked than judged"),
+    ):
+        if wrong.any():
+            raise ValueError(f"query {int(np.argmax(wrong))}: {said}")
     return np.maximum(ranked[:, :k], 0.0), np.maximum(judged, 0.0)

@@ -7,8 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
-from minisbert.core.metrics import pearson, spearman
 from minisbert.data.corpora import LabelledPair
 from minisbert.data.scored_pairs import ScoredPair
 from minisbert.evaluation.more_metrics import (
@@ -19,7 +17,7 @@ from minisbert.evaluation.more_metrics import (
     precision_recall_f1,
     uniformity,
 )
-from minisbert.evaluation.sts import correlations, encode_pairs, similarities
+from minisbert.evaluation.sts import correlate, correlations, encode_pairs, similarities
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -55,24 +53,16 @@ def vector_scores(
 def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], loss: Loss | None = None) -> Scores:
     """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
     found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
-    scores = decisions(model, rows, found)
+    if model.task == "regression":
+        scores = correlate("the head's scores against people's (a lower --head-lr may help)", found, rows)
+    elif model.task == "binary":
+        scores = binary_scores(found, labels_of(rows), threshold=0.5)
+    else:
+        scores = {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
     if loss:
         targets = score_targets(rows) if model.task == "regression" else torch.from_numpy(labels_of(rows))
         scores["loss"] = float(loss(outputs_of(model.task, torch.from_numpy(found)), targets))
     return scores
-
-
-def decisions(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], found: np.ndarray) -> Scores:
-    """What ``pair_scores`` reports of the scores ``found``, (N,) or (N, C)."""
-    if model.task == "regression":
-        truth = [row.score for row in rows]
-        try:
-            return {"pearson": pearson(found, truth), "spearman": spearman(found, truth)}
-        except ValueError as error:
-            raise InputError(f"the head's scores against people's: {error}; a lower --head-lr may help") from error
-    if model.task == "binary":
-        return binary_scores(found, labels_of(rows), threshold=0.5)
-    return {"accuracy": accuracy(found.argmax(axis=1), labels_of(rows))}
 
 
 def outputs_of(task: str, scores: Tensor) -> Tensor:
@@ -88,17 +78,12 @@ def cosine_scores(
     encoder: SentenceEncoder, rows: list[LabelledPair], dev: list[LabelledPair], loss: Loss | None = None
 ) -> Scores:
     """Duplicate or not by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
-    (u, v), labels = vectors_of(encoder, rows), labels_of(rows)
-    threshold, _ = best_threshold(similarities(*vectors_of(encoder, dev))["cosine"], labels_of(dev))
+    (u, v), labels = encode_pairs(encoder, rows), labels_of(rows)
+    threshold, _ = best_threshold(similarities(*encode_pairs(encoder, dev))["cosine"], labels_of(dev))
     found = binary_scores(similarities(u, v)["cosine"], labels, threshold) | {"threshold": threshold}
     if loss:
         found["loss"] = float(loss(*map(torch.from_numpy, (u, v, labels))))
     return found
-
-
-def vectors_of(encoder: SentenceEncoder, rows: list[LabelledPair]) -> list[np.ndarray]:
-    """The vectors of the first and of the second sentences, (N, D) each."""
-    return np.split(encoder.encode([row.sentence1 for row in rows] + [row.sentence2 for row in rows]), 2)
 
 
 def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> Scores:

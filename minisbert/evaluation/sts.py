@@ -1,13 +1,14 @@
 """Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.corpora import Triplet, file_lines, read_triplets
+from minisbert.data.corpora import LabelledPair, Triplet, file_lines, read_triplets
 from minisbert.data.scored_pairs import ScoredPair, is_number
 from minisbert.evaluation.more_metrics import triplet_accuracy
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -44,10 +45,8 @@ def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progres
     """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
     texts = [text for row in triplets for text in (row.anchor, row.positive, row.negative)]
     vectors = encoder.encode(texts, progress=progress)  # (3N, D)
-    try:
+    with reading("triplets"):
         return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
-    except ValueError as error:
-        raise InputError(f"triplets: {error}") from error
 
 
 def holds_triplets(path: str) -> bool:
@@ -69,20 +68,25 @@ def load_triplets(path: str) -> list[Triplet]:
     return rows
 
 
-def encode_pairs(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool) -> tuple[np.ndarray, np.ndarray]:
+def encode_pairs(
+    encoder: SentenceEncoder, pairs: Sequence[ScoredPair | LabelledPair], progress: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
     """The vectors of all first and all second sentences, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     return tuple(np.split(encoder.encode(texts, progress=progress), 2))
 
 
-def correlations(u: np.ndarray, v: np.ndarray, pairs: list[ScoredPair]) -> dict[str, dict[str, float]]:
+def correlations(u: np.ndarray, v: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, dict[str, float]]:
     """``evaluate`` for sentences already encoded, (N, D) each."""
-    scores = np.array([pair.score for pair in pairs])  # (N,)
     result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
     for name, values in similarities(u, v).items():
-        try:
-            result["pearson"][name] = pearson(values, scores)
-            result["spearman"][name] = spearman(values, scores)
-        except ValueError as error:
-            raise InputError(f"{name} similarity against the scores: {error}") from error
+        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
+            result[metric][name] = value
     return result
+
+
+def correlate(what: str, values: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, float]:
+    """``{"pearson": r, "spearman": rho}`` of values (N,) with the scores; ``InputError`` says what has none."""
+    scores = np.array([pair.score for pair in pairs])  # (N,)
+    with reading(what):
+        return {"pearson": pearson(values, scores), "spearman": spearman(values, scores)}

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError
-from minisbert.core.metrics import spearman
+from minisbert.core import InputError, reading
 from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs, parse_score, read_lines
-from minisbert.evaluation.sts import similarities
+from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
 
@@ -91,47 +90,44 @@ def read_sts(sentences: Path, gold: Path) -> list[ScoredPair]:
 
     Further columns are sources. A blank line of ``gold`` is a pair that was not scored, which is not a score of 0.
     """
-    lines, scores = stripped_lines(sentences), stripped_lines(gold)
-    if len(lines) != len(scores):
-        raise InputError(f"{gold} has {len(scores):,} lines and {sentences} has {len(lines):,}: one score a pair")
-    rows = zip(lines, scores, strict=True)
-    return scored_pairs(sentences, [[score, *line.split("\t")] for line, score in rows], gold)
+    rows, scores = tab_cells(sentences), tab_cells(gold)
+    if len(rows) != len(scores):
+        raise InputError(f"{gold} has {len(scores):,} lines and {sentences} has {len(rows):,}: one score a pair")
+    return scored_pairs(sentences, [[*score, *cells] for score, cells in zip(scores, rows, strict=True)], gold)
 
 
 def read_sts_table(path: Path) -> list[ScoredPair]:
     """The same from one file of score, sentence1, sentence2 by tabs; an empty score is a pair that was not scored."""
-    return scored_pairs(path, [line.split("\t") for line in stripped_lines(path)], path)
+    return scored_pairs(path, tab_cells(path), path)
 
 
 def read_sick(path: Path) -> list[ScoredPair]:
     """The pairs of a file of SICK with their relatedness, 1 to 5."""
-    header, *lines = (line.split("\t") for line in stripped_lines(path) or [""])
-    if tuple(header) != SICK_COLUMNS:
-        raise InputError(f"{path}, line 1: the columns are not {', '.join(SICK_COLUMNS)}, separated by tabs")
-    for number, cells in enumerate(lines, start=2):
-        if len(cells) != len(SICK_COLUMNS):
-            raise InputError(f"{path}, line {number}: {len(cells)} columns, the header has {len(SICK_COLUMNS)}")
-    return scored_pairs(path, [[score, first, second] for _, first, second, score, _ in lines], path, start=2)
+    header, *rows = tab_cells(path) or [[]]
+    if tuple(header) != SICK_COLUMNS or {len(cells) for cells in rows} != {len(SICK_COLUMNS)}:
+        raise InputError(f"{path}: the columns are not {', '.join(SICK_COLUMNS)}, separated by tabs, in every line")
+    return scored_pairs(path, [[score, first, second] for _, first, second, score, _ in rows], path, start=2)
 
 
 def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int = 1) -> list[ScoredPair]:
     """The rows of score, sentence1, sentence2 that have a score; ``start`` is the line of the first row."""
     pairs = []
-    for number, (score, *texts) in enumerate(rows, start):
-        if not score.strip():
-            continue
-        if len(texts) < 2 or not all(text.strip() for text in texts[:2]):
-            raise InputError(f"{path}, line {number}: two sentences separated by a tab are needed")
-        value = parse_score(score, f"{gold}, line {number}", scale=5.0)
-        pairs.append(ScoredPair(texts[0].strip(), texts[1].strip(), value))
+    with reading(path) as at:
+        for at.line, (score, *texts) in enumerate(rows, start):
+            if not score.strip():
+                continue
+            first, second = (text.strip() for text in (*texts, "", "")[:2])
+            if not first or not second:
+                raise ValueError("two sentences separated by a tab are needed")
+            pairs.append(ScoredPair(first, second, parse_score(score, f"{gold}, line {at.line}", scale=5.0)))
     if not pairs:
         raise InputError(f"{gold} scores no pair")
     return pairs
 
 
-def stripped_lines(path: Path) -> list[str]:
-    """The lines of a file that ends them with a line feed, or with a carriage return and a line feed."""
-    return [line.removesuffix("\r") for line in read_lines(path)]
+def tab_cells(path: Path) -> list[list[str]]:
+    """The cells of every line of a file that ends them with a line feed, alone or after a carriage return."""
+    return [line.removesuffix("\r").split("\t") for line in read_lines(path)]
 
 
 # ---------------------------------------------------------------------------------------- evaluation
@@ -145,9 +141,8 @@ def evaluate_suite(
     ``spearman`` of all pairs, ``mean`` and ``weighted_mean`` of the sets, the latter by their pairs, each set's own in
     ``sets``, and ``trained``: how many pairs are among those that the model was trained on, None if that is unknown.
     """
-    pairs = [pair for task in tasks for pair in task.pairs]
-    texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
-    cosines = similarities(*np.split(encoder.encode(texts, progress=progress), 2))["cosine"]  # (N,)
+    vectors = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
+    cosines = similarities(*vectors)["cosine"]  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
@@ -158,20 +153,18 @@ def evaluate_suite(
 
 def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
     """What ``evaluate_suite`` gives for a task whose pairs have these cosines, (N,)."""
-    sets, weights = {}, [len(pairs) for pairs in task.sets.values()]
-    parts = np.split(cosines, np.cumsum(weights)[:-1])
-    try:
-        for (name, pairs), part in zip(task.sets.items(), parts, strict=True):
-            sets[name] = {"pairs": len(pairs), "spearman": spearman(part, [pair.score for pair in pairs])}
-        pooled = spearman(cosines, [pair.score for pair in task.pairs])
-    except ValueError as error:
-        raise InputError(f"{task.name}: the cosine against the scores: {error}") from error
+    what, weights = f"{task.name}: the cosine against the scores", [len(pairs) for pairs in task.sets.values()]
+    parts = zip(task.sets.items(), np.split(cosines, np.cumsum(weights)[:-1]), strict=True)
+    sets = {
+        name: {"pairs": len(pairs), "spearman": correlate(what, part, pairs)["spearman"]}
+        for (name, pairs), part in parts
+    }
     values = [one["spearman"] for one in sets.values()]
     return {
         "task": task.name,
         "protocol": task.protocol,
         "pairs": len(cosines),
-        "spearman": pooled,
+        "spearman": correlate(what, cosines, task.pairs)["spearman"],
         "mean": mean(values),
         "weighted_mean": float(np.average(values, weights=weights)),
         "sets": sets,

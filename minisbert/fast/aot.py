@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, reading
 from minisbert.fast.internals import package_runner
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
 
 FORMAT = "1"
+AGAIN = "compile the model again: python -m minisbert.compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
 ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
 # weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
@@ -67,19 +68,16 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
 
 def read_about(path: Path) -> dict[str, str]:
     """What a package says about itself, without running it. Raises ``InputError`` if it is none, or cut short."""
-    try:
-        with zipfile.ZipFile(path) as package:
-            if (damaged := package.testzip()) is not None:
-                raise zipfile.BadZipFile(f"{damaged} is damaged")
-            name = next(name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name))
-            about = json.loads(json.loads(package.read(name))["minisbert"])
-            if about["format"] == FORMAT and all(isinstance(value, str) for value in about.values()):
-                return about
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist: python -m minisbert.compile writes such a package") from error
-    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged, or not a package of python -m minisbert.compile: {error}") from error
-    raise InputError(f"{path} was compiled by another version of minisbert: compile the model again")
+    with reading(path), zipfile.ZipFile(path) as package:
+        if (damaged := package.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{damaged} is damaged")
+        names = [name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name)]
+        if not names:
+            raise ValueError("not a package of python -m minisbert.compile")
+        about = json.loads(json.loads(package.read(names[0]))["minisbert"])
+        if about["format"] != FORMAT:
+            raise ValueError(f"compiled by another version of minisbert: {AGAIN}")
+        return {key: str(value) for key, value in about.items()}
 
 
 def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, dict[str, str]]:
@@ -89,20 +87,15 @@ def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, dict[s
     CPU than ``expected`` and this process have.
     """
     about = read_about(path)
-    again = "compile the model again: python -m minisbert.compile"
-    if about["torch"] != torch.__version__:
-        raise InputError(f"{path} was compiled with torch {about['torch']}, this is {torch.__version__}: {again}")
     if missing := sorted({*about["cpu"].split()} - {*instruction_sets()}):
-        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {again}")
-    for key, value in expected.items():
+        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
+    for key, value in ({"torch": torch.__version__} | expected).items():
         if about.get(key) != value:
             other = {"weights": "other weights", "minisbert": "another version of minisbert"}
             other = other.get(key, f"{key} {about.get(key)}, not {value}")
-            raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {again}")
+            raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {AGAIN}")
     status, others = path.stat(), stat.S_IWGRP | stat.S_IWOTH
     if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):
         raise InputError(f"{path} is a program, and other users can change it: it must be yours or root's; chmod go-w")
-    try:
+    with reading(path):
         return package_runner(path), about
-    except (RuntimeError, OSError) as error:
-        raise InputError(f"{path} cannot be loaded ({one_line(str(error).splitlines()[0])}): {again}") from error

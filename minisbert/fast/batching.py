@@ -144,19 +144,14 @@ def make_batch(keys: Sequence[bytes], lengths: Sequence[int], rows: list[list[in
     """The texts of some rows, padded to ``width`` tokens each."""
     texts = [text for row in rows for text in row]
     counts = np.array([lengths[text] for text in texts])  # (N,)
-    starts = np.empty_like(counts)  # in the flattened rows
-    first = 0
-    for number, row in enumerate(rows):
-        ends = number * width + np.cumsum(counts[first : first + len(row)])
-        starts[first : first + len(row)] = ends - counts[first : first + len(row)]
-        first += len(row)
+    ends = [number * width + np.cumsum([lengths[text] for text in row]) for number, row in enumerate(rows)]
+    starts = np.concatenate(ends) - counts  # (N,), in the flattened rows
     within = np.arange(counts.max())[None]  # (1, S)
     places = np.where(within < counts[:, None], starts[:, None] + within, -1)  # (N, S)
     real = places[places >= 0]  # of all tokens, text by text
-    flat = np.zeros((3, len(rows) * width), dtype=np.int64)
-    flat[2] = -1
-    flat[0, real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
-    flat[1, real] = np.broadcast_to(within, places.shape)[places >= 0]
-    flat[2, real] = np.repeat(np.arange(len(texts)), counts)
-    ids, positions, owner = torch.from_numpy(flat).view(3, len(rows), width)
-    return Batch(ids, positions, owner, torch.from_numpy(places), texts)
+    ids, positions, owner = (np.full(len(rows) * width, pad) for pad in (0, 0, -1))
+    ids[real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
+    positions[real] = np.broadcast_to(within, places.shape)[places >= 0]
+    owner[real] = np.repeat(np.arange(len(texts)), counts)
+    tensors = (torch.from_numpy(x).view(len(rows), width) for x in (ids, positions, owner))
+    return Batch(*tensors, torch.from_numpy(places), texts)

@@ -32,18 +32,19 @@ class Stacked:
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """A copy of some rows (R, D), by a slice of step 1 or by their numbers (R,)."""
-        start, stop, _ = rows.indices(len(self)) if isinstance(rows, slice) else (0, len(rows), 1)
-        found = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
-        if not isinstance(rows, slice):
-            which = self.ends.searchsorted(rows, side="right")  # (R,), the array of each row
-            for i in np.unique(which):
-                own = which == i
-                found[own] = self.load(i)[rows[own] - self.starts[i]]
-        elif len(found):
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            found = np.empty((max(stop - start, 0), self.shape[1]), self.dtype)
             first, last = self.ends.searchsorted([start, stop - 1], side="right")
-            for i in range(first, last + 1):
+            for i in range(first, last + 1 if len(found) else first):
                 low, high = max(start, self.starts[i]), min(stop, self.ends[i])
                 found[low - start : high - start] = self.load(i)[low - self.starts[i] : high - self.starts[i]]
+            return found
+        found = np.empty((len(rows), self.shape[1]), self.dtype)
+        which = self.ends.searchsorted(rows, side="right")  # (R,), the array of each row
+        for i in np.unique(which):
+            own = which == i
+            found[own] = self.load(i)[rows[own] - self.starts[i]]
         return found
 
 
@@ -143,3 +144,8 @@ def error_bound(width: int) -> float:
     # a user may let torch multiply in TF32 or bfloat16; then everything is a candidate
     unit = 2**-24 if name in ("highest", "ieee", "none") else 2**-8
     return 1.1 * (2 * width + 52) * unit
+
+
+def check_k(k: int, most: int, what: str) -> None:
+    if not 1 <= k <= most:
+        raise InputError(f"k is {k}: it must be 1 to {most:,}, {what}")

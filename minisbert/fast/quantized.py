@@ -6,15 +6,16 @@
     scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)  # (Q, 10) each
 
 A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte those of
-sentence-transformers' ``quantize_embeddings``. Everything takes arrays or tensors, and raises ``InputError`` for
-other shapes, for NaN and for infinity.
+sentence-transformers' ``quantize_embeddings``. Vectors may be arrays or tensors. Other shapes, NaN and infinity raise
+``ValueError``.
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core.checks import check
+from minisbert.fast.matrices import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
 Vectors = np.ndarray | Tensor
@@ -28,8 +29,9 @@ def calibrate(vectors: Vectors) -> np.ndarray:
     Of the corpus, or of a few thousand vectors like it; never of the queries. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
     """
     x = as_floats(vectors)
+    check("vectors (N, D)", x)
     if len(x) < 2:
-        raise InputError("one vector has no ranges: calibrate on the corpus or on a sample of it")
+        raise ValueError("one vector has no ranges: calibrate on the corpus or on a sample of it")
     return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
 
 
@@ -40,6 +42,7 @@ def to_int8(vectors: Vectors, ranges: np.ndarray) -> np.ndarray:
     whose range is empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
     """
     x = as_floats(vectors)
+    check("vectors (N, D)", x)
     check_ranges(ranges, x.shape[-1])
     low = ranges[0].astype(np.float32)  # (D,)
     step = (ranges[1].astype(np.float32) - low) / np.float32(LEVELS)  # (D,)
@@ -54,7 +57,7 @@ def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     A value inside its range comes back with an error of at most half a step. (sentence-transformers takes the step's
     lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
     """
-    check_codes(codes, np.int8)
+    check("codes int8", codes)
     check_ranges(ranges, codes.shape[-1])
     low = ranges[0].astype(np.float32)
     step = (ranges[1].astype(np.float32) - low) / np.float32(LEVELS)
@@ -69,6 +72,7 @@ def to_bits(vectors: Vectors) -> np.ndarray:
     is the same number less 128, as int8.
     """
     positive = as_floats(vectors) > 0  # (N, D)
+    check("vectors (N, D)", positive)
     padded = np.pad(positive, ((0, 0), (0, -positive.shape[1] % 8)))  # (N, 8 W)
     # subtle: the first of eight is worth 128, as in np.packbits; many libraries begin with the lowest bit
     return padded.reshape(len(padded), -1, 8) @ PLACES  # (N, W)
@@ -76,9 +80,9 @@ def to_bits(vectors: Vectors) -> np.ndarray:
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
     """1 for each bit that is set, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
-    check_codes(bits, np.uint8)
+    check("bits uint8", bits)
     if -(-width // 8) != bits.shape[-1]:
-        raise InputError(f"{bits.shape[-1]} bytes do not hold {width} columns: {-(-width // 8)} are needed")
+        raise ValueError(f"{bits.shape[-1]} bytes do not hold {width} columns: {-(-width // 8)} are needed")
     return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
 
 
@@ -87,7 +91,7 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
-    check_bits(a, b)
+    check("a (Q, W) uint8, b (N, W) uint8", a, b)
     words_a, words_b = as_words(a), as_words(b)  # (Q, W / 8), (N, W / 8) of 64 bits each
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
     for word in range(words_a.shape[1]):
@@ -101,9 +105,7 @@ def hamming_top_k(queries: Vectors, bits: np.ndarray, k: int) -> tuple[np.ndarra
     queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
     """
     query_bits = to_bits(queries)  # (Q, W)
-    check_bits(query_bits, bits)
-    if not 1 <= k <= len(bits):
-        raise InputError(f"k is {k}: it must be 1 to {len(bits):,}, the size of the corpus")
+    check_k(k, len(bits), "the size of the corpus")
     found = np.empty((len(query_bits), k), dtype=np.int64)
     for row in range(len(query_bits)):  # one at a time: N distances are in memory, not Q x N
         keys = hamming(query_bits[row : row + 1], bits)[0] * len(bits) + np.arange(len(bits))  # (N,), no two alike
@@ -119,8 +121,9 @@ def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) 
     (Q, C, D) what is known of them: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or
     the floats themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
-    q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64, ndim=3)
-    check_candidates(q, candidates, v, k)
+    q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
+    check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
+    check_k(k, v.shape[1], "the number of candidates")
     q, v = (x / np.linalg.norm(x, axis=-1, keepdims=True).clip(1e-12) for x in (q, v))
     scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
     order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
@@ -143,44 +146,16 @@ def bit_count(words: np.ndarray) -> np.ndarray:
     return BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1, dtype=np.int64)
 
 
-def as_floats(vectors: Vectors, dtype: type | None = None, ndim: int = 2) -> np.ndarray:
-    """A finite, non-empty array with ``ndim`` axes: float32, float64 if it was, or ``dtype``."""
-    try:
-        x = vectors.detach().cpu().double().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
-        wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
-        x = x.astype(np.float64 if wide else np.float32, copy=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the vectors are not an array of numbers: {error}") from error
-    if x.ndim != ndim or x.size == 0:
-        raise InputError(f"the vectors have shape {x.shape}: {'(N, D)' if ndim == 2 else '(Q, C, D)'} is needed")
-    if not np.isfinite(x).all():
-        raise InputError("the vectors hold NaN or infinity: there is no code for that")
+def as_floats(vectors: Vectors, dtype: type | None = None) -> np.ndarray:
+    """A finite array: float32, float64 if it was, or ``dtype``."""
+    x = vectors.detach().cpu().double().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
+    x = x.astype(np.float64 if wide else np.float32, copy=False)
+    check("vectors finite", x)
     return x
 
 
-def check_codes(codes: np.ndarray, dtype: type) -> None:
-    if getattr(codes, "dtype", None) != dtype or not codes.shape:
-        found = getattr(codes, "dtype", type(codes).__name__)
-        raise InputError(f"an array of {np.dtype(dtype)} is needed, as to_int8 and to_bits make them, not {found}")
-
-
 def check_ranges(ranges: np.ndarray, width: int) -> None:
-    fit = isinstance(ranges, np.ndarray) and ranges.shape == (2, width) and np.isfinite(ranges).all()
+    fit = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
     if not fit or (ranges[0] > ranges[1]).any():
-        raise InputError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")
-
-
-def check_bits(a: np.ndarray, b: np.ndarray) -> None:
-    fit = all(isinstance(x, np.ndarray) and x.dtype == np.uint8 and x.ndim == 2 and x.size for x in (a, b))
-    if not fit or a.shape[1] != b.shape[1]:
-        found = ", ".join(f"{getattr(x, 'dtype', type(x).__name__)} {np.shape(x)}" for x in (a, b))
-        raise InputError(f"bits must be uint8 arrays (N, W) of one width W, from to_bits, not {found}")
-
-
-def check_candidates(queries: np.ndarray, candidates: np.ndarray, vectors: np.ndarray, k: int) -> None:
-    expected = (len(queries), *np.shape(candidates)[1:], queries.shape[1])
-    if np.shape(candidates)[:1] != (len(queries),) or vectors.shape != expected:
-        shapes = f"queries {queries.shape}, candidates {np.shape(candidates)}, vectors {vectors.shape}"
-        raise InputError(f"{shapes} do not fit: (Q, D), (Q, C) and (Q, C, D) are needed")
-    if not 1 <= k <= vectors.shape[1]:
-        raise InputError(f"k is {k}: it must be 1 to {vectors.shape[1]}, the number of candidates")
+        raise ValueError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")

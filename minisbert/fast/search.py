@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize
 from minisbert.fast.internals import laid_out
-from minisbert.fast.matrices import Matrix, Source, error_bound, products
+from minisbert.fast.matrices import Matrix, Source, check_k, error_bound, products
 from minisbert.system.console import LiveLine, duration
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
@@ -41,8 +41,7 @@ def top_k(queries: Source, corpus: Source | Matrix, k: int, progress: bool = Fal
     corpus = corpus if isinstance(corpus, Matrix) else Matrix(corpus, "corpus")
     if queries.width != corpus.width:
         raise InputError(f"queries of width {queries.width} and a corpus of {corpus.width} cannot be compared")
-    if not 1 <= k <= len(corpus):
-        raise InputError(f"k is {k}: it must be 1 to {len(corpus):,}, the size of the corpus")
+    check_k(k, len(corpus), "the size of the corpus")
     scores = torch.empty(len(queries), k)
     indices = torch.empty(len(queries), k, dtype=torch.int64)
     height = max(1, min(BLOCK, MOST // k))  # queries at a time
@@ -127,10 +126,7 @@ def closest_pairs(vectors: Source, k: int, progress: bool = False) -> tuple[np.n
     """
     vectors = Matrix(vectors, "vectors")
     count = len(vectors)
-    if count < 2:
-        raise InputError("one vector makes no pair: at least two are needed")
-    if not 1 <= k <= count * (count - 1) // 2:
-        raise InputError(f"k is {k}: it must be 1 to {count * (count - 1) // 2:,}, the number of pairs")
+    check_k(k, count * (count - 1) // 2, "the number of pairs")
     scores, keys = torch.empty(0), torch.empty(0, dtype=torch.int64)  # a pair's key is i * count + j
     lowest = -torch.inf  # of the k best so far; -inf until there are k
     blocks = [(i, j) for i in range(0, count, BLOCK) for j in range(i, count, BLOCK)]

@@ -1,7 +1,7 @@
 """What every encoder does with texts, whoever computes the vectors: ``SentenceEncoder``, or a compiled package."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -82,13 +82,13 @@ class TextEncoder:
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
         columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
-        line = progress if isinstance(progress, Progress) else Progress(len(texts), progress)
+        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
         rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
         keys, total = list(rows), sum(map(len, rows)) // ID_BYTES
         # created here, not in inference mode: a caller may compute gradients with it
         result = empty(tokens, columns if output == "sentence" else self.hidden_size, self.dtype, output)
-        with self.computing(precision), line:
+        with self.computing(precision), shown as line:
             line.expect(len(texts), total)
             for batch in packed_batches(keys, batch_tokens):
                 if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_rule
+from minisbert.core.weights import Size
 
 T = TypeVar("T")
 LARGEST = 2**31 - 1  # no size or id is larger
@@ -83,7 +84,7 @@ class Settings:
     """
 
     similarity_fn_name: Annotated[str, "|".join(SIMILARITIES)] = "cosine"
-    truncate_dim: Annotated[int | None, "an integer above 0"] = None
+    truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
     model_type: Annotated[str, "SentenceTransformer"] = "SentenceTransformer"
@@ -127,8 +128,8 @@ ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn
 class DenseSettings(VectorModule):
     """``2_Dense/config.json``."""
 
-    in_features: Annotated[int, "an integer above 0"]
-    out_features: Annotated[int, "an integer above 0"]
+    in_features: Size
+    out_features: Size
     bias: bool = True
     activation_function: Annotated[str, "|".join(ACTIVATIONS.values())] = ACTIVATIONS["tanh"]
     use_residual: Annotated[bool, "0"] = False

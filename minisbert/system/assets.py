@@ -1,8 +1,8 @@
 """The manifest of weights and data sets, and how they are fetched and verified.
 
-``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and hashes each file while writing it to a
-temporary folder, which is renamed only once every hash matches: an interrupted or corrupted download never looks
-complete. On the command line: ``python -m minisbert.assets``.
+``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and writes to a temporary folder, which is
+renamed only once every hash matches: an interrupted or corrupted download never looks complete. On the command line:
+``python -m minisbert.assets``.
 """
 
 import hashlib
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minisbert.core import InputError, one_line
-from minisbert.system.console import LiveLine, say
-from minisbert.system.files import atomic_folder, foreign_entries, listed
-from minisbert.system.sources import SOURCES, AssetFile, FetchError, write_verified
+from minisbert.system.console import say
+from minisbert.system.files import BROKEN_DISK, atomic_folder, foreign_entries, listed
+from minisbert.system.hub import offline, reason
+from minisbert.system.sources import SOURCES, AssetFile
 
 MANIFEST = Path(__file__).with_name("assets.toml")
 
@@ -104,7 +105,7 @@ def fetch(wanted: Asset) -> None:
 
     Raises ``InputError`` if the folder holds anything else, which would be lost.
     """
-    if os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0"):
+    if offline():
         names = ", ".join(file.name for file in wanted.files)
         raise InputError(
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
@@ -116,34 +117,38 @@ def fetch(wanted: Asset) -> None:
             "move that elsewhere first"
         )
     failures = []
-    for source in wanted.sources:
-        kind, address = next(iter(source.items()))
-        say(f"fetching {wanted.name} ({kind} {address}) to {wanted.folder}")
-        try:
-            _fetch_from(source, wanted)
-            return
-        except FetchError as error:
-            say(f"  {error}")
-            failures.append(f"{kind} {address}: {error}")
-    raise InputError(
-        f"{wanted.name} could not be fetched:\n  "
-        + "\n  ".join(failures)
-        + f"\nOr put its files into {wanted.folder} by hand."
-    )
+    with atomic_folder(wanted.folder) as folder:
+        for source in wanted.sources:
+            named = " ".join(next(iter(source.items())))
+            say(f"fetching {wanted.name} ({named}) to {wanted.folder}")
+            failure = _fetch_from(source, wanted, folder)
+            if not failure:
+                return
+            say(f"  {failure}")
+            failures.append(f"{named}: {failure}")
+        raise InputError(
+            f"{wanted.name} could not be fetched:\n  "
+            + "\n  ".join(failures)
+            + f"\nOr put its files into {wanted.folder} by hand."
+        )
 
 
-def _fetch_from(source: dict, wanted: Asset) -> None:
-    open_files = SOURCES[next(iter(source))]
-    with atomic_folder(wanted.folder) as folder, LiveLine() as line:
-        for file, stream in open_files(wanted.files, source, line):
-            write_verified(stream, folder / file.name, file, line)
+def _fetch_from(source: dict, wanted: Asset, folder: Path) -> str:
+    """Fill the folder from one source; what went wrong, or an empty string."""
+    try:
+        SOURCES[next(iter(source))](wanted.files, source, folder)
+    except Exception as error:  # whatever servers, archives, pip and huggingface_hub do, the next source is tried
+        if isinstance(error, OSError) and error.errno in BROKEN_DISK:
+            raise
+        return reason(error)
+    return "; ".join(problems(wanted, folder)).replace(f"{folder}{os.sep}", "")
 
 
-def problems(wanted: Asset) -> list[str]:
+def problems(wanted: Asset, folder: Path | None = None) -> list[str]:
     """Everything wrong with an asset on disk; hashes every file."""
     found = []
     for file in wanted.files:
-        path = wanted.folder / file.name
+        path = (folder or wanted.folder) / file.name
         kind, expected = file.digest
         if not path.is_file():
             found.append(f"{path} is missing")
@@ -151,5 +156,7 @@ def problems(wanted: Asset) -> list[str]:
         with open(path, "rb") as stream:
             actual = hashlib.file_digest(stream, kind).hexdigest()
         if actual != expected:
-            found.append(f"{path} has {kind} {actual}, not {expected}")
+            size = "" if file.size in (None, path.stat().st_size) else f" and {path.stat().st_size:,} bytes"
+            right = f"{expected} and {file.size:,} bytes" if size else expected
+            found.append(f"{path} has {kind} {actual}{size}, not {right}")
     return found

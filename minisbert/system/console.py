@@ -7,11 +7,14 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
+
+from tqdm import tqdm
 
 from minisbert.core import InputError
 
@@ -40,6 +43,18 @@ def run_command(main: Callable[[], None]) -> None:
             raise
         say(f"error: {clipped(message)}")
         sys.exit(2)
+
+
+@contextmanager
+def exiting(code: int) -> Iterator[None]:
+    """Print a verdict inside this block and exit with ``code``, even if the reader of stdout (head, less) has gone."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard(sys.stdout)
+    if code:
+        sys.exit(code)
 
 
 def open_streams() -> None:
@@ -144,8 +159,8 @@ class LiveLine:
             self.width = 0
 
 
-class Progress(LiveLine):
-    """Progress of a long computation over texts: tokens done, tokens per second, time left.
+class Progress(tqdm):
+    """Progress of a long computation in tokens: a bar on a terminal, a line every ten seconds in a log file.
 
     Counts tokens, not texts: texts come longest first, so an estimate by texts would be far off. Texts not yet
     tokenized are assumed to be as long as the average so far. ``total`` is the number of texts, None if unknown.
@@ -155,30 +170,44 @@ class Progress(LiveLine):
     ...     line.done(tokens=18)
     """
 
+    monitor_interval = 0  # no thread that watches the bar
+
     def __init__(self, total: int | None, shown: bool = True):
-        super().__init__()
-        self.total = total
-        self.shown = shown
-        self.started = time.monotonic()
-        self.texts = self.tokens = self.finished = 0
+        wait = 0.1 if sys.stderr.isatty() else 10.0  # short work logs nothing
+        super().__init__(
+            unit=" tokens", unit_scale=True, leave=False, disable=not shown, mininterval=wait, delay=wait, file=Stderr()
+        )
+        self.all_texts, self.texts, self.tokens = total, 0, 0
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        """How tqdm shows its line."""
+        return tqdm.status_printer(file) if sys.stderr.isatty() else lambda text: say(text) if text else None
 
     def expect(self, texts: int, tokens: int) -> None:
         """Add newly tokenized texts and the number of tokens to compute for them."""
         self.texts += texts
         self.tokens += tokens
+        if self.all_texts is not None:
+            self.total = round(self.tokens * self.all_texts / max(self.texts, 1))
 
     def done(self, tokens: int) -> None:
-        """Add computed tokens and update the line."""
-        self.finished += tokens
-        if self.shown:
-            rate = self.finished / max(time.monotonic() - self.started, 1e-9)
-            left = "" if self.total is None else f", {duration(self.ahead() / rate)} left"
-            share = "" if self.total is None else f" of {self.finished + self.ahead():,.0f}"
-            self.show(f"{self.finished:,}{share} tokens, {rate:,.0f} a second{left}")
+        """Add computed tokens."""
+        self.update(tokens)
 
-    def ahead(self) -> float:
-        """Tokens still to compute, with an estimate for the texts not yet tokenized."""
-        return self.tokens * self.total / self.texts - self.finished
+
+Progress.set_lock(threading.RLock())  # tqdm's own would start a process
+
+
+class Stderr:
+    """The terminal, as a file for tqdm that never raises; a log file gets no control characters."""
+
+    def write(self, text: str) -> None:
+        if sys.stderr.isatty():
+            say(text, end="")
+
+    def flush(self) -> None:
+        """``say`` has flushed it."""
 
 
 def duration(seconds: float) -> str:

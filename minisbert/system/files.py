@@ -6,13 +6,15 @@ import os
 import secrets
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from glob import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO
 
-from minisbert.core import InputError, one_line
+from filelock import BaseFileLock, FileLock, Timeout
+
+from minisbert.core import InputError, one_line, reading
 
 MOST_BYTES = 2**28  # of a text file that is read at once
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
@@ -36,14 +38,10 @@ def open_bytes(path: str | Path) -> IO[bytes]:
 
     A pipe of the shell, such as ``/dev/stdin`` or ``/dev/fd/63``, can be opened; another may never have a writer.
     """
-    if Path(path).is_fifo() and not str(path).startswith("/dev/"):
-        raise InputError(f"{path} is a pipe, a file is needed")
-    try:
+    if Path(path).is_dir() or (Path(path).is_fifo() and not str(path).startswith("/dev/")):
+        raise InputError(f"{path} is a {'folder' if Path(path).is_dir() else 'pipe'}, a file is needed")
+    with reading(path):
         return open(path, "rb")
-    except FileNotFoundError as error:
-        raise InputError(f"{path} does not exist") from error
-    except IsADirectoryError as error:
-        raise InputError(f"{path} is a folder, a file is needed") from error
 
 
 def read_text(path: str | Path) -> str:
@@ -107,35 +105,29 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
 
 
 def recover(target: str | Path) -> None:
-    """Clean up after processes that were killed while they wrote ``target``; what a living one writes stays.
+    """Clean up after processes that were killed while they wrote ``target``; files in use by others are left alone.
 
     If one was killed between the two renames of ``atomic_folder``, the folder that it was replacing comes back.
     """
     target = Path(os.path.realpath(target))
     for workspace in target.parent.glob(f".{escape(target.name)}.partial-{'[0-9a-f]' * 8}"):
-        with suppress(OSError), open(workspace / LOCK, "a") as file:
-            # A lock, not a process id, tells the living from the dead: in containers that share a disk, every run may
-            # have the same id. Without locks (Windows, some network disks) nothing is removed.
-            if lock(file) and _in_place(file, workspace):
-                _settle(workspace, target)
+        # A lock, not a process id, tells the living from the dead: in containers that share a disk, every run may have
+        # the same id. If it cannot be had, which is an OSError, nothing is removed.
+        with suppress(OSError, NotImplementedError), FileLock(workspace / LOCK, blocking=False):
+            _settle(workspace, target)
 
 
-def lock(file: IO[str]) -> bool:
-    """Lock a file until it is closed or the process ends; False if the platform or the file system cannot.
-
-    Raises ``BlockingIOError`` if it is locked already, by another process or another opening of it.
-    """
+def lock(file: IO[str]) -> None:
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks (Windows, some network
+    disks) this does nothing."""
     try:
         import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
+
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise
-    except OSError:
-        return False
-    return True
+    except (ImportError, OSError):
+        pass
 
 
 def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
@@ -144,16 +136,16 @@ def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
     ``known`` are the paths that may be lost, relative to ``folder``, with slashes; ``[0-9]_Dense/config.json`` is a
     pattern. A link counts as an entry of its own and is not followed. Files of the system's file manager do not count.
     """
-    if not folder.is_dir():
-        return []
-    prefixes = {"/".join(path.split("/")[:depth]) for path in known for depth in range(1, path.count("/") + 2)}
-    found = []
-    for parent, folders, files in os.walk(folder, onerror=_fail):
-        within = Path(parent).relative_to(folder)
-        foreign = [name for name in folders if not _matches(within / name, prefixes)]
-        folders[:] = [name for name in folders if name not in foreign]  # the walk does not enter those
-        foreign += [name for name in files if name not in LITTER and not _matches(within / name, known)]
-        found += [(within / name).as_posix() for name in foreign]
+    found: list[str] = []
+    pending = [folder] if folder.is_dir() else []
+    folders = {str(parent) for path in known for parent in PurePosixPath(path).parents} | {*known}
+    while pending:
+        for path in pending.pop().iterdir():
+            name, is_folder = path.relative_to(folder).as_posix(), path.is_dir()
+            if not any(fnmatchcase(name, pattern) for pattern in (folders if is_folder else known)):
+                found += [name] if is_folder or path.name not in LITTER else []
+            elif is_folder and not path.is_symlink():
+                pending.append(path)
     return sorted(found)
 
 
@@ -161,15 +153,6 @@ def listed(names: list[str], most: int = 3) -> str:
     """The first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(one_line, names[:most])) + more
-
-
-def _matches(path: Path, patterns: Collection[str]) -> bool:
-    name, depth = path.as_posix(), len(path.parts)
-    return any(depth == pattern.count("/") + 1 and fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _fail(error: OSError) -> None:
-    raise error  # a folder that cannot be listed may hold anything
 
 
 @contextmanager
@@ -181,41 +164,28 @@ def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     recover(target)
-    workspace, file = _create_workspace(target)
+    workspace, held = _create_workspace(target)
     try:
         with naming(target):
             yield target, workspace
     finally:
-        file.close()  # Windows cannot delete an open file
+        held.release()  # Windows cannot delete an open file
         _settle(workspace, target)
 
 
-def _create_workspace(target: Path) -> tuple[Path, IO[str]]:
-    """A new folder for what becomes ``target``, and its locked file."""
+def _create_workspace(target: Path) -> tuple[Path, BaseFileLock]:
+    """A new folder for what becomes ``target``, and its lock."""
     while True:
         workspace = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
         workspace.mkdir()
-        # subtle: before it is locked, recover in another process may take it for a dead one's and remove it
-        if file := _locked(workspace):
-            return workspace, file
-
-
-def _locked(workspace: Path) -> IO[str] | None:
-    """A new workspace's file, locked; None if another process has it or has removed it."""
-    with suppress(FileNotFoundError, BlockingIOError), ExitStack() as stack:
-        file = stack.enter_context(open(workspace / LOCK, "a"))
-        lock(file)
-        if _in_place(file, workspace):
-            stack.pop_all()
-            return file
-    return None
-
-
-def _in_place(file: IO[str], workspace: Path) -> bool:
-    """Whether the open file is still the workspace's; raises ``FileNotFoundError`` if the workspace has none."""
-    # subtle: between opening and locking, another process may have removed the file, and the maker of the workspace may
-    # have created and locked a new one; the lock on the removed file is then free, but says nothing
-    return os.path.samestat(os.fstat(file.fileno()), os.stat(workspace / LOCK))
+        held = FileLock(workspace / LOCK, blocking=False, thread_local=False)
+        try:
+            held.acquire()
+        except (FileNotFoundError, FileExistsError, Timeout):
+            continue  # subtle: before it was locked, recover in another process took it for a dead one's
+        except (OSError, NotImplementedError):
+            pass  # a disk without locks: nothing is removed there
+        return workspace, held
 
 
 def _settle(workspace: Path, target: Path) -> None:

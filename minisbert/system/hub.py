@@ -16,7 +16,7 @@ from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK, listed
 
-SECONDS = 10  # for the hub's first answer; huggingface_hub itself would wait for minutes
+SECONDS = 5  # for the hub's first answer; huggingface_hub itself would wait for minutes
 MODEL_FILES = ("*.json", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*.safetensors")
 MODEL_FILES += ("vocab.txt", "merges.txt", "*.model")  # *.model: SentencePiece
 OTHER_FOLDERS = "[!0-9]*/*"  # onnx, openvino; the folders of modules begin with a digit
@@ -35,7 +35,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     repository without safetensors.
     """
     name, _, given = name.partition("@")
-    folder, listing = snapshot(name, revision or given or None, MODEL_FILES)
+    folder, listing = snapshot(name, revision or given or None, MODEL_FILES, OTHER_FOLDERS)
     if any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
         return folder
     if pickles := [file for file in listing if file.endswith(PICKLES)]:
@@ -47,7 +47,14 @@ def download_model(name: str, revision: str | None = None) -> Path:
     raise InputError(f"{name} has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository")
 
 
-def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> tuple[Path, list[str]]:
+def offline() -> bool:
+    """Whether ``MINISBERT_OFFLINE`` forbids downloads."""
+    return os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0")
+
+
+def snapshot(
+    name: str, revision: str | None, patterns: Sequence[str], ignored: str | None = None
+) -> tuple[Path, list[str]]:
     """The folder in the cache with the files of a repository that match, and the names of all its files.
 
     The newest revision that the hub has; if the hub cannot be asked, the one in the cache, and no names.
@@ -62,13 +69,13 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> tuple[
             options["disable"] = not missing or not sys.stderr.isatty()
             super().__init__(*arguments, **options)
 
-    offline = constants.HF_HUB_OFFLINE or os.environ.get("MINISBERT_OFFLINE", "0") not in ("", "0")
-    wanted: dict[str, Any] = {"allow_patterns": list(patterns), "ignore_patterns": OTHER_FOLDERS}
+    asked = not constants.HF_HUB_OFFLINE and not offline()
+    wanted: dict[str, Any] = {"allow_patterns": list(patterns), "ignore_patterns": ignored}
     listing: list[str] = []
     missing: list[str] = []
     failure = None
     try:
-        if not offline:
+        if asked:
             found = HfApi().model_info(name, revision=revision, timeout=SECONDS)
             listing = [file.rfilename for file in found.siblings or []]
             missing = [
@@ -81,7 +88,7 @@ def snapshot(name: str, revision: str | None, patterns: Sequence[str]) -> tuple[
     if missing:
         say(f"downloading {name} from {constants.ENDPOINT}: {listed(missing)}")
     try:
-        cached = offline or failure is not None
+        cached = not asked or failure is not None
         folder = snapshot_download(name, revision=revision, local_files_only=cached, tqdm_class=Bar, **wanted)
     except Exception as error:
         raise InputError(explained(name, revision, failure or error)) from error
@@ -105,10 +112,11 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
         return f"{one_line(name)} is neither a folder nor a name on {hub}: {reason(error)}"
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:
         return f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME to another disk"
-    if isinstance(error, errors.LocalEntryNotFoundError):
+    if constants.HF_HUB_OFFLINE or offline():
         return f"{name} is not in {cache}, or not all of it, and downloads are switched off (offline mode)"
     return f"{name} is no folder here, not in {cache}, and {hub} cannot be reached ({reason(error)}): check the network"
 
 
 def reason(error: Exception) -> str:
-    return one_line(str(error).strip().split("\n")[0] or type(error).__name__, 200)[1:-1]
+    """The first line of an error's message, safe for any terminal."""
+    return one_line((str(error).strip() or type(error).__name__).splitlines()[0][:200], 200)[1:-1]

@@ -7,7 +7,6 @@ import torch
 
 from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert, BertConfig, attention, gelu, layer_norm
-from minisbert.models.inputs import check_inputs
 
 # batch 4, tokens 9, heads 3, head width 5, width 15, feed-forward 22, layers 2, vocabulary 37
 CONFIG = BertConfig(
@@ -53,14 +52,6 @@ def test_attention_gives_pads_exactly_nothing():
     assert torch.equal(attention(query, key, changed, mask)[0], context)
 
 
-@pytest.mark.usefixtures("written_out")
-def test_attention_survives_large_scores():
-    query = torch.full((1, 1, 2, 3), 1e4)
-    context, probabilities = attention(query, query, torch.ones(1, 1, 2, 3))
-    assert probabilities.isfinite().all()
-    assert context.allclose(torch.ones(1, 1, 2, 3))
-
-
 @pytest.mark.parametrize("extra", [0, 1, 3])
 def test_padding_does_not_change_real_tokens(model, extra):
     ids, mask = batch()
@@ -70,12 +61,6 @@ def test_padding_does_not_change_real_tokens(model, extra):
     together = model(wide_ids, wide_mask)
     for i, states in enumerate(alone):
         assert (together[i, : states.shape[1]] - states[0]).abs().max() < 1e-12
-
-
-def test_batch_order_does_not_matter(model):
-    ids, mask = batch()
-    order = torch.tensor([2, 0, 3, 1])
-    assert (model(ids, mask)[order] - model(ids[order], mask[order])).abs().max() < 1e-12
 
 
 def test_mask_of_ones_equals_no_mask_and_integers_equal_booleans(model):
@@ -145,13 +130,6 @@ def test_dropout_stands_where_bert_has_it(model):
     assert calls == [wide] + [heads, wide, wide] * 2
 
 
-def test_every_parameter_gets_a_gradient(model):
-    ids, mask = batch()
-    hidden = model(ids, mask, mask.long())
-    (hidden.pow(2).sum() + model.pool(hidden).sum()).backward()
-    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.abs().any()] == []
-
-
 def test_a_fresh_model_starts_small():
     torch.manual_seed(0)
     fresh = Bert(dataclasses.replace(CONFIG, hidden_size=60, intermediate_size=80))
@@ -170,7 +148,7 @@ def test_a_fresh_model_starts_small():
         ({"position_embedding_type": "relative_key"}, "position_embedding_type must be absolute"),
         ({"hidden_size": 16}, "multiple of num_attention_heads"),
         ({"num_hidden_layers": "2"}, "num_hidden_layers"),
-        ({"vocab_size": 10**30}, "vocab_size must be an integer above 0"),
+        ({"vocab_size": 10**30}, "vocab_size must be an integer from 1"),
         ({"layer_norm_eps": 0.0}, "layer_norm_eps must be above 0"),
         ({"layer_norm_eps": float("nan")}, "layer_norm_eps"),
         ({"layer_norm_eps": None}, "layer_norm_eps must be above 0 and below 1, not None"),
@@ -184,34 +162,9 @@ def test_a_config_that_is_not_bert_is_refused(change, message):
         dataclasses.replace(CONFIG, **change)
 
 
-def ones(*shape):
-    return torch.ones(shape, dtype=torch.long)
-
-
-@pytest.mark.parametrize(
-    ("inputs", "message"),
-    [
-        ((ones(3),), "must be \\(B, T\\)"),
-        ((ones(2, 0),), "at least one token"),
-        ((ones(1, 13),), "13 tokens, but the position table has 12"),
-        ((ones(1, 2) * 37,), "from 37 to 37, the vocabulary from 0 to 36"),
-        ((ones(1, 2) * -1,), "from -1 to -1"),
-        ((ones(2, 3), ones(2, 4)), "mask \\(2, 4\\) must have the shape of ids"),
-        ((ones(2, 3), None, ones(3)), "token_types \\(3,\\) must have the shape of ids"),
-        ((ones(2, 3), None, ones(2, 3) * -1), r"token_types must lie in 0\.\.1: this model has 2 types"),
-        ((ones(2, 3), None, ones(2, 3) * 2), r"token_types must lie in 0\.\.1: this model has 2 types"),
-        ((ones(1, 3), torch.zeros(1, 3)), "not floats"),
-        ((ones(2, 3), torch.tensor([[1, 1, 0], [0, 0, 0]])), "row 1 of the mask has no real token"),
-    ],
-)
-def test_bad_input_is_refused(model, inputs, message):
-    with pytest.raises(ValueError, match=message):
-        check_inputs(model.config, *inputs)
-
-
 def test_an_additive_mask_is_not_read_the_wrong_way_round(model):
     with pytest.raises(ValueError, match="not floats"):
-        model(ones(1, 3), torch.tensor([[0.0, 0.0, -10_000.0]]))
+        model(torch.ones(1, 3, dtype=torch.long), torch.tensor([[0.0, 0.0, -10_000.0]]))
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "written out"])

@@ -80,11 +80,6 @@ def test_every_row_is_in_one_batch_and_batches_are_full(lengths, batch_size, win
     assert sorted(map(len, batches)) == ([rest] if rest else []) + [batch_size] * full
 
 
-@given(lengths=st.lists(st.integers(1, 60), max_size=60), seed=st.integers(0, 2**32 - 1))
-def test_the_same_generator_state_gives_the_same_batches(lengths, seed):
-    assert length_grouped_batches(lengths, 4, seeded(seed)) == length_grouped_batches(lengths, 4, seeded(seed))
-
-
 def test_batches_change_with_seed_and_from_epoch_to_epoch():
     lengths = [7] * 100
     generator = seeded(1)
@@ -123,18 +118,10 @@ def test_a_window_is_50_batches_unless_stated():
         assert all(shorter[-1] < longer[0] for shorter, longer in pairwise(inside))
 
 
-def padding(lengths: list[int], batches: list[list[int]]) -> float:
-    """Share of pads in all tokens of the padded batches."""
-    padded = sum(len(batch) * max(lengths[row] for row in batch) for batch in batches)
-    return 1 - sum(lengths) / padded
-
-
-def test_grouping_saves_padding_and_a_wider_window_saves_more():
+def test_grouping_saves_padding():
+    """16 lengths of 3 to 59: the mean is about 31, the longest about 56."""
     lengths = torch.randint(3, 60, (2000,), generator=seeded(0)).tolist()
-    shares = {window: padding(lengths, length_grouped_batches(lengths, 16, seeded(1), window)) for window in (1, 5, 50)}
-    order = torch.randperm(2000, generator=seeded(2)).tolist()
-    at_random = padding(lengths, [order[i : i + 16] for i in range(0, 2000, 16)])
-    assert at_random > 0.4  # 16 lengths of 3 to 59: the mean is about 31, the longest about 56
-    assert shares[1] > 0.4  # a window of one batch sorts only within it
-    assert shares[5] < 0.2
-    assert shares[50] < 0.05
+    for window, least, most in ((1, 0.4, 1.0), (5, 0.0, 0.2), (50, 0.0, 0.05)):
+        batches = length_grouped_batches(lengths, 16, seeded(1), window)
+        padded = sum(len(batch) * max(lengths[row] for row in batch) for batch in batches)
+        assert least <= 1 - sum(lengths) / padded <= most

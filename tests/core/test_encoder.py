@@ -8,21 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.core.encoder import (
     SentenceEncoder,
     cosine,
-    cosine_matrix,
-    load_bert,
     normalize,
     pooling_modes,
     read_modules,
 )
 from minisbert.models import checkpoint, sentence_encoder
-from tests.parity import MINILM_VECTOR, PIECE, REFERENCE, assert_parity
+from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 
 TEXTS = [  # in no order of length; the third is longer than the tiny model's 16 tokens
     "the cat sits on the mat",
@@ -52,37 +49,16 @@ def test_cosine_by_hand(u, v, expected):
     assert value.item() == pytest.approx(expected, abs=1e-15)
 
 
-def test_cosine_matrix_by_hand():
-    u = torch.tensor([[2.0, 0.0], [3.0, 4.0]], dtype=torch.float64)
-    v = torch.tensor([[0.0, 5.0], [1.0, 0.0], [-3.0, -4.0]], dtype=torch.float64)
-    expected = torch.tensor([[0.0, 1.0, -0.6], [0.8, 0.6, -1.0]], dtype=torch.float64)
-    assert_parity("cosine matrix", cosine_matrix(u, v), expected, 1e-15)
-
-
 def test_normalize_by_hand():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)
     assert torch.equal(normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
     assert torch.equal(normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64))  # also a single vector
 
 
-@pytest.mark.parametrize("length", [1e-10, 1e-3, 1e6, 1e30])
-def test_short_and_long_vectors_get_length_1(length):
-    x = torch.tensor([0.6, -0.8], dtype=torch.float64)
-    assert_parity(f"vector of length {length:g}", normalize(length * x), x, PIECE)
-
-
 def test_a_length_below_eps_counts_as_eps():
     x = torch.tensor([3e-13, 4e-13], dtype=torch.float64)
     assert normalize(x).tolist() == pytest.approx([0.3, 0.4], abs=1e-15)
     assert normalize(x, eps=1e-11).tolist() == pytest.approx([0.03, 0.04], abs=1e-15)
-
-
-def test_normalize_equals_torch():
-    lengths = torch.tensor([[0.01], [1.0], [30.0], [2.0], [500.0]], dtype=torch.float64)
-    u = lengths * torch.randn(5, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert_parity("normalize", normalize(u), F.normalize(u, dim=-1), PIECE)
-    stacked = torch.stack([u, 2 * u])  # (2, B, D)
-    assert_parity("normalize of (2, B, D)", normalize(stacked), F.normalize(stacked, dim=-1), PIECE)
 
 
 # --------------------------------------------------------------------------------------------- load
@@ -131,10 +107,6 @@ def test_a_folder_without_normalising(folder):
     vectors = plain.encode(TEXTS)
     assert (abs(np.linalg.norm(vectors, axis=1) - 1) > 1e-3).all()
     np.testing.assert_allclose(unit.encode(TEXTS), vectors / np.linalg.norm(vectors, axis=1)[:, None], atol=1e-6)
-
-
-def test_the_encoder_of_a_folder_is_in_eval_mode(tiny):
-    assert not any(module.training for module in load_bert(tiny).modules())
 
 
 def test_weights_without_a_pooler(folder):
@@ -262,7 +234,7 @@ def test_similarity_by_hand(tiny):
     assert found.dtype == np.float32
     assert encoder.similarity(a, b.astype(np.float64)).dtype == np.float64
     assert encoder.similarity(a[0], b).shape == (1, 3)
-    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+    with pytest.raises(ValueError, match=r"b must be \(M, D\)"):
         encoder.similarity(a, np.ones((1, 3)))
 
 
@@ -276,5 +248,5 @@ def test_similarity_of_long_vectors(tiny):
 def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
     encoder, one, bad = SentenceEncoder.load(tiny), np.ones((2, 3), np.float32), np.full((2, 3), value)
     for a, b in ((one, bad), (bad, one)):
-        with pytest.raises(InputError, match="holds NaN or infinity, or numbers whose squares are too large for float"):
+        with pytest.raises(ValueError, match="must be of finite length"):
             encoder.similarity(a, b)

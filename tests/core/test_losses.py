@@ -1,7 +1,4 @@
-"""The book's losses: hand-worked values, gradients, properties, bad input; parity of the cosine objective with torch.
-
-Parity of the other losses is in ``loss_checks.py``.
-"""
+"""The book's losses: hand-worked values, gradients, properties, bad input. Parity is in ``loss_checks.py``."""
 
 import math
 
@@ -19,19 +16,7 @@ from minisbert.core.losses import (
     softmax_cross_entropy_loss,
     triplet_loss,
 )
-from tests.parity import GRADIENT, PIECE, assert_parity
-
-BATCH, WIDTH = 5, 7
-
-
-@pytest.fixture
-def batch() -> tuple[Tensor, Tensor, Tensor]:
-    """u, v (5, 7) with rows of very different lengths, and targets (5,) that include -1 and 1."""
-    generator = torch.Generator().manual_seed(0)
-    scale = torch.tensor([[0.01], [1.0], [30.0], [2.0], [500.0]], dtype=torch.float64)
-    u = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) * scale
-    v = torch.randn(BATCH, WIDTH, generator=generator, dtype=torch.float64) * scale.flip(0)
-    return u.requires_grad_(), v.requires_grad_(), torch.tensor([-1.0, 0.0, 0.3, 0.84, 1.0], dtype=torch.float64)
+from tests.parity import PIECE, assert_parity
 
 
 def test_loss_by_hand():
@@ -42,18 +27,6 @@ def test_loss_by_hand():
     assert loss.item() == pytest.approx((math.sqrt(0.5) - 0.5) ** 2, abs=1e-15)  # 0.04289
     two = cosine_mse_loss(torch.cat([u, u]), torch.cat([v, u]), torch.tensor([0.5, 0.0], dtype=torch.float64))
     assert two.item() == pytest.approx(((math.sqrt(0.5) - 0.5) ** 2 + 1.0) / 2, abs=1e-15)  # the mean, not the sum
-
-
-def test_loss_and_gradients_equal_torch(batch):
-    u, v, target = batch
-    found = cosine_mse_loss(u, v, target)
-    reference = F.mse_loss(F.cosine_similarity(u, v), target)
-    assert_parity("loss", found, reference, PIECE)
-    for name, got, expected in zip(
-        "uv", torch.autograd.grad(found, (u, v)), torch.autograd.grad(reference, (u, v)), strict=True
-    ):
-        assert expected.abs().max() > 1e-3  # there is something to compare
-        assert_parity(f"gradient of {name}", got, expected, GRADIENT)
 
 
 def test_loss_gradients_are_right_to_second_order():
@@ -72,35 +45,6 @@ def test_a_zero_vector_gives_a_finite_loss_and_finite_gradients():
     assert loss.item() == 0.25  # the cosine with a zero vector is 0
     assert u.grad.isfinite().all()
     assert torch.equal(v.grad, torch.zeros(1, 3))
-
-
-def test_integer_targets_are_allowed():
-    u = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    assert cosine_mse_loss(u, u, torch.tensor([1, 0])).item() == 0.5
-
-
-@pytest.mark.parametrize(
-    ("u", "v", "target"),
-    [
-        ((2, 3), (2, 3), (3,)),
-        ((2, 3), (2, 3), (2, 1)),  # would silently broadcast to (2, 2)
-        ((2, 3), (2, 3), ()),
-        ((2, 3), (2, 4), (2,)),
-        ((2, 3), (1, 3), (2,)),
-        ((2, 3), (4, 3), (2,)),
-        ((3,), (3,), ()),
-        ((2, 2, 3), (2, 2, 3), (2,)),
-    ],
-)
-def test_shapes_that_do_not_fit(u, v, target):
-    with pytest.raises(ValueError, match=r"must be \(B"):
-        cosine_mse_loss(torch.ones(u), torch.ones(v), torch.zeros(target))
-
-
-@pytest.mark.parametrize("bad", [5.0, 1.001, -1.001, math.nan, math.inf, -math.inf])
-def test_targets_outside_the_range_of_a_cosine(bad):
-    with pytest.raises(ValueError, match=r"target must be in -1\.\.1"):
-        cosine_mse_loss(torch.ones(2, 3), torch.ones(2, 3), torch.tensor([0.5, bad]))
 
 
 # ------------------------------------------------------------------------------------------ by hand
@@ -172,10 +116,6 @@ ON_VECTORS = {
     "ranking": lambda u, v, w: multiple_negatives_ranking_loss(u, v, w, 3.0, symmetric=True, duplicates=TWINS),
     "simcse": lambda u, v, w: simcse_loss(u, v, w, temperature=0.5, hard_negative_weight=0.3),
 }
-ON_SCORES = {
-    "mse": lambda x: mse_loss(x, TARGETS),
-    "softmax": lambda x: softmax_cross_entropy_loss(x.reshape(2, 2), torch.tensor([1, 0])),
-}
 
 
 def vectors(seed: int = 2) -> list[Tensor]:
@@ -187,11 +127,6 @@ def vectors(seed: int = 2) -> list[Tensor]:
 @pytest.mark.parametrize("name", ON_VECTORS)
 def test_gradients_on_vectors(name):
     assert torch.autograd.gradcheck(ON_VECTORS[name], vectors())
-
-
-@pytest.mark.parametrize("name", ON_SCORES)
-def test_gradients_on_scores(name):
-    assert torch.autograd.gradcheck(ON_SCORES[name], vectors()[0].flatten()[:4].detach().requires_grad_())
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
@@ -242,19 +177,6 @@ def test_the_order_of_the_batch_does_not_matter(loss, options):
     assert_parity(loss.__name__, loss(*(x[order] for x in inputs), **shuffled), value, PIECE)
 
 
-def test_the_order_of_hard_negatives_matters_only_with_a_weight():
-    u, v, w = vectors()
-    assert_parity("simcse", simcse_loss(u, v, w.flip(0)), simcse_loss(u, v, w), PIECE)
-    weighted = [simcse_loss(u, v, x, hard_negative_weight=1.0).item() for x in (w, w.flip(0))]
-    assert abs(weighted[0] - weighted[1]) > 1e-3
-
-
-def test_the_length_of_the_vectors_does_not_matter_for_cosines():
-    u, v, w = vectors()
-    for name in ("contrastive", "triplet, cosine", "ranking", "simcse"):
-        assert_parity(name, ON_VECTORS[name](3 * u, 0.01 * v, 50 * w), ON_VECTORS[name](u, v, w), PIECE)
-
-
 def test_perfect_positives_cost_little_and_wrong_ones_much():
     u = torch.eye(4, dtype=torch.float64)
     for loss in (multiple_negatives_ranking_loss, simcse_loss):
@@ -270,13 +192,6 @@ def test_scale_is_one_over_temperature():
     ranking = multiple_negatives_ranking_loss(u, v, w, scale=4.0)
     assert_parity("ranking and SimCSE", ranking, simcse_loss(u, v, w, temperature=0.25), PIECE)
     assert_parity("their defaults", multiple_negatives_ranking_loss(u, v), simcse_loss(u, v), PIECE)
-
-
-def test_symmetric_is_the_mean_of_both_directions():
-    u, v, _ = vectors()
-    ranking = multiple_negatives_ranking_loss
-    assert_parity("symmetric", ranking(u, v, symmetric=True), (ranking(u, v) + ranking(v, u)) / 2, PIECE)
-    assert abs(ranking(u, v) - ranking(v, u)) > 1e-3
 
 
 def test_duplicates_are_not_negatives():
@@ -324,6 +239,10 @@ def test_a_satisfied_margin_costs_nothing():
 ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
 RANKING = multiple_negatives_ranking_loss
 BAD = [
+    (cosine_mse_loss, (ROWS, ROWS, ROWS[:, :1]), {}, r"target must be \(B\)"),  # would broadcast to (2, 2)
+    (cosine_mse_loss, (ROWS, ROWS[:1], FLAT), {}, r"v must be \(B, D\)"),
+    (cosine_mse_loss, (FLAT, FLAT, FLAT[0]), {}, r"u must be \(B, D\)"),
+    *((cosine_mse_loss, (ROWS, ROWS, x * FLAT), {}, r"target must be in -1\.\.1") for x in (1.001, -5, math.nan)),
     (mse_loss, (ROWS[:, :1], FLAT), {}, r"scores must be \(B\), not \(2, 1\)"),  # would broadcast to (2, 2)
     (mse_loss, (FLAT, FLAT[:1]), {}, r"target must be \(B\), B = 2, not \(1,\)"),
     (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"scores must be \(B\), not \(0,\)"),

@@ -134,7 +134,7 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, package
             SentenceEncoder.load(folder, compiled=package)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "1.0")
-        with pytest.raises(InputError, match=rf"with torch {re.escape(torch.version.__version__)}, this is 1\.0"):
+        with pytest.raises(InputError, match=rf"with torch {re.escape(torch.version.__version__)}, not 1\.0"):
             SentenceEncoder.load(folder, compiled=package)
 
 
@@ -160,7 +160,7 @@ def another_archive(path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip, empty, another_archive])
 def test_a_damaged_package_is_refused(folder, package, tmp_path, damage):
     damage(copied := Path(shutil.copy(package, tmp_path / "p.pt2")))
-    with pytest.raises(InputError, match=r"p\.pt2 is damaged, or not a package"):
+    with pytest.raises(InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"):
         SentenceEncoder.load(folder, compiled=copied)
 
 

@@ -9,23 +9,23 @@ from torch import Tensor
 from minisbert.core import pooling
 from minisbert.models.poolings import POOLING_NAMES, Pooling, first_last_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
-from tests.core.test_pooling import MODES, REAL, attention_pooling, random_hidden, slow_pool
+from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden, slow_pool
 from tests.parity import PIECE, assert_parity
 
 
 def learned(mode: str) -> Pooling:
-    """A pooling with attention, with the parameters of ``attention_pooling``."""
+    """A pooling with attention, with the parameters of the book's."""
     found = Pooling(mode, 3).double()
-    found.load_state_dict(attention_pooling().state_dict())
+    found.load_state_dict(book_pooling("attention").state_dict())
     return found
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES[:3])
 @pytest.mark.parametrize("mask", [None, REAL])
 def test_the_books_poolings_by_name(mode, mask):
     hidden = random_hidden()
     assert torch.equal(Pooling(mode)(hidden, mask), pooling.Pooling(mode)(hidden, mask))
-    assert torch.equal(learned("attention")(hidden, mask), attention_pooling()(hidden, mask))
+    assert torch.equal(learned("attention")(hidden, mask), book_pooling("attention")(hidden, mask))
 
 
 @pytest.mark.parametrize("name", ["median", "", "MEAN", "mean_pool", "cls-max"])
@@ -35,7 +35,7 @@ def test_unknown_name_lists_the_known_ones(name):
 
 
 def test_every_pooling_is_tested_here():
-    assert list(POOLING_NAMES) == [*MODES, "attention", "first-last", "pooler"]
+    assert list(POOLING_NAMES) == [*MODES, "first-last", "pooler"]
     assert "max" in repr(Pooling("max"))
 
 

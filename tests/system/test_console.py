@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -168,7 +167,7 @@ SMALL, LARGE = 10, 1_000_000  # characters, less and more than Python and the pi
 
 def python(code: str, **streams) -> subprocess.Popen:
     """Another Python that runs ``code``, with buffered output, as for any user."""
-    path = os.pathsep.join([str(Path(console.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     environment = os.environ | {"PYTHONPATH": path, "PYTHONUNBUFFERED": ""}
     return subprocess.Popen([sys.executable, "-c", code], env=environment, text=True, **streams)
 
@@ -354,27 +353,54 @@ def test_one_line_is_one_printable_line(value):
     assert shown.encode("utf-8").decode("utf-8") == shown
 
 
-def test_progress_estimates_the_tokens_of_texts_to_come(monkeypatch):
-    """Half of 10 texts have been tokenized, 100 tokens: 200 in all. After 4 seconds 50 of them are done."""
-    shown = []
-    monkeypatch.setattr(console.Progress, "show", lambda _line, text: shown.append(text))
-    clock = iter([100.0, 100.0, 104.0, 110.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
-    line = console.Progress(total=10)
-    line.expect(texts=5, tokens=100)
-    line.done(tokens=50)
-    assert shown == ["50 of 200 tokens, 12 a second, 0:12 left"]
-    line.expect(texts=5, tokens=20)
-    line.done(tokens=50)
-    assert shown[1:] == ["100 of 120 tokens, 10 a second, 0:02 left"]
+def test_progress_estimates_the_tokens_of_texts_to_come():
+    """Half of 10 texts have been tokenized, 100 tokens: 200 in all."""
+    with console.Progress(total=10) as line:
+        line.expect(texts=5, tokens=100)
+        line.done(tokens=50)
+        assert (line.n, line.total) == (50, 200)
+        line.expect(texts=5, tokens=20)
+        line.done(tokens=50)
+        assert (line.n, line.total) == (100, 120)
+    with console.Progress(total=None) as line:
+        line.expect(texts=1, tokens=2000)
+        line.done(tokens=2000)
+        assert (line.n, line.total) == (2000, None)
 
 
-def test_progress_without_a_total_has_no_time_left(monkeypatch):
-    shown = []
-    monkeypatch.setattr(console.Progress, "show", lambda _line, text: shown.append(text))
-    clock = iter([0.0, 0.0, 2.0])
-    monkeypatch.setattr(console.time, "monotonic", lambda: next(clock))
-    line = console.Progress(total=None)
-    line.expect(texts=1, tokens=2000)
-    line.done(tokens=2000)
-    assert shown == ["2,000 tokens, 1,000 a second"]
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("shown", [True, False])
+def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_file(terminal, shown, monkeypatch):
+    """A hundred seconds of work. What has been shown on a terminal is erased at the end."""
+    screen, clock = Screen(), SimpleNamespace(now=0.0)
+    screen.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", screen)
+    with console.Progress(total=1, shown=shown) as line:
+        line._time = lambda: clock.now
+        line.start_t = line.last_print_t = 0
+        line.expect(texts=1, tokens=10_000)
+        for _ in range(100):
+            clock.now += 1
+            line.done(tokens=100)
+    if not shown:
+        assert screen.getvalue() == ""
+    elif terminal:
+        assert screen.getvalue().count("\r") >= 100
+        assert screen.getvalue().endswith("\r")
+        assert "\n" not in screen.getvalue()
+    else:
+        lines = screen.getvalue().splitlines()
+        assert "\r" not in screen.getvalue()
+        assert 9 <= len(lines) <= 10
+        assert lines[0].startswith(" 10%|")
+        assert "1.00k/10.0k [00:10<01:30, 100 tokens/s]" in lines[0]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_progress_that_cannot_be_written_does_not_end_the_work(monkeypatch):
+    code = "import sys; from minisbert.system.console import *\nsys.stderr.isatty = lambda: True\ndef main():\n"
+    code += " line = Progress(1); line.mininterval = line.delay = 0; line.done(5); line.close(); print('found')\n"
+    with open("/dev/full", "w") as full:
+        process = python(code + "run_command(main)", stdout=subprocess.PIPE, stderr=full)
+        assert process.communicate(timeout=60)[0] == "found\n"
+    assert process.returncode == 0

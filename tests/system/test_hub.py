@@ -19,7 +19,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import hub
 from minisbert.system.hub import download_model, is_hub_name
 from tests.conftest import ROOT
-from tests.servers import Site, cut, refuse, repository, serve
+from tests.servers import Site, cut, refuse, repository, serve, use_hub
 
 COMMIT, OLDER = "a" * 40, "b" * 40
 TEXTS = ["a cat sits", "it rains all day"]
@@ -39,16 +39,10 @@ def files() -> dict[str, bytes]:
 
 @pytest.fixture
 def site(files, tmp_path, monkeypatch) -> Iterator[Site]:
-    """A hub with the model ``someone/tiny`` and an empty cache. The library has read its variables at its import."""
+    """A hub with the model ``someone/tiny`` and an empty cache."""
     pages = repository("someone/tiny", files | STRAY, COMMIT, "main", "refs/pr/1")
     with serve(pages) as site:
-        monkeypatch.setattr(constants, "ENDPOINT", site.address)
-        template = site.address + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setenv("no_proxy", "*")
-        monkeypatch.delenv("MINISBERT_OFFLINE", raising=False)
+        use_hub(site, tmp_path / "cache", monkeypatch)
         monkeypatch.setattr(hub, "SECONDS", 0.5)
         yield site
 

@@ -27,7 +27,7 @@ def _(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------- layer norm
 
 
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     return (x - mean) / scale * weight + bias
 
 
@@ -39,12 +39,12 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 @mistake(bert, "layer_norm", "eps outside the root", "eps is added to the standard deviation, not to the variance")
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     scale = x.var(-1, correction=0, keepdim=True).sqrt() + eps
-    return _layer_norm(x, weight, bias, x.mean(-1, keepdim=True), scale)
+    return layer_norm(x, weight, bias, x.mean(-1, keepdim=True), scale)
 
 
 @mistake(bert, "layer_norm", "unbiased variance", "the variance is divided by D - 1 (torch's default), not by D")
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return _layer_norm(x, weight, bias, x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + eps).sqrt())
+    return layer_norm(x, weight, bias, x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + eps).sqrt())
 
 
 @mistake(bert, "layer_norm", "no gamma", "LayerNorm's weight is left out")
@@ -62,28 +62,16 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight + bias
 
 
-@mistake(
-    bert,
-    "layer_norm",
-    "detached LayerNorm statistics",
-    "the mean and variance are detached: right forward, wrong backward",
-)
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    fixed = x.detach()
-    scale = (fixed.var(-1, correction=0, keepdim=True) + eps).sqrt()
-    return _layer_norm(x, weight, bias, fixed.mean(-1, keepdim=True), scale)
-
-
 @mistake(bert, "layer_norm", "LayerNorm over tokens", "the mean and variance are over the tokens, not the width")
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     scale = (x.var(-2, correction=0, keepdim=True) + eps).sqrt()
-    return _layer_norm(x, weight, bias, x.mean(-2, keepdim=True), scale)
+    return layer_norm(x, weight, bias, x.mean(-2, keepdim=True), scale)
 
 
 # ----------------------------------------------------------------------------------------- attention
 
 
-def _attention(
+def attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -98,97 +86,59 @@ def _attention(
     if mask is not None:
         scores = scores.masked_fill(~mask, hidden)
     probabilities = scores.softmax(axis)
-    return _dropout(probabilities, dropout) @ value, probabilities
-
-
-_dropout = nn.functional.dropout
+    return nn.functional.dropout(probabilities, dropout) @ value, probabilities
 
 
 @mistake(bert, "attention", "no attention mask", "pads take part in attention")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, None)
+    return attention(query, key, value, None)
 
 
 @mistake(bert, "attention", "mask of -10", "pads get a score of -10: little attention instead of none")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, hidden=-10.0)
-
-
-@mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
-def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, hidden=-1e9, dropout=dropout)
+    return attention(query, key, value, mask, hidden=-10.0)
 
 
 @mistake(bert, "attention", "attention mask inverted", "the real tokens are hidden, and the pads are read")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, None if mask is None else ~mask, dropout=dropout)
+    return attention(query, key, value, None if mask is None else ~mask, dropout=dropout)
 
 
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _attention(query, key, value, None)[1]
+    probabilities = attention(query, key, value, None)[1]
     probabilities = probabilities if mask is None else probabilities * mask
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "no 1/sqrt(K)", "the scores are not divided by sqrt(K)")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, scale=1.0)
+    return attention(query, key, value, mask, scale=1.0)
 
 
 @mistake(bert, "attention", "1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, scale=(query.shape[1] * query.shape[-1]) ** -0.5)
+    return attention(query, key, value, mask, scale=(query.shape[1] * query.shape[-1]) ** -0.5)
 
 
 @mistake(bert, "attention", "1/K", "the scores are divided by K, not by sqrt(K)")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, scale=1 / query.shape[-1])
+    return attention(query, key, value, mask, scale=1 / query.shape[-1])
 
 
 @mistake(bert, "attention", "q and k swapped", "queries and keys are swapped")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(key, query, value, mask)
+    return attention(key, query, value, mask)
 
 
 @mistake(bert, "attention", "softmax over the wrong axis", "the softmax is over the queries, not the keys")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, hidden=-1e9, axis=-2)
+    return attention(query, key, value, mask, hidden=-1e9, axis=-2)
 
 
 @mistake(bert, "attention", "softmax over the heads", "the softmax is over the heads, not the keys")
 def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask, hidden=-1e9, axis=1)
-
-
-@mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")
-def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _attention(query, key, value, mask)[1].detach()
-    return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
-def _(query, key, value, mask=None, dropout=0.0):
-    return _attention(query, key, value, mask)
-
-
-@mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
-def _(query, key, value, mask=None, dropout=0.0):
-    scores = _dropout(query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5, dropout)
-    probabilities = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
-    return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
-def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _dropout(_attention(query, key, value, mask)[1], dropout)
-    return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
-def _(query, key, value, mask=None, dropout=0.0):
-    context, probabilities = _attention(query, key, value, mask)
-    return _dropout(context, dropout), probabilities
+    return attention(query, key, value, mask, hidden=-1e9, axis=1)
 
 
 @mistake(bert.Attention, "merge", "heads merged without transposing", "(B, H, T, K) is reshaped to (B, T, D) directly")
@@ -218,24 +168,3 @@ def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Ten
     query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
     context, probabilities = bert.attention(query, key, value, mask)
     return self.merge(context), probabilities
-
-
-@mistake(bert.Attention, "forward", "dropout alive in eval", "attention dropout stays on in eval mode")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask, self.dropout)
-    return self.output(self.merge(context)), probabilities
-
-
-@mistake(bert.Attention, "forward", "dropout not handed on", "attention's dropout is 0 in training too")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask)
-    return self.output(self.merge(context)), probabilities
-
-
-@mistake(bert.Attention, "forward", "dropout on attention's output", "the output is dropped, not the probabilities")
-def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
-    context, probabilities = bert.attention(query, key, value, mask)
-    return _dropout(self.output(self.merge(context)), self.dropout, self.training), probabilities

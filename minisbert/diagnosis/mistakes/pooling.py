@@ -77,16 +77,6 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return _max(hidden, None if mask is None else ~mask.bool())
 
 
-@mistake(pooling, "max_pool", "finite fill in max", "pads are filled with a number that is not below every number")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
-
-
-@mistake(pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return _mean(hidden.nan_to_num(), mask) if mask is not None else hidden.mean(1)
-
-
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
@@ -131,20 +121,6 @@ def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tens
     real = mask.bool().unsqueeze(-1)
     hidden = hidden.masked_fill(~real, 0.0)
     return ((hidden @ weight.T + bias).masked_fill(real, float("-inf")).softmax(1) * hidden).sum(1)
-
-
-@mistake(pooling, "attention_pool", "finite fill in attention pooling", "a pad's score is not below every score")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    scores = hidden @ weight.T + bias
-    if mask is not None:
-        pads = ~mask.bool().unsqueeze(-1)
-        hidden, scores = hidden.masked_fill(pads, 0.0), scores.masked_fill(pads, -1e9)
-    return (scores.softmax(1) * hidden).sum(1)
-
-
-@mistake(pooling, "attention_pool", "NaN hidden in the learned average", "nan_to_num hides a NaN from the average")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    return _attend(hidden.nan_to_num(), mask, weight, bias)
 
 
 @mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")

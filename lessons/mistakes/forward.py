@@ -1,0 +1,188 @@
+"""Mistakes of the forward pass that vectors do not show: in dropout, in gradients, in what a pad or a NaN may hold.
+
+Two show, but have the same numbers as a mistake of ``minisbert/diagnosis/mistakes``, which ``trace`` and ``certify``
+name: "layer drops the mask" and "encoder's mask inverted".
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import bert, pooling
+from minisbert.diagnosis.mistakes.bert import attention, layer_norm
+from minisbert.diagnosis.mistakes.blocks import positions_of
+from minisbert.diagnosis.mistakes.planting import mistake
+
+Drop = Callable[[Tensor], Tensor]
+
+# the right versions, kept from before anything is planted: a stand-in may call what it replaces
+_dropout = nn.functional.dropout
+_mean, _attend = pooling.mean_pool, pooling.attention_pool
+
+
+@mistake(
+    bert,
+    "layer_norm",
+    "detached LayerNorm statistics",
+    "the mean and variance are detached: right forward, wrong backward",
+)
+def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    fixed = x.detach()
+    scale = (fixed.var(-1, correction=0, keepdim=True) + eps).sqrt()
+    return layer_norm(x, weight, bias, fixed.mean(-1, keepdim=True), scale)
+
+
+@mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
+def _(query, key, value, mask=None, dropout=0.0):
+    return attention(query, key, value, mask, hidden=-1e9, dropout=dropout)
+
+
+@mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")
+def _(query, key, value, mask=None, dropout=0.0):
+    probabilities = attention(query, key, value, mask)[1].detach()
+    return probabilities @ value, probabilities
+
+
+@mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
+def _(query, key, value, mask=None, dropout=0.0):
+    return attention(query, key, value, mask)
+
+
+@mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
+def _(query, key, value, mask=None, dropout=0.0):
+    scores = _dropout(query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5, dropout)
+    probabilities = (scores if mask is None else scores.masked_fill(~mask, float("-inf"))).softmax(-1)
+    return probabilities @ value, probabilities
+
+
+@mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
+def _(query, key, value, mask=None, dropout=0.0):
+    probabilities = _dropout(attention(query, key, value, mask)[1], dropout)
+    return probabilities @ value, probabilities
+
+
+@mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
+def _(query, key, value, mask=None, dropout=0.0):
+    context, probabilities = attention(query, key, value, mask)
+    return _dropout(context, dropout), probabilities
+
+
+@mistake(bert.Attention, "forward", "dropout alive in eval", "attention dropout stays on in eval mode")
+def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
+    context, probabilities = bert.attention(query, key, value, mask, self.dropout)
+    return self.output(self.merge(context)), probabilities
+
+
+@mistake(bert.Attention, "forward", "dropout not handed on", "attention's dropout is 0 in training too")
+def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
+    context, probabilities = bert.attention(query, key, value, mask)
+    return self.output(self.merge(context)), probabilities
+
+
+@mistake(bert.Attention, "forward", "dropout on attention's output", "the output is dropped, not the probabilities")
+def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
+    context, probabilities = bert.attention(query, key, value, mask)
+    return _dropout(self.output(self.merge(context)), self.dropout, self.training), probabilities
+
+
+@mistake(bert.Layer, "forward", "layer drops the mask", "attention gets no mask from its layer, so pads take part")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _layer(self, x, None, self.attention_dropout, self.dropout)
+
+
+@mistake(bert.Layer, "forward", "layer without dropout", "neither block's output is dropped")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _layer(self, x, mask, _kept, _kept)
+
+
+@mistake(bert.Layer, "forward", "attention's output without dropout", "only feed-forward's output is dropped")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _layer(self, x, mask, _kept, self.dropout)
+
+
+@mistake(bert.Layer, "forward", "feed-forward's output without dropout", "only attention's output is dropped")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _layer(self, x, mask, self.attention_dropout, _kept)
+
+
+@mistake(bert.Layer, "forward", "one dropout for both blocks", "attention's output is dropped in a DistilBERT too")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    return _layer(self, x, mask, self.dropout, self.dropout)
+
+
+@mistake(bert.Layer, "forward", "dropout on the residual sum", "the sum or its norm is dropped, not what is added")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    attended, probabilities = self.attention(x, mask)
+    x = self.attention_norm(self.attention_dropout(x + attended))
+    return self.feed_forward_norm(self.dropout(x + self.feed_forward(x))), probabilities
+
+
+def _layer(self: bert.Layer, x: Tensor, mask: Tensor | None, first: Drop, second: Drop) -> tuple[Tensor, Tensor]:
+    """A layer with these two dropouts."""
+    attended, probabilities = self.attention(x, mask)
+    x = self.attention_norm(x + first(attended))
+    return self.feed_forward_norm(x + second(self.feed_forward(x))), probabilities
+
+
+def _kept(x: Tensor) -> Tensor:
+    return x
+
+
+@mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(_summed(self, ids, token_types, positions))
+
+
+@mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
+def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
+    return self.norm(self.dropout(_summed(self, ids, token_types, positions)))
+
+
+def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None, positions: Tensor | None) -> Tensor:
+    """The sum before LayerNorm, of any family."""
+    x = self.word(ids) + self.position(positions_of(ids, positions) + self.offset)
+    if self.token_type is None:
+        return x
+    return x + self.token_type(torch.zeros_like(ids) if types is None else types)
+
+
+@mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+    if mask is not None:
+        mask = ~mask.bool() if mask.ndim == 4 else ~mask.bool()[:, None, None, :]
+    x = self.embeddings(ids, token_types, positions)
+    states = {"embeddings": x}
+    for i, layer in enumerate(self.layers):
+        x, states[f"layers.{i}.attention"] = layer(x, mask)
+        states[f"layers.{i}"] = x
+    if trace is not None:
+        trace.update(states)
+    return x
+
+
+@mistake(pooling, "max_pool", "finite fill in max", "pads are filled with a number that is not below every number")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return (hidden if mask is None else hidden.masked_fill(~mask.bool().unsqueeze(-1), -1e9)).amax(1)
+
+
+@mistake(pooling, "mean_pool", "NaN hidden in the mean", "nan_to_num turns a real token's NaN into 0")
+def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    return _mean(hidden.nan_to_num(), mask) if mask is not None else hidden.mean(1)
+
+
+@mistake(pooling, "attention_pool", "finite fill in attention pooling", "a pad's score is not below every score")
+def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    scores = hidden @ weight.T + bias
+    if mask is not None:
+        pads = ~mask.bool().unsqueeze(-1)
+        hidden, scores = hidden.masked_fill(pads, 0.0), scores.masked_fill(pads, -1e9)
+    return (scores.softmax(1) * hidden).sum(1)
+
+
+@mistake(pooling, "attention_pool", "NaN hidden in the learned average", "nan_to_num hides a NaN from the average")
+def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    return _attend(hidden.nan_to_num(), mask, weight, bias)

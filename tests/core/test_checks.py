@@ -1,0 +1,116 @@
+"""What is wrong with a file or an argument, in one line."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from minisbert.core import InputError, one_line, read_json, reading
+from minisbert.core.checks import check, check_fields
+
+
+@pytest.mark.parametrize(
+    ("content", "read", "message"),
+    [
+        (None, Path.read_text, "f does not exist"),
+        (b'{"a": 1,\n]', lambda path: json.loads(path.read_text()), "f, line 2: not valid JSON: "),
+        (b"a \xff", lambda path: path.read_text(encoding="utf-8"), "f: not UTF-8 "),
+        (b"{}", lambda path: json.loads(path.read_text())["text"], "f: no key 'text'"),
+        (b"x", lambda path: float(path.read_text()), "f: could not convert string to float"),
+        (b"x", load_file, "f is cut short or is not a safetensors file"),
+        (b"x", np.load, "f: "),
+        (b"x", lambda path: path.iterdir().__next__(), "f: Not a directory"),
+        (b"x", lambda path: [].pop(), "f: pop from empty list"),
+        (b"x", lambda path: (_ for _ in ()).throw(RuntimeError("two\nlines")), r"f: two\\nlines$"),
+        (b"x", lambda path: (_ for _ in ()).throw(EOFError()), "f: EOFError"),
+    ],
+)
+def test_whatever_reading_raises_names_the_file(tmp_path, content, read, message):
+    path = tmp_path / "f"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught, reading(path):
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
+    def texts(*rows: str) -> None:
+        with reading("rows") as at:
+            for at.line, row in enumerate(rows, start=1):
+                json.loads(row)["text"]
+
+    with pytest.raises(InputError, match=r"^rows, line 2: no key 'text'$"):
+        texts('{"text": "a"}', "{}")
+    with pytest.raises(
+        InputError, match=r"^rows, line 1: not valid JSON"
+    ):  # of the rows, not of the text that is parsed
+        texts("{\n\n")
+    with pytest.raises(InputError, match=r"^other: wrong$"), reading("rows"):
+        raise InputError("other: wrong")
+    (tmp_path / "list.json").write_text("[1]")
+    assert read_json(tmp_path / "list.json", kind=list) == [1]
+    with pytest.raises(InputError, match=r"list\.json must hold a JSON dict, not a list"):
+        read_json(tmp_path / "list.json")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a\nb", r"'a\nb'"),
+        ("\x1b[31m", r"'\x1b[31m'"),
+        ("x" * 81, f"'{'x' * 80}'..."),
+        ("x" * 80, f"'{'x' * 80}'"),
+        (3, "3"),
+    ],
+)
+def test_a_value_in_a_message_is_short_and_safe(value, shown):
+    assert one_line(value) == shown
+
+
+ROWS, FLAT = torch.ones(2, 3), torch.ones(2)
+
+
+def test_arguments_that_fit():
+    check("u (B, D), v (B, D), target (B) in 0..1, weight above 0 and finite", ROWS, ROWS, FLAT, 2.0)
+    check("u (N, D), bits (Q, W) uint8, mode a|b", None, np.ones((2, 9), np.uint8), "b")
+
+
+@pytest.mark.parametrize(
+    ("rules", "values", "message"),
+    [
+        ("u (B, D), target (B)", (ROWS, torch.ones(3)), r"target must be \(B\), B = 2, D = 3, not \(3,\)"),
+        ("u (B, B)", (ROWS,), r"u must be \(B, B\), not \(2, 3\)"),
+        ("u (B)", (ROWS,), r"u must be \(B\), not \(2, 3\)"),
+        ("u (B, D)", (FLAT,), r"u must be \(B, D\), not \(2,\)"),
+        ("u (B, D)", (ROWS[:0],), r"u must be \(B, D\), not \(0, 3\)"),
+        ("target (B) in 0..1", (FLAT * torch.tensor([1, torch.nan]),), "target must be in 0..1"),
+        ("target (B) finite", (np.array([1, -np.inf]),), "target must be finite"),
+        ("a above 0 and finite", (torch.inf,), "a must be above 0 and finite, not inf"),
+        ("a at least 0 and below 1", ("0.1",), "a must be at least 0 and below 1, not '0.1'"),
+        ("n an integer from 1", (True,), "n must be an integer from 1, not True"),
+        ("n an integer from 0", (2**31,), "not 2147483648"),
+        ("codes int8", ([1],), "codes must be int8"),
+        ("mode a|b", ("c",), r"mode must be a\|b, not 'c'"),
+        ("u (B), v (B)", (FLAT,), "zip"),
+    ],
+)
+def test_arguments_that_do_not_fit(rules, values, message):
+    with pytest.raises(ValueError, match=message):
+        check(rules, *values)
+
+
+def test_fields_are_checked_by_their_annotations():
+    @dataclass
+    class Settings:
+        size: Annotated[int, "an integer from 1"]
+        name: str = ""
+
+    check_fields(Settings(1))
+    with pytest.raises(ValueError, match="size must be an integer from 1, not 0"):
+        check_fields(Settings(0))
