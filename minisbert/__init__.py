@@ -32,14 +32,16 @@ def _stop(*_: object) -> None:
         os._exit(130)
 
 
-if sys.argv[:1] == ["-m"]:
-    # ``python -m minisbert.NAME`` is starting and will import torch, which takes a second; ``run_command`` takes over
+def start_command() -> None:
+    """Prepare the process for a command's import of torch, which takes a second; ``run_command`` takes over."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _stop)
-    # OpenMP reads its variables when torch is imported; another package's command sets them as it likes
-    named = any(argument.startswith("minisbert.") for argument in sys.orig_argv)
-    if named and not {"OMP_WAIT_POLICY", *WAITING} & os.environ.keys():
+    if not {"OMP_WAIT_POLICY", *WAITING} & os.environ.keys():  # OpenMP reads them when torch is imported
         os.environ.update(WAITING)
+
+
+if sys.argv[:1] == ["-m"] and any(argument.startswith("minisbert.") for argument in sys.orig_argv):
+    start_command()  # ``python -m minisbert.NAME``; another package's command does as it likes
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "minisbert"
 CHAPTERS = ["tokenizer", "weights", "bert", "pooling", "encoder", "metrics", "heads", "losses", "data", "loop"]
 ROOMS = ["core", "system", "fast", "models", "data", "evaluation", "training", "corpus", "diagnosis"]
 # each may import those before it
-COMMANDS = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
+COMMANDS = sorted(path.stem for path in PACKAGE.glob("*.py") if not path.stem.startswith("_"))
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAME_TABLES = ("weights.py", "families.py", "checkpoint.py")  # names of weights, as text
 

@@ -1,8 +1,5 @@
 """``python -m minisbert.score``: score pairs from the command line."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -114,12 +111,3 @@ def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
     places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}
     with pytest.raises(InputError, match=message):
         main([argument.format(**places) for argument in arguments])
-
-
-def test_the_command_exits_with_2_and_without_a_traceback(tiny):
-    done = subprocess.run(
-        [sys.executable, "-m", "minisbert.score", "--model", str(tiny), "a", "b"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("error: ")

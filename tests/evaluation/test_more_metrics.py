@@ -24,30 +24,6 @@ from tests.core.test_metrics import few_values, numbers
 # ----------------------------------------------------------------------------------------- decisions
 
 
-@pytest.mark.parametrize(
-    ("predicted", "labels", "expected"),
-    [([1, 0, 2, 2], [1, 0, 2, 0], 0.75), ([1], [1], 1.0), ([0, 1], [1, 0], 0.0), ([True, False], [1.0, 1.0], 0.5)],
-)
-def test_accuracy_by_hand(predicted, labels, expected):
-    assert accuracy(predicted, labels) == expected
-    assert accuracy(torch.tensor(predicted), np.array(labels)) == expected
-
-
-@pytest.mark.parametrize(
-    ("predicted", "labels", "expected"),
-    [
-        ([1, 1, 1, 0, 0], [1, 0, 0, 1, 0], (1 / 3, 1 / 2, 2 / 5)),
-        ([1, 1, 0], [1, 1, 0], (1, 1, 1)),
-        ([0, 0, 1], [1, 1, 0], (0, 0, 0)),
-        ([0, 0, 0], [0, 1, 0], (0, 0, 0)),  # nothing is predicted to be 1
-        ([1, 1, 1, 1], [0, 1, 0, 0], (1 / 4, 1, 2 / 5)),
-        ([True, True], [1.0, 0.0], (1 / 2, 1, 2 / 3)),
-    ],
-)
-def test_precision_recall_f1_by_hand(predicted, labels, expected):
-    assert precision_recall_f1(predicted, labels) == pytest.approx(expected, abs=1e-15)
-
-
 zeros_and_ones = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=40)
 
 
@@ -55,6 +31,7 @@ zeros_and_ones = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_s
 def test_f1_is_the_harmonic_mean_of_shares_counted_one_by_one(rows):
     predicted, labels = zip(*rows, strict=True)
     assume(any(labels))
+    assert accuracy(predicted, torch.tensor(labels)) == sum(a == b for a, b in rows) / len(rows)
     precision, recall, f1 = precision_recall_f1(predicted, labels)
     among_predicted = [label for call, label in rows if call]
     among_labels = [call for call, label in rows if label]
@@ -124,14 +101,6 @@ def test_a_threshold_between_adjacent_floats(dtype, upper_label):
     assert value == (1.0 if upper_label else 0.5)
 
 
-def test_best_threshold_of_many_rows_is_quick():
-    random = np.random.default_rng(0)
-    scores = random.normal(size=300_000)
-    threshold, value = best_threshold(scores, random.normal(size=300_000) < scores, "accuracy")
-    assert abs(threshold) < 0.1  # the labels change sides around 0
-    assert value == pytest.approx(0.75, abs=0.01)  # P(y < x and x > 0) + P(y >= x and x <= 0)
-
-
 @pytest.mark.parametrize(
     ("metric", "values", "message"),
     [
@@ -161,37 +130,6 @@ def test_input_without_a_defined_score_is_refused(metric, values, message):
 
 # ------------------------------------------------------------------------------------------ geometry
 
-HALF = math.sqrt(0.5)  # 0.70711
-
-
-def test_triplet_accuracy_by_hand():
-    assert triplet_accuracy([[1, 0], [1, 0]], [[1, 1], [0, 1]], [[0, 1], [2, 1]]) == 0.5
-    assert triplet_accuracy([[1, 0]], [[1, 1]], [[9, 10]]) == 1.0  # only the angle matters
-    assert triplet_accuracy([[1, 0]], [[1, 1]], [[1, -1]]) == 0.0  # equally close: not correct
-
-
-def test_alignment_by_hand():
-    assert alignment([[1, 0], [0, 2]], [[1, 0], [1, 1]]) == pytest.approx((2 - 2 * HALF) / 2, abs=1e-15)
-    assert alignment([[1, 0], [0, 2]], [[1, 0], [1, 1]]) == pytest.approx(0.29289, abs=5e-6)
-    assert alignment([[3, 4]], [[-3, -4]]) == pytest.approx(4.0, abs=1e-15)
-    assert alignment([[3, 4]], [[0.3, 0.4]]) == pytest.approx(0.0, abs=1e-30)
-
-
-def test_uniformity_by_hand():
-    """Squares of the three distances: 2, 2 and 4."""
-    expected = math.log((2 * math.exp(-4) + math.exp(-8)) / 3)
-    assert uniformity([[1, 0], [0, 1], [-1, 0]]) == pytest.approx(expected, abs=1e-14)
-    assert expected == pytest.approx(-4.39635, abs=5e-6)
-    assert uniformity([[2, 1], [2, 1]]) == pytest.approx(0.0, abs=1e-14)
-    assert uniformity([[2, 1], [-2, -1]]) == pytest.approx(-8.0, abs=1e-14)
-
-
-def test_mean_off_diagonal_cosine_by_hand():
-    assert mean_off_diagonal_cosine([[1, 0], [0, 1], [1, 1]]) == pytest.approx(2 * HALF / 3, abs=1e-15)
-    assert mean_off_diagonal_cosine([[1, 0], [0, 1], [1, 1]]) == pytest.approx(0.47140, abs=5e-6)
-    assert mean_off_diagonal_cosine([[2, 0], [-3, 0]]) == pytest.approx(-1.0, abs=1e-15)
-
-
 vectors = st.integers(0, 2**32 - 1).map(lambda seed: np.random.default_rng(seed).normal(size=(3, 9, 4)))
 
 
@@ -212,6 +150,7 @@ def test_geometry_equals_the_slow_versions(three, count, block):
     near = [slow_cosine(x, y) for x, y in zip(a, p, strict=True)]
     far = [slow_cosine(x, y) for x, y in zip(a, n, strict=True)]
     assert alignment(a, p) == pytest.approx(2 - 2 * math.fsum(near) / count, abs=1e-14)
+    assert triplet_accuracy(a, p, p) == 0.0  # equally close is not correct
     assert triplet_accuracy(a, p, n) == sum(x > y for x, y in zip(near, far, strict=True)) / count
 
 

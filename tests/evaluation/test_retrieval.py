@@ -23,16 +23,7 @@ from minisbert.evaluation.retrieval import (
     ranked_grades,
     retrieval_scores,
 )
-from minisbert.evaluation.retrieval_metrics import (
-    METRICS,
-    accuracy_at_k,
-    dcg,
-    map_at_k,
-    mrr_at_k,
-    ndcg_at_k,
-    precision_at_k,
-    recall_at_k,
-)
+from minisbert.evaluation.retrieval_metrics import METRICS, map_at_k
 from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.options import parse
@@ -41,29 +32,6 @@ from minisbert.training.training import main as train
 from tests import toys
 
 # ------------------------------------------------------------------------------------------- formulas
-
-
-@pytest.mark.parametrize(
-    ("metric", "inputs", "expected"),
-    [
-        (accuracy_at_k, ([[0, 1], [0, 0]], [[1], [1]], 2), 1 / 2),
-        (accuracy_at_k, ([[0, 1], [0, 0]], [[1], [1]], 1), 0),
-        (precision_at_k, ([[1, 0, 1]], [[1, 1, 1]], 3), 2 / 3),
-        (precision_at_k, ([[1]], [[1]], 4), 1 / 4),  # one document in the corpus
-        (recall_at_k, ([[1, 0, 1]], [[1, 1, 1, 1]], 3), 2 / 4),
-        (recall_at_k, ([[-1, 2]], [[2, -1, 0]], 2), 1),  # a grade below 0 is not relevant
-        (mrr_at_k, ([[0, 1, 1], [0, 0, 0]], [[1, 1], [1, 0]], 3), 1 / 4),
-        (ndcg_at_k, ([[1, 0, 2]], [[2, 1]], 3), 0.76019),
-        (ndcg_at_k, ([[-1, 2]], [[-1, 2]], 2), 1 / math.log2(3)),
-        (map_at_k, ([[1, 0, 1]], [[1, 1, 1]], 3), 0.55556),
-    ],
-)
-def test_metrics_by_hand(metric, inputs, expected):
-    assert metric(*inputs) == pytest.approx(expected, abs=5e-6)
-
-
-def test_dcg_by_hand():
-    np.testing.assert_allclose(dcg([[1, 0, 2], [0, 1, 0]]), [2, 1 / math.log2(3)], atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +46,10 @@ def test_dcg_by_hand():
         ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),
     ],
 )
-@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-def test_input_without_a_metric_is_refused(metric, ranked, judged, k, message):
-    with pytest.raises(ValueError, match=message):
-        metric(ranked, judged, k)
+def test_input_without_a_metric_is_refused(ranked, judged, k, message):
+    for metric in METRICS.values():
+        with pytest.raises(ValueError, match=message):
+            metric(ranked, judged, k)
 
 
 def random_task(seed: int, queries: int = 12, documents: int = 25) -> tuple[Retrieval, np.ndarray, np.ndarray]:
@@ -131,14 +99,8 @@ def test_metrics_equal_the_slow_loops(k):
         assert value == pytest.approx(sum(one[name] for one in slow) / len(slow), abs=1e-12), name
 
 
-def test_the_document_with_a_querys_id_is_left_out():
-    """Three documents at one place; the first query is the first of them."""
-    task = Retrieval(["q", "q"], ["d"] * 3, [{1: 1}, {0: 2}], [0, None], 0)
-    ones = np.ones((3, 2))
-    assert ranked_grades(task, ones[:2], ones).tolist() == [[1, 0, 0], [2, 0, 0]]
-
-
 def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff(monkeypatch):
+    """All documents at one place; the first query is the first of them, the second the last."""
     monkeypatch.setattr(retrieval, "CUTOFFS", (2,))
     task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3], 0)
     ones = np.ones((4, 2))
@@ -275,21 +237,18 @@ def test_qrels_may_lack_the_header_and_have_carriage_returns(texts, tmp_path):
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
-        ("corpus", "", "corpus.jsonl is empty: a line like"),
         ("corpus", "\n\n", "corpus.jsonl is empty: a line like"),
         ("corpus", "{\n", "corpus.jsonl, line 1: not valid JSON"),
         ("corpus", '["d1", "a"]\n', "corpus.jsonl, line 1: _id, text and maybe title are needed"),
         ("corpus", '{"_id": "d1"}\n', "corpus.jsonl, line 1: _id, text"),
-        ("corpus", '{"_id": 1, "text": "a"}\n', "corpus.jsonl, line 1: .*all strings"),
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1: .*all strings"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1 is not valid Unicode"),
         ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: the query 'q2' is not in .*queries.jsonl"),
+        ("queries", "".join(f'{{"_id": "q{i}", "text": ""}}\n' for i in "1234"), "the query 'q1' is empty"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
-        ("qrels", "q1 0 d1 1\n", r"qrels.tsv, line 1: 1 columns"),
         ("qrels", "q1\td1\t1\n\tq2\t1\n", "qrels.tsv, line 2: the query '' is not in .*queries.jsonl"),
         ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: the document 'd9' is not in .*corpus.jsonl"),
-        ("qrels", "q1\td1\tyes\n", "qrels.tsv, line 1: .*'yes'"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),
         ("qrels", "q1\td1\t0\n", r"qrels.tsv: no query has a relevant document \(a score above 0\)"),
@@ -300,13 +259,6 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
     suffix = "tsv" if file == "qrels" else "jsonl"
     (tmp_path / f"{file}.{suffix}").write_text(text)
     with pytest.raises(InputError, match=message):
-        load_retrieval(*texts)
-
-
-def test_an_empty_query_is_named(texts, tmp_path):
-    rows = [{"_id": name, "text": "" if name == "q2" else text} for name, text in QUERIES]
-    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(InputError, match=r"queries\.jsonl: the query 'q2' is empty"):
         load_retrieval(*texts)
 
 
@@ -359,7 +311,9 @@ def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
         (["--suite", "sts", "--data", "stsb"], "are three evaluations: give one"),
         (["--suite", "sts", "--split", "test"], "--split belongs to --data stsb"),
         (["--ignore-identical-ids"], "--ignore-identical-ids needs --queries, --corpus and --qrels"),
+        (["--data", "pairs.tsv", "--split", "test"], "--split belongs to --data stsb"),
         (["--queries", "none.jsonl", "--corpus", "c", "--qrels", "r"], "none.jsonl does not exist"),
+        (["--data", "none.tsv"], "none.tsv does not exist"),
     ],
 )
 def test_options_that_do_not_go_together(arguments, message):
