@@ -283,7 +283,7 @@ def test_the_exit_code_survives_a_closed_pipe(tiny, tmp_path):
 
 BAD = {
     # name: the file's name, its content, what the error says
-    "another count": ("v.csv", "1,2\n3,4\n", "2 vectors, .*texts.txt 9 texts"),
+    "another count": ("v.csv", "1,2\n3,4\n", "v.csv: 2 vectors for 9 texts"),
     "too wide": ("v.npy", np.ones((9, 25)) * 0.3, "25 columns, the model's have 24"),
     "too narrow": ("v.npy", np.full((9, 23), 0.3), "23 columns, the model's have 24, and they are not its first"),
     "NaN": ("v.npy", np.where(np.arange(9)[:, None] == 3, np.nan, np.ones((9, 24))), "row 4: NaN; 1 of 9 rows"),

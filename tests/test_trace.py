@@ -272,7 +272,6 @@ def test_another_models_file(written, tiny, tmp_path, capsys):
         (["--against", str(ROOT / "pyproject.toml")], "is not a safetensors file"),
         (["--write", "ours.npz"], r"must end in \.safetensors"),
         (["--against", "yours.safetensors", "a cat"], "give none here"),
-        (["--write", "ours.safetensors", " "], "an empty text"),
     ],
 )
 def test_arguments_that_cannot_be_used(tiny, arguments, message):
