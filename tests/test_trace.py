@@ -284,7 +284,7 @@ def test_without_transformers_or_its_script_the_error_says_what_to_do(tiny, tmp_
     with pytest.raises(InputError, match=r"pip install '\.\[reference\]'; or compare with a file: --against FILE"):
         main(["--model", str(tiny)])
     monkeypatch.setattr(tracing, "__file__", str(tmp_path / "site-packages" / "minisbert" / "diagnosis" / "tracing.py"))
-    with pytest.raises(InputError, match=r"reference_states\.py is missing"):
+    with pytest.raises(InputError, match=r"needs reference_states\.py: install minisbert again"):
         main(["--model", str(tiny)])
 
 
