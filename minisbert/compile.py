@@ -12,8 +12,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.compiled import compile_encoder, compile_pair_model
-from minisbert.models.cross_encoder import is_cross_encoder
-from minisbert.models.folders import find_model
+from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
@@ -43,7 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
     started = time.monotonic()
     if options.out:
         say(f"compiling {folder.name} in {precision}, 20 to 60 seconds")
-    if is_cross_encoder(folder) or (folder / "head.json").is_file():
+    files = ModelFolder(folder)
+    if files.model.classifier or files.has("head.json"):
         if options.pooling:
             raise InputError("--pooling is for encoders: a cross-encoder's head reads [CLS]")
         path = compile_pair_model(PairModel.load(folder), folder, precision, options.out)

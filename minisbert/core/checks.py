@@ -18,8 +18,8 @@ import numpy as np
 from safetensors import SafetensorError
 
 # what a damaged or foreign file makes Python, torch, json, safetensors and numpy raise
-DAMAGE = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError, RuntimeError, MemoryError)
-DAMAGE += (OSError, SafetensorError, zipfile.BadZipFile, zlib.error)
+DAMAGE: tuple[type[Exception], ...] = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, EOFError)
+DAMAGE += (RuntimeError, MemoryError, OSError, SafetensorError, zipfile.BadZipFile, zlib.error)
 
 
 class InputError(ValueError):
@@ -140,7 +140,7 @@ def check(rules: str, *values: Any) -> None:
     """
     sizes: dict[str, int] = {}
     for spec, value in zip(re.split(r", (?=[a-z])", rules), values, strict=True):
-        name, shape, rule = re.fullmatch(r"(\w+)(?: (\([A-Z, ]+\)))?(?: (.+))?", spec).groups()
+        ((name, shape, rule),) = re.findall(r"^(\w+)(?: (\([A-Z, ]+\)))?(?: (.+))?$", spec)
         if shape and value is not None:
             known = "".join(f", {letter} = {size}" for letter, size in sizes.items())
             letters = shape[1:-1].split(", ")

@@ -6,7 +6,7 @@ concat    the same with any choice of u, v, |u - v|, u * v (SBERT, Reimers & Gur
 cross     attention of a's tokens over b's, between two sentences that were encoded separately
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ def difference(u: Tensor, v: Tensor) -> Tensor:
     return (u - v).abs()
 
 
-FEATURES = {"u": lambda u, v: u, "v": lambda u, v: v, "|u-v|": difference, "u*v": torch.mul}
+FEATURES: dict[str, Callable] = {"u": lambda u, v: u, "v": lambda u, v: v, "|u-v|": difference, "u*v": torch.mul}
 CONCATS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v")  # SBERT, table 6
 
 

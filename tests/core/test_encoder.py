@@ -15,8 +15,8 @@ from minisbert.core.encoder import (
     SentenceEncoder,
     cosine,
     normalize,
+    pooling_modes,
     read_modules,
-    read_pooling,
 )
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
@@ -187,9 +187,8 @@ def test_a_broken_list_of_modules(folder, content, message):
         ({"word_embedding_dimension": 24}, []),
     ],
 )
-def test_poolings_of_new_and_old_files(tmp_path, stated, expected):
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    assert read_pooling(tmp_path / "config.json") == expected
+def test_poolings_of_new_and_old_files(stated, expected):
+    assert pooling_modes(stated) == expected
 
 
 # ------------------------------------------------------------------------------- encode and compare

@@ -494,7 +494,7 @@ def disk_full_for_tensors(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name", "failure"),
-    [(checkpoint, "save_file", disk_full_for_tensors), (encoder, "write_sentence_config", disk_full)],
+    [(checkpoint, "save_file", disk_full_for_tensors), (encoder, "write_layout", disk_full)],
 )
 def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypatch, module, name, failure):
     folder = tmp_path / "saved"
