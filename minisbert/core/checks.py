@@ -153,7 +153,7 @@ def check(rules: str, *values: Any) -> None:
 
 def check_rule(name: str, value: Any, rule: str) -> None:
     try:
-        kept = RULES[rule](value) if rule in RULES else value in rule.split("|")
+        kept = RULES[rule](value) if rule in RULES or " " in rule else value in rule.split("|")
     except (TypeError, AttributeError):  # a string where a number is needed, a list in place of a tensor
         kept = False
     if not (kept.all() if hasattr(kept, "all") else kept):

@@ -99,7 +99,7 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
-    check("ranked (Q, R), judged (Q, J), k an integer above 0", ranked, judged, k)
+    check("ranked (Q, R), judged (Q, J), k an integer from 1", ranked, judged, k)
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
     for wrong, said in (
         (~np.isfinite(ranked).all(axis=1) | ~np.isfinite(judged).all(axis=1), "a grade is not finite"),

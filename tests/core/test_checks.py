@@ -108,6 +108,11 @@ def test_arguments_that_do_not_fit(rules, values, message):
         check(rules, *values)
 
 
+def test_a_rule_that_does_not_exist_is_no_list_of_values():
+    with pytest.raises(KeyError, match="an integer above 0"):
+        check("n an integer above 0", 1)
+
+
 def test_fields_are_checked_by_their_annotations():
     @dataclass
     class Settings:

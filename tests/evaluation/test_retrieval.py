@@ -40,7 +40,7 @@ from tests import toys
         ([1, 0], [[1]], 1, r"ranked must be \(Q, R\).*not \(2,\)"),
         ([[1], [1]], [[1]], 1, r"judged must be \(Q, J\).*not \(1, 1\)"),
         (np.ones((0, 2)), np.ones((0, 2)), 1, "ranked must be"),
-        ([[1]], [[1]], 0, "k must be an integer above 0, not 0"),
+        ([[1]], [[1]], 0, "k must be an integer from 1, not 0"),
         ([[0], [math.nan]], [[1], [1]], 1, "query 1: a grade is not finite"),
         ([[0], [0]], [[1], [0]], 1, "query 1: no relevant document"),
         ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),

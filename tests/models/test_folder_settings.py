@@ -359,7 +359,7 @@ def test_similarities_by_hand(make):
         encoder = SentenceEncoder.load(SOURCES["tiny"])
         encoder.settings = Settings(similarity_fn_name=name)
         np.testing.assert_allclose(encoder.similarity(u, v), expected, atol=1e-12, rtol=0)
-        with pytest.raises(ValueError, match=r"width 2 and 1 cannot be compared|b must be \(M, D\)"):
+        with pytest.raises(InputError, match="width 2 and 1 cannot be compared"):
             encoder.similarity(u, v[:, :1])
 
 

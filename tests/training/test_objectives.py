@@ -584,7 +584,7 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
         ("simcse", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("mnr", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("cosine", ["--dev", "stsb.tsv"], "stsb.tsv does not exist"),
-        ("cosine", ["--max-length", "9999"], "a limit of 9999 tokens is above the position table of"),
+        ("cosine", ["--max-length", "9999"], "a maximum length of 9999 is above the position table of"),
         ("joint", ["--max-length", "2"], "a token limit of 2 is too small: a pair needs 5"),
         (
             "cross",
