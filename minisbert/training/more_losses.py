@@ -17,7 +17,8 @@ def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, we
     """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B, not by sum w.
 
     Unrelated pairs are rare in STS-B, so those below 1 of 5 count twice. Both (B,) on the 0 to 1 scale. The STS-B
-    notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
+    notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it.
+    ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
     rules = "scores (B), target (B) in 0..1, threshold in 0..1, weight above 0 and finite"
     check(rules, scores, target, threshold, weight)
