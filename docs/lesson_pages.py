@@ -60,7 +60,8 @@ def minutes(lesson: Path) -> int:
 def notebook(text: str, repository: str) -> NotebookNode:
     """A lesson as a notebook that runs anywhere.
 
-    The picture in git is left out, since the cell that draws it shows it; its description goes to that cell.
+    The picture in git is left out, since the cell that draws it shows it; its description goes to that cell. Answers
+    are folded, below the cells that ask for guesses.
     """
     book = jupytext.reads(text, fmt="py:percent")
     book.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -71,6 +72,8 @@ def notebook(text: str, repository: str) -> NotebookNode:
             cell.source = PICTURE.sub("", cell.source)
         elif re.search(r"^figure\(", cell.source, re.MULTILINE):
             cell.metadata["mystnb"] = {"image": {"alt": description}}
+        if re.search(r"^guess\.answer\(", cell.source, re.MULTILINE):
+            cell.metadata |= {"tags": ["hide-cell"], "mystnb": {"code_prompt_show": "Show the answer"}}
     install = new_code_cell(INSTALL.replace("REPOSITORY", repository), metadata={"tags": ["remove-cell"]})
     book.cells.insert(0, install)
     for number, cell in enumerate(book.cells):  # nbformat draws them at random

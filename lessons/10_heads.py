@@ -9,7 +9,7 @@
 from contextlib import nullcontext
 
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import heads
@@ -210,23 +210,34 @@ assert result[blind] < 25, "what can be guessed from one sentence"
 # **1.** Is the siamese head symmetric: score(a, b) = score(b, a)? Look at its three parts.
 
 # %%
+guess = predict("10.1", "Is the siamese head symmetric?", ["yes", "no"])
+
+# %%
 with torch.no_grad():
     turned = scores(siamese_head, siamese_dev.flip(0))
 print(f"largest difference of score(a, b) and score(b, a): {5 * largest_difference(right_scores, turned):.2f} of 5")
 assert largest_difference(right_scores, turned) > 0.02, "|u - v| and u * v are symmetric, u is not"
+guess.answer("no")
 
 # %% [markdown]
 # **2.** Which pair among 10,000 sentences is the most alike? How many forward passes does the joint head need, and how
 # many the siamese one?
 
 # %%
+guess = predict("10.2", "Forward passes of the joint head for 10,000 sentences?", ["10,000", "a million", "50 million"])
+
+# %%
 count = 10_000
 print(f"joint {count * (count - 1) // 2:,}, siamese {count:,}")
 assert count * (count - 1) // 2 == 49_995_000, "each pair on its own: the reason for sentence vectors (lesson 14)"
+guess.answer("50 million")
 
 # %% [markdown]
 # **3.** In the joint input, token types say which sentence a token belongs to. This model was never trained on pairs.
 # Do the types still change what [CLS] sees?
+
+# %%
+guess = predict("10.3", "Do the types change what [CLS] sees?", ["yes", "no"])
 
 # %%
 pair = (["A cat sits."], ["A kitten is sitting."])
@@ -237,6 +248,7 @@ with torch.no_grad():
         wrong = joint(*joint.batch(joint.tokenize(*pair), [0]))
 print(f"with types {right.item():.4f}, without {wrong.item():.4f}")
 assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of the table, added to every token of b"
+guess.answer("yes")
 
 # %% [markdown]
 # ## Break it

@@ -4,6 +4,7 @@
     python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
     python -m lessons.check hint 05         one more hint for the next unsolved piece
     python -m lessons.check list            your progress
+    python -m lessons.check guesses         how many of your predictions were right
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
@@ -24,6 +25,7 @@ from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_clas
 from lessons.grader.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
 from lessons.grader.result import Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
+from lessons.predictions import show_guesses
 from minisbert.core import InputError
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
@@ -190,6 +192,7 @@ def parser() -> argparse.ArgumentParser:
     hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
     commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
+    commands.add_parser("guesses", help="how many of your predictions were right")
     everything = commands.add_parser("all", help="grade every lesson")
     everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and no progress")
     everything.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)")
@@ -232,6 +235,8 @@ def main(arguments: list[str] | None = None) -> None:
         reset(options.lesson)
     elif options.command == "list":
         show_progress()
+    elif options.command == "guesses":
+        show_guesses()
     elif options.command == "all":
         if options.format != FORMATS[0] and not options.json:
             raise InputError(f"--format {options.format} needs --json FILE")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.checks import check, check_fields, check_texts
@@ -24,6 +25,8 @@ from minisbert.core.checks import check, check_fields, check_texts
         (b"x", lambda path: float(path.read_text()), "f: could not convert string to float"),
         (b"x", load_file, "f is cut short or is not a safetensors file"),
         (b"x", np.load, "f: "),
+        (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
+        (b'{"a": ["\\ud800"]}', read_json, "f: .*surrogates not allowed"),
         (b"x", lambda path: path.iterdir().__next__(), "f: Not a directory"),
         (b"x", lambda path: [].pop(), "f: pop from empty list"),
         (b"x", lambda path: (_ for _ in ()).throw(RuntimeError("two\nlines")), r"f: two\\nlines$"),
@@ -39,6 +42,12 @@ def test_whatever_reading_raises_names_the_file(tmp_path, content, read, message
     assert "\n" not in str(caught.value)
 
 
+def test_a_panic_of_the_tokenizers_library_is_damage():
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    with pytest.raises(InputError, match=r"^tokenizer\.json: slice index"), reading("tokenizer.json"):
+        Tokenizer.from_str(json.dumps({"model": model | {"continuing_subword_prefix": "##"}}))
+
+
 def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
     def texts(*rows: str) -> None:
         with reading("rows") as at:
@@ -51,6 +60,9 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
         InputError, match=r"^rows, line 1: not valid JSON"
     ):  # of the rows, not of the text that is parsed
         texts("{\n\n")
+    for other in (KeyboardInterrupt, NameError):
+        with pytest.raises(other), reading("rows"):
+            raise other
     with pytest.raises(InputError, match=r"^other: wrong$"), reading("rows"):
         raise InputError("other: wrong")
     (tmp_path / "list.json").write_text("[1]")
