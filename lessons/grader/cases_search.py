@@ -37,6 +37,8 @@ def _():
     empty = [["cat", "cat"], []]  # lengths 2 and 0, on average 1
     yield case("an empty document", doubles([LN2 * 2 / 4.1, 0.0]), scores, [["cat"]], empty)
     yield case("k1 = 3, b = 0.5", doubles([LN2 / 3.5, 0.0]), scores, [["cat"]], [["cat"], ["a", "dog"]], 3.0, 0.5)
-    yield case("b = 0: length does not count", doubles([LN2 / 2.2, 0.0]), scores, [["cat"]], [["cat"], ["a"] * 9], b=0.0)
+    yield case(
+        "b = 0: length does not count", doubles([LN2 / 2.2, 0.0]), scores, [["cat"]], [["cat"], ["a"] * 9], b=0.0
+    )
     yield case("one document", doubles([math.log(1 + 0.5 / 1.5) / 2.2]), scores, [["a"]], [["a", "b"]])
     yield case("upper case is another word", doubles([0.0]), scores, [["A"]], [["a", "b"]])

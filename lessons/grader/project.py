@@ -4,7 +4,7 @@ A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-tran
 the folder itself, and perhaps a ``search.toml``:
 
     store = "bits"      # what is kept of a document's vector: float32 (the default), int8 or bits
-    columns = 256       # only its first so many columns; by default all
+    columns = 256       # only its first so many columns; by default 0, which means all
     candidates = 40     # for bits: this many are found by Hamming distance, then sorted by the query's cosine
 """
 
@@ -40,7 +40,7 @@ class Options:
     """``search.toml``."""
 
     store: Annotated[str, "float32|int8|bits"] = "float32"
-    columns: Annotated[int | None, "an integer from 1"] = None
+    columns: Annotated[int, "an integer from 0"] = 0
     candidates: Annotated[int, "an integer from 1"] = 40
 
 
@@ -80,7 +80,7 @@ class Engine:
             self.stored = quantized.to_bits(self.stored)  # (N, D / 8)
 
     def columns(self, vectors: np.ndarray) -> np.ndarray:
-        return vectors[:, : self.options.columns]
+        return vectors[:, : self.options.columns or None]
 
     def search(self, queries: list[str], k: int) -> np.ndarray:
         """The rows of the k nearest documents, (Q, k); the queries stay in float32."""

@@ -71,12 +71,16 @@ def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.
     return _scores(queries, documents, k1, b, idf=idf, holders=lambda tf: float(tf.sum()))
 
 
-@mistake(bm25, "bm25_scores", "(k1 + 1) in the numerator", "every score is k1 + 1 times as large: the order is the same")
+@mistake(
+    bm25, "bm25_scores", "(k1 + 1) in the numerator", "every score is k1 + 1 times as large: the order is the same"
+)
 def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.ndarray:
     return _scores(queries, documents, k1, b, part=lambda tf, norms: (k1 + 1) * tf / (tf + norms))
 
 
-@mistake(bm25, "bm25_scores", "tf not saturated", "tf is not divided by tf + ...: a word that is repeated counts in full")
+@mistake(
+    bm25, "bm25_scores", "tf not saturated", "tf is not divided by tf + ...: a word that is repeated counts in full"
+)
 def _(queries: Words, documents: Words, k1: float = 1.2, b: float = 0.75) -> np.ndarray:
     return _scores(queries, documents, k1, b, part=lambda tf, norms: tf / norms)
 

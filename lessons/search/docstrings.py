@@ -29,6 +29,11 @@ def words_of(name: str) -> str:
     return " ".join(WORD.findall(name)).lower()
 
 
+def terms(text: str) -> list[str]:
+    """The words of a text as BM25 counts them: ``terms("Read a .tar.gz!") = ["read", "a", "tar", "gz"]``."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
 def first_sentence(docstring: str) -> str:
     """The first sentence of the first paragraph, in one line."""
     paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
@@ -51,10 +56,10 @@ def read_entries(folder: str | Path | None = None) -> list[Entry]:
     for path in sorted(root.rglob("*.py")):
         if SKIPPED.isdisjoint(path.relative_to(root).parts):
             for entry in entries_of(path, root):
-                query, document = entry.query, " ".join(WORD.findall(entry.document)).lower()
-                if query and len(document.split()) >= 4 and query not in queries and document not in documents:
+                document = tuple(terms(entry.document))
+                if len(document) >= 4 and entry.query not in queries and document not in documents:
                     found.append(entry)
-                    queries.add(query)
+                    queries.add(entry.query)
                     documents.add(document)
     return found
 
@@ -69,9 +74,9 @@ def entries_of(path: Path, root: Path) -> Iterator[Entry]:
         return
     for outer, node in definitions(tree):
         docstring = ast.get_docstring(node)
-        if docstring and not node.name.startswith("__"):
-            name = f"{outer}{node.name}"
-            yield Entry(place.split(".")[0], f"{place}.{name}", words_of(name), first_sentence(docstring))
+        query = words_of(f"{outer}{node.name}")
+        if docstring and query and not node.name.startswith("__"):
+            yield Entry(place.split(".")[0], f"{place}.{outer}{node.name}", query, first_sentence(docstring))
 
 
 def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
