@@ -550,8 +550,8 @@ assert recall(right) > recall(wrong) + 0.03, "the query's digits are the gain, a
 # - Reimers and Gurevych 2020, *Making monolingual sentence embeddings multilingual*, section 1: squared errors against
 #   a teacher's vectors.
 # - Kusupati et al. 2022, *Matryoshka representation learning*: losses on prefixes.
-# - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing*: candidates by bits of both sides, then
-#   float questions against bits of passages.
+# - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing for open-domain question answering*:
+#   candidates by bits of both sides, then float questions against bits of passages.
 # - sentence-transformers, `quantize_embeddings`, and its authors' article *Binary and scalar embedding quantization*
 #   (Hugging Face, 2024): ranges, codes and rescoring as here.
 # - Charikar 2002, *Similarity estimation techniques from rounding algorithms*: why differing signs estimate an angle.
