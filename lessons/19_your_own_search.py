@@ -165,7 +165,7 @@ assert 0.25 < table["BM25"][0].mean() < 0.42, "a third, with fifteen lines and n
 # %% [markdown]
 # ## Vectors, before any training
 #
-# MiniLM has read a billion pairs of sentences, and possibly never a method's name.
+# MiniLM was trained on a billion pairs of sentences. Few of them can have been names of methods.
 
 # %%
 guess = predict("19.1", "BM25, or MiniLM as it comes: which finds more?", ["BM25", "MiniLM", "too close to call"])
@@ -176,13 +176,15 @@ D = encoder.width
 
 
 def encoded(model):
-    """The vectors of the documents (N, D) and of each split's queries, and milliseconds for a query."""
-    corpus, started = model.encode(documents), time.perf_counter()
+    """Unit vectors of the documents (N, D), of each split's queries, ms for a query, the documents' lengths (N,)."""
+    corpus, started = model.encode(documents, normalize=False), time.perf_counter()
     asked = {name: model.encode(queries[name]) for name in rows}
-    return corpus, asked, 1000 * (time.perf_counter() - started) / N
+    took = 1000 * (time.perf_counter() - started) / N
+    lengths = np.linalg.norm(corpus, axis=1)
+    return corpus / lengths[:, None], asked, took, lengths
 
 
-plain, asked, ms = encoded(encoder)
+plain, asked, ms, _ = encoded(encoder)
 (_, found), search_ms = timed(lambda: top_k(asked["test"], plain, 10))
 enter("MiniLM", found, ms + search_ms, 4 * D)
 gain = table["MiniLM"][0] - table["BM25"][0]
@@ -254,7 +256,7 @@ schedule = lambda step: linear_schedule(step, len(batches) // 10, len(batches)) 
 curve = [step.loss for step in fit(tuned, ranking, batches, adamw(trained, lr=1e-4), schedule, clip=1.0)]
 print(f"{len(curve)} steps, {time.perf_counter() - started:.0f} s: loss {curve[0]:.2f} -> {np.mean(curve[-5:]):.2f}")
 
-better, asked_tuned, ms = encoded(tuned)
+better, asked_tuned, ms, lengths = encoded(tuned)
 (_, found), search_ms = timed(lambda: top_k(asked_tuned["test"], better, 10))
 enter("trained", found, ms + search_ms, 4 * D)
 gain = table["trained"][0] - table["MiniLM"][0]
@@ -295,10 +297,10 @@ assert 0 < weight < 0.05, "a little, and not too much"
 
 # %% [markdown]
 # The better judge is a cross-encoder: it reads query and document at once (lesson 10). Ours has to be trained from a
-# head that knows nothing, and here a minute is not enough: sixty steps on the last three layers left its loss where
-# chance had put it, and its ranking of twenty candidates below that of the cosine by two thirds. (Those that work have
-# seen half a million pairs; exercise 3 loads one.) What it costs can be measured with an untrained one, for the time
-# does not depend on what it says.
+# head that knows nothing, and a minute is not enough: when we tried, sixty steps on its last three layers (four
+# candidates for each query) took the loss from 1.40 to 1.24, where guessing has ln 4 = 1.39, and alone it sorted twenty
+# candidates far worse than the cosine had (nDCG@10 0.18 instead of 0.51). Those that work have seen half a million
+# pairs; exercise 3 loads one. What it costs can be measured all the same, for the time does not depend on what it says.
 
 # %%
 joint = PairModel(copy.deepcopy(tuned), JointHead(D), task="logit").eval()
@@ -306,9 +308,9 @@ some = [(queries["test"][i], documents[j]) for i in range(5) for j in fifty["tes
 joint.scores(*zip(*some[:10], strict=True))  # warm up
 started = time.perf_counter()
 joint.scores(*zip(*some, strict=True))
-joint_ms = 1000 * (time.perf_counter() - started) / 5
-print(f"fifty candidates: {joint_ms:.0f} ms for a query; the vectors take {ms:.1f} ms")
-assert joint_ms > 5 * ms, "fifty forwards instead of one, and the documents can not be encoded in advance"
+joint_ms = of("trained", 2) + 1000 * (time.perf_counter() - started) / 5
+print(f"fifty candidates: {joint_ms:.0f} ms for a query; the vectors alone {of('trained', 2):.1f} ms")
+assert joint_ms > 5 * ms, "fifty forwards instead of one, and no document can be encoded in advance"
 
 # %% [markdown]
 # ## Fewer bytes
@@ -358,16 +360,21 @@ for name, (each, hits, took, size) in table.items():
 
 # %%
 def draw(plt):
-    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.4), layout="constrained", sharey=True)
-    for name, (each, _, took, size) in table.items():
+    drawn, (left, right) = plt.subplots(1, 2, figsize=(8.6, 3.3), layout="constrained", sharey=True)
+    looks = zip("osoDsv^", ("#888888", "#8bb8de", "#1f4e79", "#7d3c98", *["#c0392b"] * 3), strict=True)
+    for (name, (each, _, took, size)), (mark, shade) in zip(table.items(), looks, strict=True):
         low, high = interval(each)
-        shade = "#c0392b" if "trained, " in name else "#1f4e79" if "trained" in name else "#888888"
         for axes, x in ((left, size), (right, took)):
-            axes.errorbar(x, each.mean(), [[each.mean() - low], [high - each.mean()]], fmt="o", color=shade, capsize=2)
-            short = name.replace("trained, ", "")
-            axes.annotate(short, (x, each.mean()), (5, 4), textcoords="offset points", fontsize=7, color=shade)
+            bar = [[each.mean() - low], [high - each.mean()]]
+            axes.errorbar(x, each.mean(), bar, fmt=mark, color=shade, capsize=2, markersize=5, label=name)
+    right.axvline(joint_ms, color="#d9a441", linestyle="--")
+    right.text(0.85 * joint_ms, 0.35, "fifty candidates\nby a cross-encoder", color="#b07d1e", fontsize=8, ha="right")
     left.set(xscale="log", xlabel="bytes of a document", ylabel="nDCG@10", title="Quality and memory")
+    left.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1,000", "2,000"])
     right.set(xscale="log", xlabel="milliseconds of a query", title="Quality and time")
+    right.set_xticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
+    left.minorticks_off()
+    right.legend(frameon=False, fontsize=7, loc="upper center")
     return drawn
 
 
@@ -411,7 +418,7 @@ draws = np.random.default_rng(0).integers(len(sums), size=(1000, len(sums)))
 low, high = np.percentile(sums[draws].sum(1) / counts[draws].sum(1), [2.5, 97.5])
 narrow = interval(table["trained"][0])
 print(f"queries {narrow[0]:.3f} .. {narrow[1]:.3f}, {len(sums)} modules {low:.3f} .. {high:.3f}")
-assert high - low > 1.2 * (narrow[1] - narrow[0]), "fifty-odd modules say less than sixteen hundred queries seem to"
+assert high - low > narrow[1] - narrow[0], "fifty-odd modules say less than sixteen hundred queries seem to"
 guess.answer("wider")
 
 # %% [markdown]
@@ -460,26 +467,30 @@ assert leaked > honest + 0.04, "and this one looks much better, on queries that 
 # came from. (And of MiniLM: has its billion pairs seen Python's documentation? Nobody can tell. That is why the
 # comparison is with MiniLM itself, and not with 0.)
 #
-# **Lengths that mean nothing.** `top_k` takes cosines. A plain dot product of unscaled vectors prefers long ones.
+# **Lengths that mean nothing.** `top_k` takes cosines. A plain dot product of vectors that were not scaled prefers the
+# long ones.
 
 # %%
-lengths = tuned.encode(documents, normalize=False)  # (N, D), the same directions
-dots = best(asked_tuned["test"] @ lengths.T)
-norms = np.linalg.norm(lengths, axis=1)
-wrong = ndcg_of_each(dots, rows["test"]).mean()
-print(f"lengths {norms.min():.1f} .. {norms.max():.1f}: nDCG@10 {wrong:.3f} instead of {of('trained'):.3f}")
-assert wrong < of("trained") - 0.005, "some documents shout"
+unscaled = better * lengths[:, None]  # (N, D), as the pooling left them
+wrong = ndcg_of_each(best(asked_tuned["test"] @ unscaled.T), rows["test"]).mean()
+print(f"lengths {lengths.min():.1f} .. {lengths.max():.1f}: nDCG@10 {wrong:.3f} instead of {of('trained'):.3f}")
+assert wrong < of("trained") - 0.03, "some documents shout: a quarter of the gain, or all of it, is gone"
 
 # %% [markdown]
-# **A rival that was made to lose.** The easiest way to win is a weak baseline. Every paper has one; here is how.
+# **A rival that was made to lose.** The easiest way to win is a weak baseline, and nobody checks the baseline. Split
+# its texts with Python's `split`, so that *Extract* and *archive.* are other words than *extract* and *archive*:
 
 # %%
-for name in ("k1 and b swapped", "no idf"):
-    with planted(MISTAKES[name]):
-        weak = bm25.bm25_scores([query.split() for query in queries["test"]], words)
-    value = ndcg_of_each(best(weak), rows["test"]).mean()
-    print(f"{name:20} {value:.3f} instead of {of('BM25'):.3f}")
-    assert value < of("BM25"), "two points that the vectors have not earned"
+SPACES = Mistake("split at spaces", "capitals and full stops stay", docstrings, "terms", str.split)
+asked_words = [query.split() for query in queries["test"]]
+with planted(SPACES):
+    weak = bm25.bm25_scores(asked_words, [docstrings.terms(text) for text in documents])
+with planted(MISTAKES["no idf"]):
+    flat = bm25.bm25_scores(asked_words, words)
+for name, scores in (("split at spaces", weak), ("no idf", flat)):
+    value = ndcg_of_each(best(scores), rows["test"]).mean()
+    print(f"{name:16} {value:.3f} instead of {of('BM25'):.3f}")
+    assert value < of("BM25") - (0.1 if scores is weak else 0.01), "points that the vectors have not earned"
 
 # %% [markdown]
 # ## The model card
