@@ -148,7 +148,10 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 def as_floats(vectors: Vectors, dtype: type | None = None) -> np.ndarray:
     """A finite array: float32, float64 if it was, or ``dtype``."""
-    x = vectors.detach().cpu().double().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    x = vectors.detach().cpu() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    if x.is_complex() if isinstance(x, Tensor) else np.iscomplexobj(x):
+        raise ValueError("vectors must be real numbers, not complex ones")
+    x = x.double().numpy() if isinstance(x, Tensor) else x
     wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
     x = x.astype(np.float64 if wide else np.float32, copy=False)
     check("vectors finite", x)
