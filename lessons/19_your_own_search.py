@@ -35,8 +35,9 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 # %% [markdown]
 # ## The question
 #
-# Lesson 01 compared nine sentences and was impressed by itself. Can one build a search that *understands*, and prove
-# that it does? For a proof one needs a corpus, questions with known answers, a rival, and a number with an error bar.
+# Lesson 01 compared four sentences, was impressed, and then put a negation beside its opposite. Can one build a search
+# that *understands*, and prove that it does? For a proof one needs a corpus, questions with known answers, a rival, and
+# a number with an error bar.
 #
 # The corpus is on your machine already: some five thousand docstrings of Python's standard library. Their source is
 # parsed, not imported. A query is the name of a class, function or method, split into words. Its one right answer is
@@ -66,7 +67,7 @@ for name, some in rows.items():
 for one, other in (("train", "test"), ("train", "dev"), ("dev", "test")):
     shared = {entries[i].module for i in rows[one]} & {entries[i].module for i in rows[other]}
     assert not shared, f"{one} and {other} share no module"
-assert len(rows["test"]) > 1000 < len(rows["train"]), "enough to learn from and enough to judge by"
+assert min(len(rows["test"]), len(rows["train"])) > 1000, "enough to learn from and enough to judge by"
 
 # %% [markdown]
 # ## The formula
@@ -78,9 +79,9 @@ assert len(rows["test"]) > 1000 < len(rows["train"]), "enough to learn from and 
 #     BM25   =  sum over the query's words of   idf * tf / (tf + k1 * (1 - b + b * length / mean length))
 #     idf    =  ln( 1 + (N - n + 0.5) / (n + 0.5) ),        k1 = 1.2,  b = 0.75
 #
-# **The measure** looks at the first ten. With one right document at rank r, and 0 if r is above 10:
+# **The measure** looks at the first ten. With one right document, at rank r:
 #
-#     nDCG@10  =  1 / log2(r + 1)          recall@10  =  1
+#     nDCG@10  =  1 / log2(r + 1)          recall@10  =  1            both 0 if it is not among the ten
 #
 # **The loss** is that of lesson 11, over a batch of B queries q, their documents d, and B hard negatives h:
 #
@@ -160,12 +161,13 @@ words = [docstrings.terms(text) for text in documents]
 lexical = {name: bm25.bm25_scores([query.split() for query in queries[name]], words) for name in ("dev", "test")}
 elapsed = 1000 * (time.perf_counter() - started) / sum(map(len, lexical.values()))
 enter("BM25", best(lexical["test"]), elapsed, 5 * sum(len(set(some)) for some in words) / N)
-assert 0.25 < table["BM25"][0].mean() < 0.42, "a third, with fifteen lines and no training: a rival worth having"
+assert 0.25 < of("BM25") < 0.42, "a third, with fifteen lines and no training: a rival worth having"
 
 # %% [markdown]
 # ## Vectors, before any training
 #
-# MiniLM was trained on a billion pairs of sentences. Few of them can have been names of methods.
+# MiniLM was trained on a billion pairs of texts. One in a thousand was a comment and its code, from GitHub; hardly any
+# was the name of a method.
 
 # %%
 guess = predict("19.1", "BM25, or MiniLM as it comes: which finds more?", ["BM25", "MiniLM", "too close to call"])
@@ -226,8 +228,9 @@ assert {row.negative for row in hard} <= {documents[i] for i in rows["train"]}, 
 # %% [markdown]
 # ## Training
 #
-# One pass through these triplets, all six layers, the table of words left alone. The rate is five times that of lesson
-# 12: there are only some twenty-five steps to be made.
+# One pass through these triplets, all six layers, the table of words left alone. The rate is 1e-4, five times the usual
+# one: there are only some twenty-five steps to be made. Rate and layers were chosen on dev, among six trials. (The
+# test's scores stood beside dev's on our screen. They agreed, but do not do it: you cannot unsee a number.)
 
 # %%
 guess = predict(
@@ -331,16 +334,16 @@ enter("trained, bits", forty[:, :10], ms + search_ms, bits.nbytes / N)
 signs = quantized.from_bits(bits[forty], D)  # (Q, 40, D): no byte that was not there before
 (_, found), rescore_ms = timed(lambda: quantized.rescore(wanted, forty, signs, 10))
 enter("trained, bits, rescored", found, ms + search_ms + rescore_ms, bits.nbytes / N)
-
-
 assert abs(of("trained, int8") - of("trained")) < 0.01, "a quarter of the bytes, and no one will notice"
 assert of("trained, bits") < of("trained, bits, rescored") < of("trained"), "a thirty-second costs something"
 assert of("trained, bits, rescored") > of("MiniLM"), "48 bytes that were trained beat 1,536 that were not"
+assert of("trained, bits", 3) < 1.3 * of("BM25", 3), "and are hardly more than BM25 needs"
 
 # %% [markdown]
 # ## The table
 #
-# One line for each engine. This is what you would show to someone who asks whether it works.
+# One line for each engine. This is what you would show to someone who asks whether it works. (Bytes and MB are those of
+# the index. The model comes on top: 91 MB, once.)
 
 # %%
 print(f"{'':26}{'nDCG@10':>8}  {'95 %':14}{'recall@10':>10}{'ms':>7}{'bytes':>7}{'MB':>7}")
@@ -354,7 +357,6 @@ for name, (each, hits, took, size) in table.items():
 #
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
-#
 # ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/19_your_own_search.png)
 
 
@@ -464,8 +466,8 @@ assert leaked > honest + 0.04, "and this one looks much better, on queries that 
 
 # %% [markdown]
 # Nothing else gives it away: no error, no strange loss, a beautiful table. Ask of every splendid score where the test
-# came from. (And of MiniLM: has its billion pairs seen Python's documentation? Nobody can tell. That is why the
-# comparison is with MiniLM itself, and not with 0.)
+# came from. Of MiniLM's as well: those comments from GitHub may be some of our documents. So it is the gain over MiniLM
+# that our test proves, and nothing about MiniLM itself.
 #
 # **Lengths that mean nothing.** `top_k` takes cosines. A plain dot product of vectors that were not scaled prefers the
 # long ones.
@@ -546,7 +548,7 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 #    of every word of four letters or more. What is the rival worth now? Does reranking with it still gain?
 # 5. (medium) Mine again with the trained model and train a second round. Then take the 5 % rule away
 #    (`Rules(num_negatives=1)`). Which of the two matters more?
-# 6. (hard) An inverted index: for each word its documents and what they gain. Equal scores, in a hundredth of the time.
+# 6. (hard) An inverted index: for each word its documents and what they gain. The same scores, in how much of the time?
 # 7. (hard) Beat the leaderboard: everything of this course is allowed, except training on the test modules. Points for
 #    nDCG, for bytes and for milliseconds.
 # 8. Graded: BM25: `python -m lessons.check start 19`, `run 19`, `hint 19`.
@@ -559,5 +561,6 @@ assert np.array_equal(again.encode(documents[:3]), tuned.encode(documents[:3])),
 # - Järvelin and Kekäläinen 2002, *Cumulated gain-based evaluation of IR techniques* (unverified).
 # - Thakur et al. 2021, *BEIR*: BM25 as a baseline that many trained models do not beat on other people's data.
 # - Nogueira and Cho 2019, *Passage re-ranking with BERT*.
+# - Model card of sentence-transformers/all-MiniLM-L6-v2: 1,151,414 of its pairs are comments and code (CodeSearchNet).
 # - Mitchell et al. 2019, *Model cards for model reporting* (unverified).
 # - Every claim about a paper in this project, and how it was checked: [docs/sources.md](../docs/sources.md).
