@@ -10,6 +10,7 @@
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
     python -m lessons.check class results
+    python -m lessons.check project FOLDER  your search engine (lesson 19), on hidden queries
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
@@ -31,6 +32,8 @@ from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
 
 RUN = "python -m lessons.check"
+SETTINGS = "store = float32, int8 or bits; columns = N; candidates = N, for bits"
+BOARD = "leaderboard, a .csv; several can be put one after the other (default: lessons/mine/leaderboard.csv)"
 
 
 def shown(path: Path) -> Path:
@@ -223,6 +226,16 @@ def parser() -> argparse.ArgumentParser:
     students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
     table = commands.add_parser("class", help="a table of the results of many students")
     table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
+    project = commands.add_parser(
+        "project",
+        help="grade a search engine (lesson 19) on queries of held-out modules, and add it to a leaderboard",
+        description=f"Grade a search engine (lesson 19). FOLDER holds a model and perhaps a search.toml: {SETTINGS}.",
+    )
+    project.add_argument("folder", type=Path, metavar="FOLDER", help="with the model, in it or in FOLDER/model")
+    project.add_argument("--name", default="", help="on the leaderboard (default: the folder's)")
+    project.add_argument("--board", type=Path, default=MINE / "leaderboard.csv", metavar="FILE", help=BOARD)
+    project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
+    project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
     grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
     grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
     return found
@@ -256,6 +269,10 @@ def main(arguments: list[str] | None = None) -> None:
         good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
     elif options.command == "class":
         class_table(options.folder)
+    elif options.command == "project":
+        from lessons.grader.project import grade_project
+
+        grade_project(options.folder, options.board, options.name, options.secret, options.source)
     elif options.command == "graft":
         from lessons.grader.graft import graft
 
