@@ -13,6 +13,7 @@ from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import heads
+from minisbert.core.encoder import cosine
 from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
@@ -67,6 +68,32 @@ with torch.no_grad():
     found = heads.CrossHead(2, "compare", heads=1).attention(a, b)
 print(found)
 assert largest_difference(found, a) < 1e-3, "each token has found its like"
+
+# %% [markdown]
+# And a head that names a relation. Natural language inference asks whether a hypothesis follows from a premise: yes
+# (entailment), no (contradiction), or not to be said (neutral). SBERT learned its vectors from it, by
+# softmax(W (u, v, |u - v|)) over the three classes. Three examples:
+
+# %%
+inference = [
+    ("entailment", "A soccer game with multiple males playing.", "Some men are playing a sport."),
+    (
+        "neutral",
+        "An older and younger man smiling.",
+        "Two men are smiling and laughing at the cats playing on the floor.",
+    ),
+    ("contradiction", "A man inspects the uniform of a figure in some East Asian country.", "The man is sleeping."),
+]
+labels, *columns = zip(*inference, strict=True)
+u, v = (torch.from_numpy(encoder.encode(list(column))) for column in columns)  # (B, D)
+classifier = heads.ConcatHead(384, outputs=3)
+with torch.no_grad():
+    logits = classifier(u, v)  # (B, 3)
+for label, near, shares in zip(labels, cosine(u, v), logits.softmax(1), strict=True):
+    print(f"{label:13} cosine {near:.2f}   untrained classifier {[round(share, 2) for share in shares.tolist()]}")
+assert logits.shape == (3, 3), "a class per column, not a score per pair"
+assert count_parameters(classifier)[0] == 9 * 384 + 3, "W is (3, 3 D); the paper has no bias"
+assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], "entailment is near, but a cosine cannot say 'no'"
 
 # %% [markdown]
 # How large are they, on MiniLM? The encoder has 22,713,216 parameters; the heads add little. `freeze` keeps the lowest

@@ -177,7 +177,7 @@ for name, (aligned, uniform, mean_cosine) in places.items():
     print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}")
 assert places["MiniLM, mean"][1] < -3, "well spread"
 assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
-assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone"
+assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone: anisotropy"
 assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "with every pair near: alignment alone is nothing"
 
 

@@ -525,11 +525,13 @@ assert idle == 100, "the last tenth of the data is read, paid for, and not learn
 assert max(cut_short) == 1, "and a plot of its first half shows nothing"
 
 # %% [markdown]
-# And three from the notebook of lesson 10. It asks the tokenizer for `padding="False"`. A string of five letters is
-# true; luckily the library knows no padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does
-# not pass it to the `DataLoader`, so rows of several lengths meet in a batch and cannot be stacked: the first batch
-# stops the run. And it defines a function that freezes layers, which is never called. No error message will ever
-# mention that one. Lesson 10 counts what was frozen instead.
+# And three from the notebook of lesson 10. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
+# for a column that does not exist. The scores that it shows come from another state of the code. With those two put
+# right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no
+# padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does not pass it to the `DataLoader`, so
+# rows of several lengths meet in a batch and cannot be stacked: the first batch stops the run. And it defines a
+# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 10 counts
+# what was frozen instead.
 
 # %%
 flag = "False"
