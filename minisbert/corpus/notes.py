@@ -119,7 +119,12 @@ def locked(folder: Path, rank: int) -> Iterator[None]:
         try:
             yield
         finally:
-            if not (folder / MANIFEST).exists():
-                with suppress(OSError):  # other ranks' locks are there, or this system removes no open files
-                    path.unlink()
-                    folder.rmdir()
+            remove_unused(folder, path)
+
+
+def remove_unused(folder: Path, path: Path) -> None:
+    """Remove the lock and the folder if no manifest has been written."""
+    with suppress(OSError):  # other ranks' locks are there, or this system removes no open files
+        if not (folder / MANIFEST).exists():
+            path.unlink()
+            folder.rmdir()
