@@ -23,7 +23,7 @@ import numpy as np
 
 from minisbert.core import InputError, one_line
 from minisbert.corpus.vectors import open_texts
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.system.console import LiveLine, say
 from minisbert.system.files import LITTER, atomic_file, listed, lock, read_text, recover, write_json
 

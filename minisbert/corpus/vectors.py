@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import atomic_file, open_bytes

@@ -5,28 +5,20 @@ docstring says which. ``limit`` takes the first rows of the file, skipped ones i
 file and line for input they cannot read, and for a file without a usable row.
 """
 
-import gzip
-import json
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from io import BufferedReader
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.data.scored_pairs import byte_lines, quoted_rows, tab_rows
+from minisbert.data.rows import Rows, check_unicode
 from minisbert.system.assets import ensure
-from minisbert.system.files import decode, open_bytes
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
-TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))
 TRIPLET_COLUMNS = (("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg"))  # the second is SimCSE's file
 
@@ -91,7 +83,7 @@ def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[La
             raise InputError(f"{where}: the label {one_line(label)} is not 0 or 1")
         return LabelledPair(*sentences, int(label)) if all(sentences) else None
 
-    rows = table(path, DUPLICATE_COLUMNS)
+    rows = table(path, known(DUPLICATE_COLUMNS), DUPLICATE_COLUMNS[0])
     return collect(path, (pair(where, cells) for where, cells in rows), limit)
 
 
@@ -102,13 +94,13 @@ def read_triplets(path: str | Path, limit: int | None = None) -> tuple[list[Trip
     works), or .jsonl with objects of these three keys or lists of three. Rows with an empty text are skipped.
     """
     is_json = ".jsonl" in Path(path).suffixes
-    rows = json_rows(path, TRIPLET_COLUMNS[0]) if is_json else table(path, TRIPLET_COLUMNS)
+    rows = json_rows(path, TRIPLET_COLUMNS[0]) if is_json else table(path, known(TRIPLET_COLUMNS), TRIPLET_COLUMNS[0])
     return collect(path, (Triplet(*cells) if all(cells) else None for _, cells in rows), limit)
 
 
 def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str], int]:
     """One sentence per line, .txt or .txt.gz; duplicates are kept. Empty lines are skipped."""
-    return collect(path, (line.strip() or None for _, line in file_lines(path)), limit)
+    return collect(path, (line.strip() or None for line in Rows(path).lines()), limit)
 
 
 def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
@@ -141,7 +133,7 @@ def split_rows(rows: Sequence[Row], share: float, seed: int) -> tuple[list[Row],
     return [rows[i] for i in order[:cut]], [rows[i] for i in order[cut:]]
 
 
-# ------------------------------------------------------------------------------------- files to cells
+# -------------------------------------------------------------------------------------- files to rows
 
 
 def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> tuple[list[Row], int]:
@@ -155,50 +147,11 @@ def collect(path: str | Path, rows: Iterable[Row | None], limit: int | None) -> 
     return kept, len(found) - len(kept)
 
 
-def file_lines(path: str | Path, split: str = "", to_text: Callable[..., str] = decode) -> Iterator[tuple[str, str]]:
-    """``FILE, line N`` and each line's text (by ``to_text``), streamed from a plain file, a .gz or one in a .zip."""
-    where = str(path)
-    with ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open_bytes(path))
-        try:
-            if Path(path).suffix == ".gz":
-                stream = stack.enter_context(gzip.open(stream))
-            elif Path(path).suffix == ".zip":
-                archive = stack.enter_context(zipfile.ZipFile(stream))
-                member = split_member(where, archive.namelist(), split)
-                # subtle: buffered, because an archive's own readline with a limit takes ten times as long
-                stream, where = stack.enter_context(BufferedReader(archive.open(member))), f"{where}/{member}"
-            for number, content in enumerate(byte_lines(stream, where), start=1):
-                yield f"{where}, line {number}", to_text(content, where, number).removesuffix("\n")
-        except (gzip.BadGzipFile, zipfile.BadZipFile, EOFError, zlib.error, RuntimeError) as error:
-            raise InputError(f"{where} is damaged or not what its name says: {error}") from error
-
-
-def split_member(where: str, names: list[str], split: str) -> str:
-    """The file of an NLI archive that holds a split: ``snli_1.0/snli_1.0_dev.jsonl``."""
-    # subtle: the archives were made on a Mac, so every file has a twin, __MACOSX/snli_1.0/._snli_1.0_dev.jsonl
-    tables = [name for name in names if name.endswith(".jsonl") and not name.startswith("__MACOSX/")]
-    found = [[name for name in tables if name.endswith(f"_{one}.jsonl")] for one in (split, TWO_DEVS.get(split))]
-    chosen = found[0] or found[1]
-    if len(chosen) != 1:
-        raise InputError(f"{where} has no split {one_line(split)}; its tables are {', '.join(tables) or 'none'}")
-    return chosen[0]
-
-
-def json_values(path: str | Path, split: str = "") -> Iterator[tuple[str, Any]]:
-    """``FILE, line N`` and the value of each line that is not blank."""
-    for where, line in file_lines(path, split):
-        if not line.strip():
-            continue
-        try:
-            yield where, json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{where}: not valid JSON: {getattr(error, 'msg', error)}") from error
-
-
 def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterator[tuple[str, list[str]]]:
     """``FILE, line N`` and the stripped strings under ``keys`` of each line's JSON object (or list of just these)."""
-    for where, row in json_values(path, split):
+    rows = Rows(path, split)
+    for line, row in rows.values():
+        where = rows.at(line)
         if isinstance(row, list) and len(row) == len(keys):
             row = dict(zip(keys, row, strict=True))
         if not isinstance(row, dict):
@@ -211,40 +164,30 @@ def json_rows(path: str | Path, keys: Sequence[str], split: str = "") -> Iterato
         yield where, [row[key].strip() for key in keys]
 
 
-def check_unicode(text: str, where: str) -> None:
-    """Raise ``InputError`` for a lone surrogate, which JSON can escape but no file can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}") from error
+def table(
+    path: str | Path, header: Callable[[list[str]], Sequence[str] | None], needed: Sequence[str] = ()
+) -> Iterator[tuple[str, list[str]]]:
+    """``FILE, line N`` and the wanted cells of each row of a table.
+
+    ``header`` takes the first row in lower case and returns the names of the wanted columns, None if it is no header.
+    Without one all columns are wanted: ``needed``, or as many as the first row has.
+    """
+    rows, wanted, width, expected = Rows(path), [], 0, ""
+    for index, (line, cells) in enumerate(rows.cells()):
+        if index == 0:
+            first = [cell.lower() for cell in cells]
+            names = header(first)
+            width = len(cells) if names or not needed else len(needed)
+            wanted = [first.index(name) for name in names] if names else list(range(width))
+            by_name = f"{width} are needed ({', '.join(needed)})" if needed else f"the first row has {width}"
+            expected = f"the header has {width}" if names else by_name
+            if names:
+                continue
+        if len(cells) != width:
+            raise InputError(f"{rows.at(line)}: {len(cells)} columns; {expected}")
+        yield rows.at(line), [cells[i] for i in wanted]
 
 
-def cells_of(path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the stripped cells of each row, tab- or comma-separated."""
-    content = (line for _, line in file_lines(path))
-    first = next(content, "")
-    content = chain([first], content)
-    if "\t" not in first:
-        rows = quoted_rows(Path(path), content)
-    elif "is_duplicate" in first:
-        rows = quoted_rows(Path(path), content, delimiter="\t")
-    else:
-        rows = tab_rows(content)
-    for line, cells in rows:
-        yield f"{path}, line {line}", [cell.strip() for cell in cells]
-
-
-def table(path: str | Path, columns: Sequence[tuple[str, ...]]) -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the wanted cells of each row; ``columns`` lists the names a header may use."""
-    wanted, width = list(range(len(columns[0]))), len(columns[0])
-    expected = f"{width} are needed ({', '.join(columns[0])})"
-    for number, (where, cells) in enumerate(cells_of(path)):
-        header = [cell.lower() for cell in cells]
-        names = next((names for names in columns if set(names) <= set(header)), None) if number == 0 else None
-        if names:
-            wanted, width = [header.index(name) for name in names], len(cells)
-            expected = f"the header has {width}"
-        elif len(cells) != width:
-            raise InputError(f"{where}: {len(cells)} columns; {expected}")
-        else:
-            yield where, [cells[i] for i in wanted]
+def known(columns: Sequence[tuple[str, ...]]) -> Callable[[list[str]], tuple[str, ...] | None]:
+    """For ``table``: the first of several sets of names that a header has."""
+    return lambda header: next((names for names in columns if set(names) <= set(header)), None)

@@ -15,7 +15,6 @@ from minisbert.data.corpora import (
     NLI_ARCHIVES,
     LabelledPair,
     Triplet,
-    file_lines,
     load_nli,
     nli_triplets,
     read_duplicates,
@@ -23,6 +22,7 @@ from minisbert.data.corpora import (
     read_triplets,
     split_rows,
 )
+from minisbert.data.rows import Rows
 from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
 from minisbert.data.tuples import read_tuples
 from minisbert.models.scoring import MAX_SCORE
@@ -175,7 +175,7 @@ def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str
 
 def first_line(path: str) -> str:
     """The first line that is not blank."""
-    return next((line for _, line in file_lines(path) if line.strip()), "")
+    return next((line for line in Rows(path).lines() if line.strip()), "")
 
 
 def holds_nli(path: str) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line
-from minisbert.data.corpora import cells_of, check_unicode, collect, json_values
+from minisbert.data.corpora import collect, table
+from minisbert.data.rows import Rows, check_unicode
 
 NAMES = (("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer"), ("sent0", "sent1"))
 NEGATIVES = re.compile(r"(negatives?|hard_neg)(_?\d+)?")  # negative_1, negative_2, ... are sentence-transformers'
@@ -23,7 +24,7 @@ def read_tuples(path: str | Path, limit: int | None = None) -> tuple[list[tuple[
     another pair of ``NAMES``, then ``negative``, ``negative_1``, ... or ``hard_neg``) and may name others. Or .jsonl
     with objects of these keys, in which ``negative`` may be a list, or with lists of texts. A .gz is decompressed.
     """
-    rows = json_tuples(path) if ".jsonl" in Path(path).suffixes else table_tuples(path)
+    rows = json_tuples(path) if ".jsonl" in Path(path).suffixes else table(path, named)
     return collect(path, (cells if all(cells) else None for cells in equally_wide(rows)), limit)
 
 
@@ -33,26 +34,11 @@ def named(keys: list[str]) -> list[str] | None:
     return pair and [*pair, *(key for key in keys if NEGATIVES.fullmatch(key))]
 
 
-def table_tuples(path: str | Path) -> Iterator[tuple[str, list[str]]]:
-    """``FILE, line N`` and the texts of each row of a table."""
-    columns: list[int] = []
-    width = 0
-    for where, cells in cells_of(path):
-        if not columns:  # the first row
-            header = [cell.lower() for cell in cells]
-            names, width = named(header), len(cells)
-            columns = [header.index(name) for name in names] if names else list(range(width))
-            if names:
-                continue
-        if len(cells) != width or width < 2:
-            expected = f"the first row has {width}" if width > 1 else "anchor and positive are needed"
-            raise InputError(f"{where}: {len(cells)} columns; {expected}")
-        yield where, [cells[i] for i in columns]
-
-
 def json_tuples(path: str | Path) -> Iterator[tuple[str, list[str]]]:
     """``FILE, line N`` and the texts of each line of JSON."""
-    for where, row in json_values(path):
+    rows = Rows(path)
+    for line, row in rows.values():
+        where = rows.at(line)
         if isinstance(row, dict) and (keys := named(list(row))):
             texts: list[Any] = [text for key in keys for text in as_list(row[key])]
         elif isinstance(row, list) and len(row) > 1:
@@ -75,6 +61,8 @@ def equally_wide(rows: Iterator[tuple[str, list[str]]]) -> Iterator[tuple[str, .
     width = 0
     for where, texts in rows:
         width = width or len(texts)
+        if width < 2:
+            raise InputError(f"{where}: {width} columns; anchor and positive are needed")
         if len(texts) != width:
             raise InputError(f"{where}: {len(texts) - 2} negatives, the first row has {width - 2}: all need as many")
         yield tuple(texts)

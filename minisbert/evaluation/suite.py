@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs, parse_score, read_lines
+from minisbert.data.rows import Rows
+from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs, parse_score
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
@@ -127,7 +128,7 @@ def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int =
 
 def tab_cells(path: Path) -> list[list[str]]:
     """The cells of every line of a file that ends them with a line feed, alone or after a carriage return."""
-    return [line.removesuffix("\r").split("\t") for line in read_lines(path)]
+    return [line.split("\t") for line in Rows(path).lines()]
 
 
 # ---------------------------------------------------------------------------------------- evaluation
