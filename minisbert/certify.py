@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from minisbert.core import InputError
+from minisbert.core import reading
 from minisbert.corpus.vectors import file_lines
 from minisbert.diagnosis.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
 from minisbert.diagnosis.vector_files import VectorFile, read_vectors
@@ -81,14 +81,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     given = read_vectors(options.vectors)
     texts = list(file_lines(options.texts))
-    if len(given.values) != len(texts):  # before a model is loaded
-        counts = f"{options.vectors} has {len(given.values):,} vectors, {options.texts} {len(texts):,} texts"
-        raise InputError(f"{counts}: one vector for each line is needed, in the same order")
     encoder = load_encoder(options)
-    try:
+    with reading(options.vectors):
         found = certify(encoder, texts, given.values, prompt_of(encoder, options))
-    except InputError as error:
-        raise InputError(f"{options.vectors}: {error}") from error
     with exiting(0 if found.harmless else 1):
         if options.json:
             about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}

@@ -12,12 +12,13 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.compiled import compile_encoder, compile_pair_model
-from minisbert.models.cross_encoder import is_cross_encoder
-from minisbert.models.folders import find_model
+from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.options import model_files
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,13 +38,15 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out and options.out.suffix != ".pt2":
         raise InputError(f"--out {options.out}: the name must end in .pt2")
+    check_output(options.out, *model_files(options.model))
     use_threads(options.threads)
     folder = find_model(options.model)
     precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")
     started = time.monotonic()
     if options.out:
         say(f"compiling {folder.name} in {precision}, 20 to 60 seconds")
-    if is_cross_encoder(folder) or (folder / "head.json").is_file():
+    files = ModelFolder(folder)
+    if files.model.classifier or files.has("head.json"):
         if options.pooling:
             raise InputError("--pooling is for encoders: a cross-encoder's head reads [CLS]")
         path = compile_pair_model(PairModel.load(folder), folder, precision, options.out)

@@ -10,12 +10,13 @@ from importlib.util import find_spec
 
 import pytest
 
+import minisbert
 from minisbert.evaluate import main as evaluate
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "weights" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "weights" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXTS = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in PAGES}
 OPTIONAL = {"sentence_transformers", "faiss", "hnswlib"}  # an example that imports one needs it
 CHAPTERS = "tokenizer weights bert pooling encoder metrics heads losses data loop".split()
@@ -109,6 +110,13 @@ def test_every_file_that_is_named_exists(page):
 
 
 # -------------------------------------------------------------------------------------------- README
+
+
+def test_versions_stand_in_two_places_and_agree():
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    ruff = re.findall(r"ruff==[\d.]+", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert {*ruff} == {*re.findall(r"ruff==[\d.]+", settings)}
+    assert f"version: {minisbert.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_readme_is_short():

@@ -20,7 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lessons.grader import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
+from lessons.grader import (  # noqa: F401 (their cases)
+    cases_encoder,
+    cases_losses,
+    cases_scores,
+    cases_search,
+    cases_small,
+    cases_text,
+)
 from lessons.grader.cases import EXAMPLES, TRAPS, Case, converted, describe, equal, form_problem, right
 from lessons.grader.guard import Refused, refusing, untouched
 from lessons.grader.pieces import Piece

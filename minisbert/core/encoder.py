@@ -10,6 +10,7 @@ several times as fast, and opens more kinds of models.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,9 +52,8 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
         return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in read_json(path, kind=list)]
 
 
-def read_pooling(path: Path) -> list[str]:
+def pooling_modes(raw: dict[str, Any]) -> list[str]:
     """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode (old files)."""
-    raw = read_json(path)
     if "pooling_mode" in raw:
         return list(map(str, raw["pooling_mode"] if isinstance(raw["pooling_mode"], list) else [raw["pooling_mode"]]))
     others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
@@ -98,7 +98,9 @@ class SentenceEncoder(nn.Module):
         """
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
-        modes = read_pooling(modules[1][1] / "config.json") if kinds[:2] == ["Transformer", "Pooling"] else []
+        modes = (
+            pooling_modes(read_json(modules[1][1] / "config.json")) if kinds[:2] == ["Transformer", "Pooling"] else []
+        )
         if kinds[2:] not in ([], ["Normalize"]) or modes not in [[mode] for mode in POOLINGS]:
             found = ", ".join([*kinds, *(f"{mode} pooling" for mode in modes)])
             raise InputError(f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may")

@@ -1,12 +1,12 @@
 """Two encoded sentences to one score: the heads.
 
-joint     [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer of the encoder
-siamese   two vectors, compared: (|u - v|, u * v, u)
-concat    the same with any choice of u, v, |u - v|, u * v (SBERT, Reimers & Gurevych 2019, table 6)
-cross     attention of a's tokens over b's, between two sentences that were encoded separately
+cross-encoder    [CLS] of "[CLS] a [SEP] b [SEP]": the sentences meet in every layer of the encoder
+siamese          two vectors, compared: (|u - v|, u * v, u)
+concat           the same with any choice of u, v, |u - v|, u * v (SBERT, Reimers & Gurevych 2019, table 6)
+cross-attention  a's tokens attend to b's, after the two sentences have been encoded separately
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ def difference(u: Tensor, v: Tensor) -> Tensor:
     return (u - v).abs()
 
 
-FEATURES = {"u": lambda u, v: u, "v": lambda u, v: v, "|u-v|": difference, "u*v": torch.mul}
+FEATURES: dict[str, Callable] = {"u": lambda u, v: u, "v": lambda u, v: v, "|u-v|": difference, "u*v": torch.mul}
 CONCATS = ("u,v", "|u-v|", "u*v", "|u-v|,u*v", "u,v,u*v", "u,v,|u-v|", "u,v,|u-v|,u*v")  # SBERT, table 6
 
 
@@ -52,7 +52,7 @@ def mlp(width: int, hidden: int, outputs: int, dropout: float) -> nn.Sequential:
 
 
 class JointHead(nn.Module):
-    """A row is a pair: the encoder has already compared the two, and [CLS] holds the result (BERT, figure 4a)."""
+    """The cross-encoder's: the encoder has already compared the pair, and [CLS] holds the result (BERT, figure 4a)."""
 
     def __init__(self, width: int, hidden: int = 256, outputs: int = 1, dropout: float = 0.0):
         super().__init__()
@@ -65,7 +65,7 @@ class JointHead(nn.Module):
 
 
 class ConcatHead(nn.Module):
-    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear, as in the paper."""
+    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear (the paper's has no bias)."""
 
     def __init__(self, width: int, concat: str = "u,v,|u-v|", hidden: int = 0, outputs: int = 1, dropout: float = 0.0):
         super().__init__()
@@ -136,5 +136,4 @@ class CrossHead(nn.Module):
         return self.mlp(mean_pool(compared, mask_a))
 
 
-HEADS = {"joint": JointHead, "concat": ConcatHead, "cross": CrossHead}
 Head = JointHead | ConcatHead | CrossHead

@@ -105,8 +105,8 @@ def fit(
 
     ``loss(model, batch)`` is the mean loss of a batch, ``schedule(step)`` the multiplier of each parameter group's
     learning rate, ``start`` the steps made before, ``clip`` the largest gradient norm. ``micro_batches`` cuts a batch
-    into some whose gradients are added up; that is exact if a batch's loss is the mean of its rows' losses. Dropout is
-    on if the model is in train mode. Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
+    into smaller ones whose gradients are added up, which is exact if its loss is the mean of its rows' losses. Dropout
+    is on if the model is in train mode. Raises ``Diverged`` and skips the step if the loss or a gradient is not finite.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for number, batch in enumerate(batches, start=start):

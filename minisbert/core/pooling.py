@@ -71,7 +71,7 @@ class Pooling(torch.nn.Module):
         self.mode = mode
         self.score = None
         if mode == "attention":
-            self.score = torch.nn.Linear(hidden_size, 1)
+            self.score = torch.nn.Linear(hidden_size, 1)  # type: ignore[arg-type]
             torch.nn.init.zeros_(self.score.weight)  # equal shares: training starts from the mean
             torch.nn.init.zeros_(self.score.bias)
 

@@ -156,7 +156,7 @@ class Tokenizer:
         # two texts of 100,000 tokens would take all memory. It is off; the slices above cut.
         return [encoding.ids for encoding in self.backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def tokens(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str | None]:
         """The word pieces that ids stand for."""
         return [self.backend.id_to_token(i) for i in ids]
 

@@ -134,16 +134,18 @@ BERT = Family(
 FAMILIES = {"bert": BERT}
 
 # what config.json may say about a model that this encoder does not compute, and the only values accepted
-ACCEPTED = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
+ACCEPTED: dict[str, tuple] = {"is_decoder": (False,), "add_cross_attention": (False,), "pruned_heads": (None, {})}
 
 
-def read_config(folder: Path, families: Mapping[str, Family] = FAMILIES) -> tuple[Family, BertConfig]:
-    """The family and the sizes in ``config.json``.
+def read_config(
+    folder: Path, families: Mapping[str, Family] = FAMILIES, raw: dict[str, Any] | None = None
+) -> tuple[Family, BertConfig]:
+    """The family and the sizes in ``config.json``, or in its contents ``raw`` if it has been read.
 
     Raises ``InputError`` for a family or a setting that the encoder does not compute, and for what is missing.
     """
     path = folder / "config.json"
-    raw = read_json(path)
+    raw = read_json(path) if raw is None else raw
     family = families.get(str(raw.get("model_type")))
     if family is None:
         raise InputError(f"{path}: model_type {raw.get('model_type')!r} is not supported; {', '.join(families)} are")

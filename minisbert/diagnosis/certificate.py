@@ -12,7 +12,6 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from minisbert.core import InputError
 from minisbert.diagnosis.comparison import (
     FLOAT32,
     Precision,
@@ -69,10 +68,12 @@ def certify(
 ) -> Certificate:
     """Compare ``values`` (N, W) with the vectors of N texts.
 
-    Raises ``InputError`` for another number of rows, and for a width that the model cannot have.
+    Raises ``ValueError`` for another number of rows, and for a width that the model cannot have.
     """
     if len(values) != len(texts):
-        raise InputError(f"{len(values):,} vectors for {len(texts):,} texts: one for each is needed")
+        raise ValueError(
+            f"{len(values):,} vectors for {len(texts):,} texts: one for each, in the same order, is needed"
+        )
     ours = encoder.encode(texts, progress=True, prompt=prompt).astype(np.float64)  # (N, D)
     if (code := quantization(ours, values)) is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
@@ -93,7 +94,7 @@ class Case:
         self.base, self.tried = Certificate(UNEXPLAINED), []
         widest = max(encoder.width, encoder.pooling.width(encoder.bert.config.hidden_size))
         if values.shape[1] > widest:
-            raise InputError(f"{self.widths()}: they are another model's")
+            raise ValueError(f"{self.widths()}: they are another model's")
         if self.same_width:
             plain, beyond = differences(ours, values), differences(ours, values, self.precision)  # (N,) each
             row, differing = int(plain.argmax()), np.flatnonzero(beyond > FLOAT32).tolist()
@@ -115,22 +116,24 @@ class Case:
         wanted = map(int, [*worst[:4], *longest[:3], longest[-1], worst[-1], *across])
         rows = sorted(list(dict.fromkeys(wanted))[:SAMPLE])
         self.base = replace(self.base, checked=len(rows))
-        return Sample(self.encoder, texts, rows, lengths, self.prompt, self.values.shape[1])
+        return Sample(self.encoder, [texts[row] for row in rows], rows, lengths, self.prompt, self.values.shape[1])
+
+    def found(self, meaning: str, *causes: str, verdict: str = EXPLAINED, **numbers: object) -> Certificate:
+        return replace(self.base, verdict=verdict, meaning=meaning, causes=causes, **numbers)
 
     def zeros(self) -> Certificate | None:
         zero = np.flatnonzero(~self.values.any(axis=1))
         if not self.same_width or not len(zero):
             return None
         said = f"{len(zero):,} of {len(self.values):,} vectors hold nothing but zeros, such as line {zero[0] + 1}"
-        return replace(self.base, meaning=said, causes=("zeros",))
+        return self.found(said, "zeros", verdict=UNEXPLAINED)
 
     def rounded(self) -> Certificate | None:
         if not self.same_width or self.base.differing:
             return None
         if self.base.difference <= FLOAT32:
             return replace(self.base, verdict=EQUAL)
-        name = self.precision.name
-        return replace(self.base, verdict=ROUNDED, meaning=f"stored as {name}", causes=(name,))
+        return self.found(f"stored as {self.precision.name}", self.precision.name, verdict=ROUNDED)
 
     def order(self, bound: float = FLOAT32) -> Certificate | None:
         """The rows are right, but in another order."""
@@ -143,9 +146,7 @@ class Case:
         tokens, limit = full_lengths(self.encoder.tokenizer, self.texts), self.encoder.tokenizer.limit
         measures = [[min(n, limit) for n in tokens], tokens, list(map(len, self.texts))]
         meaning = order_in_words(rows, measures, len(self.ours))
-        return replace(
-            self.base, verdict=EXPLAINED, meaning=meaning, causes=("order",), checked=len(rows), left=float(left.max())
-        )
+        return self.found(meaning, "order", checked=len(rows), left=float(left.max()))
 
     def hypothesis(self) -> Certificate | None:
         """The first hypothesis that gives the vectors of the sample."""
@@ -163,8 +164,7 @@ class Case:
     def explained(self, hypothesis: Hypothesis, left: float, more: str = "") -> Certificate:
         limit = hypothesis.limit
         showing = [] if limit is None else [row for row, n in enumerate(self.sample.lengths) if n > limit]
-        found = replace(self.base, verdict=EXPLAINED, meaning=hypothesis.meaning + more, causes=hypothesis.causes)
-        return replace(found, left=left, showing=showing)
+        return self.found(hypothesis.meaning + more, *hypothesis.causes, left=left, showing=showing)
 
     def lengths(self) -> Certificate | None:
         """Right directions, wrong lengths."""
@@ -176,7 +176,7 @@ class Case:
         if left > 2 * FLOAT32 or np.abs(sizes / np.linalg.norm(self.ours, axis=1) - 1).max() < 0.01:
             return None
         meaning = f"the directions are right, the lengths are not: {sizes.min():.4g} to {sizes.max():.4g}"
-        return replace(self.base, verdict=EXPLAINED, meaning=meaning, causes=("lengths",), left=float(left))
+        return self.found(meaning, "lengths", left=float(left))
 
     def mistake(self) -> Certificate | None:
         """The known mistake of the forward pass that gives these vectors."""
@@ -188,10 +188,9 @@ class Case:
             except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
                 continue
             if equal:
-                found = replace(self.base, verdict=EXPLAINED, meaning=mistake.meaning)
-                return replace(found, causes=(mistake.name,), left=0.0)
+                return self.found(mistake.meaning, mistake.name, left=0.0)
         if not self.same_width:
-            raise InputError(f"{self.widths()}, and they are not its first ones: another model's?")
+            raise ValueError(f"{self.widths()}, and they are not its first ones: another model's?")
         return None
 
     def computed(self) -> bool:
@@ -214,7 +213,7 @@ class Case:
             bound = NOISE * error
             note = f"{name} arithmetic, which by itself is off by up to {error:.1e} on these texts"
             if self.base.difference <= bound:
-                return replace(self.base, verdict=ROUNDED, meaning=note, causes=(name,))
+                return self.found(note, name, verdict=ROUNDED)
             left, best = min(self.tried, key=lambda pair: pair[0])
             others = [other for other, hypothesis in self.tried if hypothesis.meaning != best.meaning]
             if left <= min(bound, self.base.difference / LESS) and 2 * left < min(others):
@@ -233,7 +232,7 @@ class Case:
             other = "of these texts" if alike > 0.5 else "of these texts, or vectors of other texts"
             said = f"another model's vectors {other}: half of the cosines are below {typical:.2f}, and the similarities"
             said = f"{said} of the texts with each other correlate at {alike:.2f}"
-            return replace(self.base, meaning=said, causes=("other",))
+            return self.found(said, "other", verdict=UNEXPLAINED)
         said = f"no known cause: half of the cosines are below {typical:.4f}"
         said = f"{said}, and {100 * in_place:.0f} % of the vectors are closest to their own text's"
-        return replace(self.base, meaning=said)
+        return self.found(said, verdict=UNEXPLAINED)

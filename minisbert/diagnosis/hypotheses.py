@@ -5,7 +5,7 @@
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -53,25 +53,17 @@ POOLINGS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
+@dataclass
 class Sample:
-    """A few of the texts, computed under every hypothesis.
+    """A few of the texts, computed under every hypothesis."""
 
-    ``rows`` are their numbers among all ``texts``, whose lengths in tokens are ``lengths``; ``width`` is the number of
-    columns of the vectors in question.
-    """
-
-    def __init__(
-        self,
-        encoder: SentenceEncoder,
-        texts: Sequence[str],
-        rows: list[int],
-        lengths: Sequence[int],
-        prompt: str,
-        width: int,
-    ):
-        self.encoder, self.rows, self.lengths, self.prompt, self.width = encoder, rows, lengths, prompt, width
-        self.texts = [texts[row] for row in rows]
-        self.cache: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+    encoder: SentenceEncoder
+    texts: list[str]
+    rows: list[int]  # their numbers among all texts
+    lengths: Sequence[int]  # of all texts, in tokens
+    prompt: str
+    width: int  # columns of the vectors in question
+    cache: dict[tuple[int, ...], tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @torch.no_grad()
     def hypotheses(self) -> Iterator[Hypothesis]:
@@ -115,8 +107,7 @@ class Sample:
 
         Computed in float32, because many CPUs take minutes for what a GPU does in float16; GPUs also add up in float32.
         """
-        other = copy.copy(self)
-        other.cache, other.encoder = {}, copy.deepcopy(self.encoder)
+        other = replace(self, encoder=copy.deepcopy(self.encoder), cache={})
         for parameter in other.encoder.parameters():
             parameter.data = parameter.data.to(dtype).float()
         for module in other.encoder.bert.modules():

@@ -70,10 +70,9 @@ def inputs_of(encoder: SentenceEncoder, texts: list[str]) -> dict[str, Tensor]:
 def huggingface(folder: Path, inputs: dict[str, Tensor], double: bool) -> dict[str, Tensor]:
     """What transformers computes, in a separate process: nothing under minisbert/ imports it."""
     script, instead = reference_script(), "; or compare with a file: --against FILE"
-    if script is None:
-        raise InputError(f"reference_states.py is missing from this installation: install minisbert again{instead}")
-    if importlib.util.find_spec("transformers") is None:
-        raise InputError(f"--against hf needs transformers: pip install '.[reference]'{instead}")
+    if script is None or importlib.util.find_spec("transformers") is None:
+        needs = "transformers: pip install '.[reference]'" if script else "reference_states.py: install minisbert again"
+        raise InputError(f"--against hf needs {needs}{instead}")
     with tempfile.TemporaryDirectory() as place:
         given, made = Path(place) / "inputs.safetensors", Path(place) / "states.safetensors"
         write_safetensors(inputs, given)

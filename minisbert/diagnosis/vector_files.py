@@ -48,10 +48,9 @@ def read_vectors(path: str | Path) -> VectorFile:
 def read_npy(path: Path, at: Place) -> tuple[np.ndarray, str]:
     with open_bytes(path) as file:
         array = np.load(file, allow_pickle=False)
-    if not isinstance(array, np.ndarray):
-        raise ValueError(f"an archive of arrays: save the vectors alone, numpy.save({path.stem!r}, vectors)")
-    if array.dtype.kind not in "fiub":
-        raise ValueError(f"numbers are needed, not {array.dtype}")
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+        found = getattr(array, "dtype", "an archive")
+        raise ValueError(f"one array of real numbers is needed, as numpy.save writes it, not {found}")
     return array.astype(np.float64), str(array.dtype)
 
 
@@ -74,7 +73,8 @@ def read_jsonl(path: Path, at: Place) -> tuple[np.ndarray, str]:
         if not isinstance(row, list) or not all(type(number) in (int, float) for number in row):
             raise ValueError(f"a list of numbers is needed, or an object that has one under {KEYS[0]!r}")
         rows.append(as_row(row, rows))
-    return stacked(rows, at)
+    at.line = 0
+    return np.array(rows), "text"
 
 
 def read_csv(path: Path, at: Place) -> tuple[np.ndarray, str]:
@@ -84,7 +84,8 @@ def read_csv(path: Path, at: Place) -> tuple[np.ndarray, str]:
         cells = line.split(",")
         if at.line > 1 or any(map(is_number, cells)):
             rows.append(as_row(cells, rows))
-    return stacked(rows, at)
+    at.line = 0
+    return np.array(rows), "text"
 
 
 def as_row(numbers: list, rows: list[np.ndarray]) -> np.ndarray:
@@ -93,13 +94,6 @@ def as_row(numbers: list, rows: list[np.ndarray]) -> np.ndarray:
     if rows and len(row) != len(rows[0]):
         raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
     return row
-
-
-def stacked(rows: list[np.ndarray], at: Place) -> tuple[np.ndarray, str]:
-    at.line = 0
-    if not rows:
-        raise ValueError("empty: one vector for each text is needed")
-    return np.stack(rows), "text"
 
 
 def lines_of(path: Path, at: Place) -> Iterator[str]:

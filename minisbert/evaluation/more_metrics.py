@@ -7,7 +7,7 @@ metric is not defined.
 import numpy as np
 from numpy.typing import ArrayLike
 
-from minisbert.core import one_line
+from minisbert.core.checks import check
 
 BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
 
@@ -17,7 +17,7 @@ BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
     """Share of correct rows. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
     predicted, labels = _list("predicted", predicted, CLASSES), _list("labels", labels, CLASSES)
-    _same_shape(predicted=predicted, labels=labels)
+    check("predicted (N), labels (N)", predicted, labels)
     return float((predicted == labels).mean())
 
 
@@ -29,7 +29,7 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
     ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
     predicted, labels = _list("predicted", predicted, LABELS), _list("labels", labels, LABELS)
-    _same_shape(predicted=predicted, labels=labels)
+    check("predicted (N), labels (N)", predicted, labels)
     called, true = predicted.sum(), _positives(labels)
     true_positives = (predicted & labels).sum()
     precision, recall = true_positives / max(called, 1), true_positives / true
@@ -44,11 +44,10 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     highest threshold wins. ``best_threshold([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = (0.45, 0.8)``;
     by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
     """
-    if metric not in ("f1", "accuracy"):
-        raise ValueError(f"metric must be 'f1' or 'accuracy', not {metric!r}")
+    check("metric f1|accuracy", metric)
     scores, labels = _list("scores", scores, NUMBERS), _list("labels", labels, LABELS)
     scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
-    _same_shape(scores=scores, labels=labels)
+    check("scores (N), labels (N)", scores, labels)
     order = np.argsort(-scores, kind="stable")
     scores, labels = scores[order], labels[order]  # from the highest score down
     # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
@@ -79,7 +78,7 @@ def triplet_accuracy(anchor: ArrayLike, positive: ArrayLike, negative: ArrayLike
     ``a = [[1, 0], [1, 0]], p = [[1, 1], [0, 1]], n = [[0, 1], [2, 1]]`` gives 0.5.
     """
     a, p, n = _directions("anchor", anchor), _directions("positive", positive), _directions("negative", negative)
-    _same_shape(anchor=a, positive=p, negative=n)
+    check("anchor (N, D), positive (N, D), negative (N, D)", a, p, n)
     return float(((a * p).sum(1) > (a * n).sum(1)).mean())
 
 
@@ -90,7 +89,7 @@ def alignment(u: ArrayLike, v: ArrayLike) -> float:
     ``u = [[1, 0], [0, 2]], v = [[1, 0], [1, 1]]`` gives (0 + 0.58579) / 2 = 0.29289.
     """
     u, v = _directions("u", u), _directions("v", v)
-    _same_shape(u=u, v=v)
+    check("u (N, D), v (N, D)", u, v)
     return float(((u - v) ** 2).sum(1).mean())
 
 
@@ -127,15 +126,14 @@ CLASSES, LABELS, NUMBERS = "whole numbers, not scores", "0 and 1", "finite numbe
 
 
 def _list(name: str, values: ArrayLike, needed: str) -> np.ndarray:
-    """(N,) of any dtype; ``ValueError`` unless all values are what is ``needed``."""
+    """Values of any dtype; ``ValueError`` unless all are what is ``needed``."""
     values = np.asarray(values)
-    if values.ndim != 1 or len(values) == 0 or values.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be a list of at least one number, not {one_line(values)}")
-    bad = ~np.isfinite(values) | ((needed != NUMBERS) & (values != np.floor(values)))
-    bad |= (needed == LABELS) & (values != 0) & (values != 1)
+    bad = ~np.isfinite(values) if values.dtype.kind in "biuf" else np.ones(values.shape, dtype=bool)
+    if needed != NUMBERS and not bad.any():
+        bad = values != np.floor(values) if needed == CLASSES else (values != 0) & (values != 1)
     if bad.any():
         at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values[at]:g}: {name} must be {needed}")
+        raise ValueError(f"value {at} of {name} is {values.flat[at]}: {name} must be {needed}")
     return values.astype(bool) if needed == LABELS else values
 
 
@@ -148,18 +146,12 @@ def _positives(labels: np.ndarray) -> int:
 def _directions(name: str, values: ArrayLike, least: int = 1) -> np.ndarray:
     """(N, D) -> float64 rows of length 1."""
     values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or len(values) < least or values.shape[1] == 0:
-        raise ValueError(f"{name} must be (N, D) with at least {least} rows, not {values.shape}")
+    check(f"{name} (N, D)", values)
     # each row is scaled by its largest number first: 1e-200 must not underflow when it is squared
     largest = np.abs(values).max(1, keepdims=True)  # (N, 1)
     bad = ~np.isfinite(largest) | (largest == 0)
-    if bad.any():
-        raise ValueError(f"row {int(np.argmax(bad))} of {name} is zero or not finite: it has no direction")
+    if bad.any() or len(values) < least:
+        found = f"row {int(np.argmax(bad))} is zero or not finite" if bad.any() else f"there are {len(values)}"
+        raise ValueError(f"{name} needs at least {least} rows, each with a direction: {found}")
     values = values / largest
     return values / np.sqrt((values * values).sum(1, keepdims=True))
-
-
-def _same_shape(**arrays: np.ndarray) -> None:
-    if len({array.shape for array in arrays.values()}) > 1:
-        shapes = ", ".join(str(array.shape) for array in arrays.values())
-        raise ValueError(f"{' and '.join(arrays)} must have one shape, not {shapes}")

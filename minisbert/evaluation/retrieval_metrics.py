@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
+from minisbert.core.checks import check
+
 
 def accuracy_at_k(ranked: ArrayLike, judged: ArrayLike, k: int) -> float:
     """Share of the queries with a relevant document among the first k.
@@ -97,11 +99,7 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
-    if ranked.ndim != 2 or judged.ndim != 2 or len(ranked) != len(judged) or not len(ranked) or k < 1:
-        shapes = f"{ranked.shape} and {judged.shape}"
-        raise ValueError(
-            f"ranked (Q, R) and judged (Q, J) and k of at least 1 are needed, not shapes {shapes}, k = {k}"
-        )
+    check("ranked (Q, R), judged (Q, J), k an integer from 1", ranked, judged, k)
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
     for wrong, said in (
         (~np.isfinite(ranked).all(axis=1) | ~np.isfinite(judged).all(axis=1), "a grade is not finite"),

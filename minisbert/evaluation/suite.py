@@ -94,7 +94,9 @@ def read_sts(sentences: Path, gold: Path) -> list[ScoredPair]:
     rows, scores = tab_cells(sentences), tab_cells(gold)
     if len(rows) != len(scores):
         raise InputError(f"{gold} has {len(scores):,} lines and {sentences} has {len(rows):,}: one score a pair")
-    return scored_pairs(sentences, [[*score, *cells] for score, cells in zip(scores, rows, strict=True)], gold)
+    return scored_pairs(
+        sentences, [["\t".join(score), *cells] for score, cells in zip(scores, rows, strict=True)], gold
+    )
 
 
 def read_sts_table(path: Path) -> list[ScoredPair]:

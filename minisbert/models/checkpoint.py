@@ -18,110 +18,92 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from minisbert.core import InputError, one_line, weights
+from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.core.weights import Family
 from minisbert.models.families import FAMILIES, build_bert, raw_config
-from minisbert.models.folders import INDEX, check_present, weight_files
-from minisbert.models.settings import architecture, check_config
+from minisbert.models.folders import INDEX, ModelFolder
+from minisbert.models.settings import CONFIG, WEIGHTS, WeightIndex
 from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
-# the tensor and its axis that have each size of a config
-SIZES = {
-    "vocab_size": ("embeddings.word.weight", 0),
-    "hidden_size": ("embeddings.word.weight", 1),
-    "max_position_embeddings": ("embeddings.position.weight", 0),
-    "type_vocab_size": ("embeddings.token_type.weight", 0),
-    "intermediate_size": ("layers.0.feed_forward.up.weight", 0),
-}
 # how the tensors begin that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
 MOST_SHARED = 8  # a checkpoint's tensors may take so many times its size, since tied weights are written twice
+MOST_LINES = 20  # of a message
 
 
-def load_bert(folder: str | Path) -> Bert:
+def load_bert(folder: str | Path | ModelFolder) -> Bert:
     """The encoder of a folder, float32, in eval mode.
 
     Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
-    family, config, path, found = read_encoder(Path(folder))
+    folder = ModelFolder.of(folder)
+    path, found = read_encoder(folder)
     if head := sorted(name for name in found if name.startswith(TASK_HEADS)):
-        kind = architecture(path.parent)
         advice = "PairModel opens a CrossEncoder; for vectors save the encoder alone"
         advice += " (in transformers: model.base_model.save_pretrained)"
+        kind = ", ".join(folder.model.architectures)
         raise InputError(f"{path} has a task head, {', '.join(head)} (architecture {kind}): {advice}")
-    return fill_bert(family, config, path, found)
+    return fill_bert(folder, path, found)
 
 
-def read_encoder(folder: Path) -> tuple[Family, BertConfig, Path, dict[str, Tensor]]:
-    """The family, the sizes, and every tensor under its canonical name, with the file to name in errors.
-
-    Raises ``InputError`` for what is missing or damaged, and for sizes that are not those of the tensors.
-    """
-    family, config = read_config(folder)  # what is wrong with the folder or the config is said first
+def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
+    """Every tensor of a folder under its canonical name, and the file to name in errors."""
+    family, config = folder.config  # what is wrong with the folder or the config is said first
     files = weight_files(folder)
-    path = files[0] if files[0].name == "model.safetensors" else folder / INDEX
+    path = folder.path / (WEIGHTS if files[0].name == WEIGHTS else INDEX)
     found: dict[str, Tensor] = {}
     for file in files:
         tensors = weights.read_tensors(file, family)
         if twice := sorted(found.keys() & tensors.keys()):
             raise InputError(f"{file} and another shard hold {listed(twice)}")
         found |= tensors
-    check_sizes(path, family, config, {name: tuple(tensor.shape) for name, tensor in found.items()})
-    return family, config, path, found
+    pattern = re.escape(family.linears["layers.{i}.attention.query"]).replace(r"\{i\}", r"\d+") + r"\.weight"
+    layers = sum(bool(re.fullmatch(pattern, name)) for name in found)
+    if config.num_hidden_layers > layers:  # before so many are built
+        key = family.settings.get("num_hidden_layers", "num_hidden_layers")
+        holds = f"{layers} layers" if layers else f"the tensors {listed([*found])}"
+        raise InputError(f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}, but {path.name} has {holds}")
+    return path, found
 
 
-def fill_bert(family: Family, config: BertConfig, path: Path, found: dict[str, Tensor]) -> Bert:
-    """An encoder with the tensors of ``read_encoder``."""
+def weight_files(folder: ModelFolder) -> list[Path]:
+    """``model.safetensors``, or the shards that an index names. Raises ``InputError`` for what is missing."""
+    if folder.has(WEIGHTS) or not folder.has(INDEX):
+        return [check_present(folder.path / WEIGHTS)]
+    index, names = folder.path / INDEX, sorted({*folder.parse(INDEX, WeightIndex).weight_map.values()})
+    if not names:
+        raise InputError(f"{index} names no file (weight_map)")
+    for name in names:
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
+        if not folder.has(name):
+            raise InputError(f"{index} names {one_line(name)}, which is missing: download it again")
+    return [folder.path / name for name in names]
+
+
+def check_present(path: Path) -> Path:
+    """The path; ``InputError`` if the file is missing, naming what is there instead."""
+    if not ModelFolder(path.parent).has(path.name):
+        old = path.with_name("pytorch_model.bin")
+        hint = f"; convert the old checkpoint: python -m minisbert.checkpoint convert {old}" if old.exists() else ""
+        raise InputError(f"{path} is missing{hint}")
+    return path
+
+
+def fill_bert(folder: ModelFolder, path: Path, found: dict[str, Tensor]) -> Bert:
+    """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
+    family, config = folder.config
     pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
-    bert = build_empty(config, pooler)
+    with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
+        bert = build_bert(config, pooler)
     try:
         weights.fill(bert, found, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
-        raise InputError(shortened(str(error))) from error
+        lines = str(error).splitlines()
+        more = [f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
+        raise InputError("\n".join(lines[:MOST_LINES] + more)) from error
     return bert.eval()
-
-
-def read_config(folder: Path) -> tuple[Family, BertConfig]:
-    """``core.weights.read_config`` for every family; an error has the key that the family's file has."""
-    family = check_config(folder) if folder.is_dir() else None
-    try:
-        return weights.read_config(folder, FAMILIES)
-    except InputError as error:
-        before, path, message = str(error).rpartition("config.json")
-        for ours, theirs in family.settings.items() if family else ():
-            message = message.replace(ours, theirs)
-        raise InputError(before + path + message) from error
-
-
-def check_sizes(path: Path, family: Family, config: BertConfig, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise ``InputError`` for sizes in ``config.json`` that are not those of the tensors, before a model is built."""
-    pattern = re.escape(family.linears["layers.{i}.attention.query"]).replace(r"\{i\}", r"(\d+)")
-    numbers = {match[1] for name in shapes if (match := re.match(pattern, name))}
-    if config.num_hidden_layers > len(numbers):
-        key = family.settings.get("num_hidden_layers", "num_hidden_layers")
-        found = f"{len(numbers)} layers" if numbers else f"the tensors {listed([*shapes])}"
-        stated = f"{path.with_name('config.json')}: {key} {config.num_hidden_layers}"
-        raise InputError(f"{stated}, but {path.name} has {found}")
-    names = family.names(1, pooler=False)
-    for size, (ours, axis) in SIZES.items():
-        shape = shapes.get(names.get(ours, ""), ())
-        if axis < len(shape) and shape[axis] != getattr(config, size):
-            key = f"{family.settings.get(size, size)} {getattr(config, size)}"
-            raise InputError(f"{path.with_name('config.json')}: {key}, but {names[ours]} in {path.name} is {shape}")
-
-
-def shortened(message: str, most: int = 20) -> str:
-    """A message of many lines without those after ``most``."""
-    lines = message.splitlines()
-    return "\n".join(lines[:most] + [f"  and {len(lines) - most} more"] * (len(lines) > most))
-
-
-def build_empty(config: BertConfig, pooler: bool) -> Bert:
-    """An encoder without memory or random numbers for its weights, to be filled from a file."""
-    with torch.device("meta"), Unfilled():
-        return build_bert(config, pooler)
 
 
 class Unfilled(TorchFunctionMode):
@@ -139,17 +121,13 @@ class Unfilled(TorchFunctionMode):
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of a file by name. Raises ``InputError`` if it is missing or damaged."""
-    check_present(path)
-    return weights.read_safetensors(path)
+    return weights.read_safetensors(check_present(path))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
     """The metadata of a safetensors file; ``InputError`` if it is not one or is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            return file.metadata() or {}
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read as a safetensors file ({error})") from error
+    with reading(path), safe_open(path, "pt") as file:
+        return file.metadata() or {}
 
 
 def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:

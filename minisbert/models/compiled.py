@@ -8,7 +8,6 @@ A package belongs to one model, precision, version of torch and kind of CPU, and
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,9 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.fast.aot import load_package
 from minisbert.fast.batching import ID_BYTES, Batch, packed_batches, same_text, unpack
 from minisbert.models.encoding import TextEncoder
-from minisbert.models.layout import read_sentence_config
+from minisbert.models.folders import ModelFolder
 from minisbert.models.packages import expectation, find_package, write_package
 from minisbert.models.scoring import PairScorer
-from minisbert.models.settings import read_settings
 from minisbert.models.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -74,19 +72,17 @@ class CompiledEncoder(TextEncoder):
 
     def __init__(
         self,
-        folder: Path,
+        folder: ModelFolder,
         package: str | Path | bool,
         pooling: str | None = None,
         limit: int | None = None,
         precision: str | None = None,
     ):
-        encoder_folder, config = read_sentence_config(folder)
-        self.model, self.chosen, self.limit = folder, pooling, limit
-        self.pooling_mode, self.normalize = pooling or config.pooling, config.normalize
-        self.tokenizer = Tokenizer.load(encoder_folder, limit)
-        self.settings = replace(read_settings(folder), include_prompt=config.include_prompt)
-        wanted = expectation(folder, "SentenceEncoder", precision or "float32", self.pooling_mode)
-        self.run, about = load_package(*find_package(package, wanted, precision, folder, pooling))
+        self.model, self.chosen, self.limit = folder.path, pooling, limit
+        self.pooling_mode, self.normalize = pooling or folder.pooling, folder.normalize
+        self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
+        wanted = expectation(folder.path, "SentenceEncoder", precision or "float32", self.pooling_mode)
+        self.run, about = load_package(*find_package(package, wanted, precision, folder.path, pooling))
         self.truncated, self.precision = 0, about["precision"]
         self.width, self.hidden_size = int(about["width"]), int(about["hidden_size"])
 
@@ -114,10 +110,10 @@ class CompiledPairModel(PairScorer):
     device, dtype, joint = torch.device("cpu"), torch.float32, True
 
     def __init__(
-        self, folder: Path, package: str | Path | bool, limit: int | None = None, precision: str | None = None
+        self, folder: ModelFolder, package: str | Path | bool, limit: int | None = None, precision: str | None = None
     ):
-        wanted = expectation(folder, "PairModel", precision or "float32")
-        self.run, about = load_package(*find_package(package, wanted, precision, folder))
+        wanted = expectation(folder.path, "PairModel", precision or "float32")
+        self.run, about = load_package(*find_package(package, wanted, precision, folder.path))
         self.tokenizer, self.task = Tokenizer.load(folder, limit), about["task"]
         self.labels = tuple(filter(None, about["labels"].split("\n")))
         self.types = about["types"] == "True"

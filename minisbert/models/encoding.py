@@ -14,7 +14,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.outputs import check_options, empty, filled, store
 from minisbert.models.prompts import with_prompt
-from minisbert.models.settings import Settings, similarity_matrix
+from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
 
@@ -135,5 +135,14 @@ class TextEncoder:
 
         ``settings.similarity`` says how: "cosine", "dot", or minus the "euclidean" or "manhattan" distance.
         """
-        name = self.settings.similarity
-        return encoder.SentenceEncoder.similarity(self, a, b) if name == "cosine" else similarity_matrix(name, a, b)
+        a, b = np.atleast_2d(a), np.atleast_2d(b)
+        if a.shape[1] != b.shape[1]:
+            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
+        if self.settings.similarity == "cosine":
+            return encoder.SentenceEncoder.similarity(self, a, b)
+        u, v = (torch.tensor(x.astype(np.result_type(a, b, np.float32), copy=False)) for x in (a, b))
+        if self.settings.similarity == "dot":
+            return (u @ v.T).numpy()
+        # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
+        p = 1 if self.settings.similarity == "manhattan" else 2
+        return -torch.cdist(u, v, p, compute_mode="donot_use_mm_for_euclid_dist").numpy()

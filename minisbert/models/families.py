@@ -54,7 +54,7 @@ DISTILBERT = Family(
 class RobertaFamily(Family):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
-        found = {"pad_token_id": 1} | super().fields(raw)
+        found = {"pad_token_id": 1} | {key: value for key, value in super().fields(raw).items() if value is not None}
         return found | {"position_offset": found["pad_token_id"] + 1}
 
 

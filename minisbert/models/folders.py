@@ -1,4 +1,4 @@
-"""Finding a model's folder, and replacing one atomically.
+"""Finding a model's folder, reading it, and replacing one atomically.
 
 A loaded model's weights are not copied into memory: the file stays mapped, so that loading is fast. Everything here
 replaces a file or folder by renaming a complete new one, which leaves the mapped file as it was: a model may be saved
@@ -6,40 +6,189 @@ over its own source, or fetched again, while it is in use. Another program that 
 over it, say) changes the vectors of models that are loaded, and one that truncates it ends their process.
 """
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any, TypeVar
 
-from minisbert.core import InputError, one_line, read_json
-from minisbert.models.backends import SENTENCEPIECE
-from minisbert.models.settings import stated
-from minisbert.models.text_settings import TEXT_FILES
-from minisbert.models.tokenizer import FILES, VOCABULARY
+from minisbert.core import InputError, one_line, reading
+from minisbert.core.encoder import pooling_modes
+from minisbert.core.weights import BERT, BertConfig, Family, read_config
+from minisbert.models.families import FAMILIES
+from minisbert.models.poolings import POOLING_NAMES
+from minisbert.models.settings import (
+    CONFIG,
+    HEAD,
+    MODULES,
+    OPTIONS,
+    SENTENCE,
+    SPECIAL,
+    TEXT_FILES,
+    WEIGHTS,
+    WRITTEN,
+    ModelSettings,
+    PoolingSettings,
+    Settings,
+    VectorModule,
+    parse,
+    unsupported,
+)
 from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES, atomic_folder, foreign_entries, listed
 from minisbert.system.hub import download_model, is_hub_name
 
-REQUIRED = ("config.json", "model.safetensors")
+T = TypeVar("T")
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
-SHARDS = "model-[0-9]*-of-[0-9]*.safetensors"
+SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
+VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
-    *REQUIRED,
-    INDEX,
-    SHARDS,
-    *FILES,
-    *VOCABULARY,
-    SENTENCEPIECE,
-    "unigram.json",
-    "added_tokens.json",
-    *TEXT_FILES,
-    "modules.json",
-    "config_sentence_transformers.json",
-    "README.md",
-    "head.json",
-    "head.safetensors",
-    *(f"[0-9]_{module}/{name}" for module in ("Pooling", "Dense", "Normalize") for name in REQUIRED),
+    *(CONFIG, WEIGHTS, INDEX, "model-[0-9]*-of-[0-9]*.safetensors", "tokenizer.json", OPTIONS, SPECIAL, *VOCABULARY),
+    *(SENTENCEPIECE, "unigram.json", "added_tokens.json", *TEXT_FILES, MODULES, SENTENCE, "README.md"),
+    *(HEAD, "head.safetensors"),
+    *(f"[0-9]_{module}/{name}" for module in ("Pooling", "Dense", "Normalize") for name in (CONFIG, WEIGHTS)),
 )
+
+
+class ModelFolder:
+    """A model's folder in the layout of sentence-transformers. Each JSON file is read once, when it is first needed.
+
+        modules.json                         the list of modules, in order
+        config.json, model.safetensors, ...  the encoder and its tokenizer (or in a subfolder)
+        sentence_bert_config.json            the maximum number of tokens
+        1_Pooling/config.json                which pooling, or several at once
+        1_Pooling/model.safetensors          the parameters of a learned pooling; other poolings have no such file
+        2_Dense/                             a dense layer on the pooled vector, in some models
+        3_Normalize                          the vector scaled to length 1; an empty folder
+        head.json, head.safetensors          the head of a ``PairModel``
+
+    A plain encoder has no ``modules.json``. Raises ``InputError`` for a file that cannot be read, and for a module or
+    setting that is not supported and would change the vectors.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.files: dict[str, bytes] = {}  # that have been read
+        self.contents: dict[str, Any] = {}  # of those in JSON
+
+    @classmethod
+    def of(cls, folder: "str | Path | ModelFolder") -> "ModelFolder":
+        return folder if isinstance(folder, ModelFolder) else cls(folder)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file. ``InputError`` for what cannot be read as one, or is far too large."""
+        path = self.path / name
+        if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
+            return False
+        if not path.is_file():
+            kind = "a pipe or a device" if path.exists() else "a broken symbolic link"
+            raise InputError(f"{path} is {'a folder' if path.is_dir() else kind}, a file is needed")
+        if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
+        return True
+
+    def read(self, name: str) -> bytes:
+        if name not in self.files:
+            self.has(name)
+            with reading(self.path / name):
+                self.files[name] = (self.path / name).read_bytes()
+        return self.files[name]
+
+    def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
+        """The contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
+        if name not in self.contents:
+            if not needed and not self.has(name):
+                return kind()
+            with reading(self.path / name):
+                content = json.loads(self.read(name))
+                if not isinstance(content, kind):
+                    raise ValueError(f"a JSON {kind.__name__} is needed, not a {type(content).__name__}")
+            self.contents[name] = content
+        return self.contents[name]
+
+    def parse(self, name: str, kind: type[T], needed: bool = False) -> T:
+        """The settings in a JSON file, as a dataclass."""
+        return parse(kind, (self.path / name, self.json(name, needed=needed)))
+
+    @cached_property
+    def modules(self) -> list[tuple[str, str]]:
+        """Kind and subfolder of each module, in order: ``("Transformer", "")``, ``("Pooling", "1_Pooling")``."""
+        if not self.has(MODULES):
+            return []
+        with reading(self.path / MODULES):
+            found = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in self.json(MODULES, list)]
+            for _, path in found:
+                if path.is_absolute() or ".." in path.parts:
+                    raise ValueError(f"path {one_line(str(path))} leads out of the folder")
+            kinds = [kind for kind, _ in found]
+            order = (
+                ["Transformer", "Pooling"] + ["Dense"] * kinds.count("Dense") + ["Normalize"] * ("Normalize" in kinds)
+            )
+            if kinds != order and not (self.model.classifier and kinds == ["Transformer"]):
+                raise ValueError(f"modules {', '.join(kinds)} are not supported, only {', '.join(order)}")
+        return [(kind, path.as_posix()) for kind, path in found]
+
+    def places(self, kind: str) -> list[str]:
+        """The subfolders of the modules of one kind."""
+        return [place for found, place in self.modules if found == kind]
+
+    @cached_property
+    def encoder(self) -> "ModelFolder":
+        """The folder of the encoder and its tokenizer."""
+        place = next(iter(self.places("Transformer")), ".")
+        return self if place == "." else ModelFolder(self.path / place)
+
+    @cached_property
+    def pooling(self) -> str | None:
+        """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
+        for place in self.places("Pooling"):
+            modes = pooling_modes(self.json(f"{place}/{CONFIG}", needed=True))
+            if not modes or not {*modes} <= {*POOLING_NAMES}:
+                known = f"{', '.join(POOLING_NAMES)} are"
+                raise unsupported(self.path / place / CONFIG, "pooling_mode", modes, known)
+            return "+".join(modes)
+        return None
+
+    @cached_property
+    def normalize(self) -> bool:
+        """Whether vectors are scaled to length 1."""
+        for place in self.places("Normalize"):
+            self.parse(f"{place}/{CONFIG}", VectorModule)
+        return bool(self.places("Normalize"))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """How vectors are cut and compared, and prompts."""
+        include = all(
+            self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt for place in self.places("Pooling")
+        )
+        others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
+        return replace(self.parse(SENTENCE, Settings), include_prompt=include, others=others)
+
+    @cached_property
+    def model(self) -> ModelSettings:
+        """What ``config.json`` states beside the encoder's sizes."""
+        return self.parse(CONFIG, ModelSettings)
+
+    @cached_property
+    def config(self) -> tuple[Family, BertConfig]:
+        """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
+        if not self.path.is_dir():
+            raise InputError(f"{self.path} is not a folder with a model in it")
+        path, pad = self.path / CONFIG, self.model.pad_token_id
+        try:
+            family, config = read_config(self.path, FAMILIES, self.json(CONFIG, needed=True))
+        except InputError as error:
+            message = str(error).removeprefix(str(path))
+            for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():
+                message = message.replace(ours, theirs)
+            raise InputError(f"{path}{message}") from error
+        if pad is not None and not 0 <= pad < config.vocab_size:
+            raise InputError(f"{path}: pad_token_id {pad} is not in the vocabulary of {config.vocab_size}")
+        return family, config
 
 
 def find_model(model: str | Path) -> Path:
@@ -65,53 +214,7 @@ def find_model(model: str | Path) -> Path:
             f"no model {one_line(name)}: neither a folder nor one of {', '.join(weights)}; models on the Hugging Face "
             "Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
         )
-    check_files(folder)
     return folder
-
-
-def check_files(folder: Path) -> None:
-    """Raise ``InputError`` for a model's file that is a folder, a pipe, a device, a broken link, or far too large.
-
-    Missing files are reported by those who need them. Modules in subfolders are looked at too.
-    """
-    names = {Path(name).name for name in SAVED}
-    for parent in (folder, *(path for path in folder.iterdir() if path.is_dir() and path.name[:1].isdecimal())):
-        for path in parent.iterdir():
-            if path.name not in names:
-                continue
-            if not path.is_file():
-                kind = "a pipe or a device" if path.exists() else "a link that leads nowhere"
-                raise InputError(f"{path} is {'a folder' if path.is_dir() else kind}, a file is needed")
-            if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
-                raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """``model.safetensors``, or the shards that an index names. Raises ``InputError`` for what is missing."""
-    path, index = folder / "model.safetensors", folder / INDEX
-    if path.is_file() or not index.is_file():
-        check_present(path)
-        return [path]
-    where = stated(read_json(index), "weight_map", dict, index, {})
-    names = sorted({stated(where, tensor, str, index, "") for tensor in where})
-    if not names:
-        raise InputError(f"{index} names no file (weight_map)")
-    for name in names:
-        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
-        if not os.path.isfile(folder / name):  # not Path.is_file, which raises OSError for a name that is too long
-            raise InputError(f"{index} names {one_line(name)}, which is missing: fetch it again")
-    return [folder / name for name in names]
-
-
-def check_present(path: Path) -> None:
-    """Raise ``InputError`` if a safetensors file is missing, naming what is there instead."""
-    if path.is_file():
-        return
-    hint = ""
-    if path.with_name("pytorch_model.bin").exists():
-        hint = f"; convert the old checkpoint: python -m minisbert.checkpoint convert {path.parent}/pytorch_model.bin"
-    raise InputError(f"{path} is missing{hint}")
 
 
 @contextmanager
@@ -131,7 +234,7 @@ def check_replaceable(folder: Path) -> None:
     if foreign := foreign_entries(folder, SAVED):
         advice = "and is not replaced; choose another folder"
         raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
-    required = ("config.json", INDEX) if (folder / INDEX).is_file() else REQUIRED
+    required = (CONFIG, INDEX if (folder / INDEX).is_file() else WEIGHTS)
     missing = [name for name in required if not (folder / name).is_file()]
     if folder.is_dir() and any(folder.iterdir()) and missing:
         raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")

@@ -7,25 +7,24 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, one_line, read_json
+from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, Head, JointHead
 from minisbert.core.tokenizer import Encoded
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
-from minisbert.models.cross_encoder import check_writable, is_cross_encoder, read_cross_encoder, write_cross_encoder
-from minisbert.models.folders import find_model, model_folder
+from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
+from minisbert.models.folders import ModelFolder, find_model, model_folder
 from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, BatchCrossHead, ClassifierHead
 from minisbert.models.inputs import evaluating
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import WIDEST, stated
+from minisbert.models.settings import HEAD, HeadSettings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 
@@ -144,7 +143,7 @@ class PairModel(PairScorer, nn.Module):
         with model_folder(folder) as partial:
             self.encoder.write(partial)
             about = {"head": name, "task": self.task, "labels": list(self.labels), "settings": self.head.settings}
-            write_json(partial / "head.json", about)
+            write_json(partial / HEAD, about)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
             write_safetensors(tensors, partial / "head.safetensors")
 
@@ -162,44 +161,22 @@ class PairModel(PairScorer, nn.Module):
         ``limit``, ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones
         compile. ``InputError`` for anything missing, unknown or misshapen.
         """
-        folder = find_model(folder)
-        path = folder / "head.json"
+        folder = ModelFolder(find_model(folder))
         if compiled:
             return CompiledPairModel(folder, compiled, limit, precision)
-        if not path.is_file() and is_cross_encoder(folder):
+        if not folder.has(HEAD) and folder.model.classifier:
             return cls(*read_cross_encoder(folder, limit)).to(device).eval()
-        if not path.is_file():
-            raise InputError(f"{folder} has no head.json: it holds an encoder, but no head that was trained on pairs")
-        name, settings, task, labels = read_head(path)
-        encoder = SentenceEncoder.load(folder, limit=limit)
-        try:
-            with torch.device("meta"):  # the weights are replaced at once
-                head = PAIR_HEADS[name](**settings)
-            if head.settings != settings:  # a setting that is left out must not fall back to a default
-                raise ValueError(f"{one_line(settings)} must state each of {', '.join(head.settings)}")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"{path}: settings: {error}") from error
-        file = folder / "head.safetensors"
-        fill(head, read_safetensors(file), file)
-        try:
-            return cls(encoder, head, task, labels).to(device).eval()
-        except ValueError as error:
-            raise InputError(f"{path}: {error}") from error
-
-
-def read_head(path: Path) -> tuple[str, dict[str, Any], str, list[str]]:
-    """The head's name and settings, the task and the labels in ``head.json``; ``InputError`` for other types."""
-    about = read_json(path)
-    name, task = (stated(about, key, str, path, "null") for key in ("head", "task"))
-    name = HEAD_ALIASES.get(name, name)
-    if name not in PAIR_HEADS:
-        raise InputError(f"{path}: head {one_line(name)} is not one of {', '.join(PAIR_HEADS)}")
-    settings, labels = stated(about, "settings", dict, path, {}), about.get("labels", [])
-    for key in ("width", "hidden", "outputs", "heads"):
-        if not stated(settings, key, int, path, 0) <= WIDEST:
-            raise InputError(f"{path}: {key} must be at most {WIDEST}, not {settings[key]}")
-    for key in ("concat", "variant"):
-        stated(settings, key, str, path)
-    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        raise InputError(f"{path}: labels must be a list of strings, not {one_line(labels)}")
-    return name, settings, task, labels
+        if not folder.has(HEAD):
+            raise InputError(f"{folder.path} has no {HEAD}: it holds an encoder, but no head that was trained on pairs")
+        about, encoder = folder.parse(HEAD, HeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
+        with reading(folder.path / HEAD):
+            name = HEAD_ALIASES.get(about.head, about.head)
+            if name not in PAIR_HEADS:
+                raise ValueError(f"head {one_line(name)} is not one of {', '.join(PAIR_HEADS)}")
+            with torch.device("meta"), Unfilled():  # the weights are replaced at once
+                head = PAIR_HEADS[name](**about.settings)
+            if head.settings != about.settings:  # a setting that is left out must not fall back to a default
+                raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
+            file = folder.path / "head.safetensors"
+            fill(head, read_safetensors(file), file)
+            return cls(encoder, head, about.task, about.labels).to(device).eval()

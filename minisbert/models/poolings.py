@@ -13,7 +13,7 @@ from minisbert.core import InputError, pooling
 from minisbert.core.bert import Bert
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
 
-NAMES = (*POOLINGS, "attention", "first-last", "pooler")
+POOLING_NAMES = (*POOLINGS, "attention", "first-last", "pooler")
 
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
@@ -21,14 +21,14 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5], [7] give [4].
     "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code: all-MiniLM-L6-v2 then has a Spearman
-    of 86.67 / 81.55 on STS-B dev / test, as reported. The output of the embeddings, ``hidden_states[0]``, would give
-    87.02 / 82.38.
+    of 86.67 / 81.55 on STS-B dev / test (measured; nobody has published it). The output of the embeddings,
+    ``hidden_states[0]``, would give 87.02 / 82.38.
     """
     return mean_pool((first + hidden) / 2, mask)
 
 
 class Pooling(pooling.Pooling):
-    """One of ``NAMES``, or several joined by a plus and concatenated: ``mean``, ``cls+max``, ``mean+attention``.
+    """One of ``POOLING_NAMES``, or several joined by a plus and concatenated: ``cls+max``, ``mean+attention``.
 
     ``attention`` has parameters and needs their width, D (``hidden_size``); untrained it is the mean.
     Raises ``ValueError`` for any other name.
@@ -37,8 +37,8 @@ class Pooling(pooling.Pooling):
     def __init__(self, mode: str, hidden_size: int | None = None):
         names = mode.split("+")
         for name in names:
-            if name not in NAMES:
-                known = ", ".join(NAMES)
+            if name not in POOLING_NAMES:
+                known = ", ".join(POOLING_NAMES)
                 raise ValueError(f"unknown pooling {name!r}: choose from {known}, or join several with a plus")
         super().__init__("attention" if "attention" in names else "mean", hidden_size)
         self.mode, self.names = mode, names

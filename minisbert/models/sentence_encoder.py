@@ -7,7 +7,6 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -20,11 +19,11 @@ from minisbert.fast.batching import Batch, same_text, unpack
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
-from minisbert.models.folders import find_model, model_folder
+from minisbert.models.folders import ModelFolder, find_model, model_folder
 from minisbert.models.inputs import check_ids, check_inputs, evaluating
-from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
+from minisbert.models.layout import load_dense, load_pooling, write_layout
 from minisbert.models.poolings import Dense, Pooling, sentence_width
-from minisbert.models.settings import Settings, read_settings, write_settings
+from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_precision
 
@@ -68,18 +67,23 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         It has no parameters. A package is a program: load only those that you trust.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
-        folder = find_model(model)
+        folder = ModelFolder(find_model(model))
         if compiled:
             if str(device) != "cpu":
                 raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)
-        encoder_folder, config = read_sentence_config(folder)
-        chosen = config.pooling if pooling is None else pooling
-        bert = load_bert(encoder_folder)
-        pooling_module = make_pooling(chosen, bert.config.hidden_size, config.learned, folder)
-        tokenizer = Tokenizer.load(encoder_folder, limit)
-        settings = replace(read_settings(folder), include_prompt=config.include_prompt)
-        return cls(tokenizer, bert, pooling_module, config.normalize, config.dense, settings).to(device).eval()
+        return cls.from_folder(folder, pooling, limit).to(device)
+
+    @classmethod
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> "SentenceEncoder":
+        """The encoder in a folder, on the CPU."""
+        bert = load_bert(folder.encoder)
+        module = load_pooling(folder, pooling, bert.config.hidden_size)
+        dense = [load_dense(folder, place) for place in folder.places("Dense")]
+        tokenizer = Tokenizer.load(folder.encoder, limit)
+        return cls(tokenizer, bert, module, folder.normalize, dense, folder.settings).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
         """ids (B, T), mask (B, T) True for real tokens -> vectors (B, D). ``precision`` as in ``hidden``."""
@@ -176,7 +180,4 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """The model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        learned, prompt = self.pooling.state_dict(), self.settings.include_prompt
-        config = SentenceConfig(self.pooling.mode, self.normalize, tuple(self.dense), learned, prompt)
-        write_sentence_config(config, self.bert.config.hidden_size, self.tokenizer.limit, folder, self.tokenizer.kept)
-        write_settings(self.settings, folder)
+        write_layout(self, folder)

@@ -1,46 +1,70 @@
-"""The settings in a folder's JSON files, checked. A setting that changes vectors is honoured or refused by name.
+"""What the JSON files of a model's folder may state, one dataclass per file, and the check of any of them.
 
-config_sentence_transformers.json   ``Settings``: how vectors are cut and compared, and the prompts
-config.json                         ``check_config``: only the types; ``core/weights.py`` reads it
-
-``text_settings.py`` has those for texts, ``backends.py`` those of the tokenizer. docs/models.md lists every setting.
+An annotation gives the type of a setting, and if it is ``Annotated``, the only values that are supported: a setting
+that changes vectors is honoured or refused by name. docs/models.md lists every setting.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import numpy as np
-import torch
-from torch import Tensor
+from minisbert.core import InputError, one_line, reading
+from minisbert.core.checks import check_rule
+from minisbert.core.weights import Size
 
-from minisbert.core import InputError, one_line, read_json
-from minisbert.core.encoder import cosine_matrix
-from minisbert.core.weights import BertConfig, Family
-from minisbert.models.families import FAMILIES, RobertaFamily
-from minisbert.system.files import write_json
-
-KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "an object"}
+T = TypeVar("T")
 LARGEST = 2**31 - 1  # no size or id is larger
-WIDEST = 2**24  # no layer beside the encoder is wider; two such sizes still make a tensor that torch can describe
 
-SENTENCE_FILE = "config_sentence_transformers.json"
+SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+
+CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "tokenizer_config.json"
+SPECIAL = "special_tokens_map.json"  # of older tokenizers
+SENTENCE, MODULES, HEAD = "config_sentence_transformers.json", "modules.json", "head.json"
+# older versions of sentence-transformers named this file after the model; the first one there is read
+NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in NAMES)
 
 
-def stated(raw: dict[str, Any], key: str, kind: type, path: Path, default: Any = None) -> Any:
-    """The value under ``key``, ``default`` if it is missing or null; ``InputError`` if it is not of the type ``kind``.
+def parse(kind: type[T], *files: tuple[Path, dict[str, Any]]) -> T:
+    """A dataclass from the contents of JSON files, of which a later one overrides those before it.
 
-    A number without a fraction counts as whole: some authors write the limit as ``1e30``.
+    A setting that is missing or null has its default, others in the files are ignored. A number without a fraction is
+    an integer: some authors write the limit as ``1e30``. Raises ``InputError`` with the file, the key and the value for
+    another type than that of the annotation, and for a value that is not supported.
     """
-    value = raw.get(key)
-    if value is None:
-        return default
-    accepted = (int, float) if kind is float else kind
-    if kind is int and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise InputError(f"{path}: {key} must be {KINDS[kind]}, not {one_line(value)}")
-    return value
+    stated: dict[str, tuple[Path, Any]] = {}
+    for path, content in files:
+        stated |= {name: (path, value) for name, value in content.items()}
+    values = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        path, value = stated.get(name, (None, None))
+        if value is None:
+            continue
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        rule = None
+        if get_origin(hint) is Annotated:
+            hint, rule = get_args(hint)
+        with reading(path):
+            if not fits(value, hint):
+                raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, not {one_line(value)}")
+            if rule is not None:
+                check_rule(name, value, rule)
+        values[name] = value
+    with reading(files[-1][0]):
+        return kind(**values)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value from a JSON file has the type of an annotation: ``fits(["a"], list[str] | None)``."""
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind in (Union, UnionType):
+        return any(fits(value, option) for option in inner)
+    if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return all(fits(item, inner[-1]) for item in items) if inner else True
 
 
 def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
@@ -48,117 +72,176 @@ def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
     return InputError(f"{path}: {key} {one_line(value)} is not supported: {reason}")
 
 
-def architecture(folder: Path) -> str:
-    """The class of transformers that ``config.json`` names first; an empty string if it names none."""
-    path = folder / "config.json"
-    names = read_json(path).get("architectures") if path.is_file() else None
-    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-
-
-def check_config(folder: Path) -> Family | None:
-    """The family that ``config.json`` states, if it is known.
-
-    Raises ``InputError`` for a value that is not of the type that its key needs.
-    """
-    path = folder / "config.json"
-    raw = read_json(path)
-    family = FAMILIES.get(stated(raw, "model_type", str, path))
-    if family is None:
-        return None  # the reader of the weights says which there are
-    for name, kind in get_type_hints(BertConfig).items():
-        key = family.settings.get(name, name)
-        if name in family.constants or key not in raw:
-            continue
-        if raw[key] is None and (key != "pad_token_id" or isinstance(family, RobertaFamily)):
-            raise InputError(f"{path}: {key} must be {KINDS[kind]}, not null")
-        value = stated(raw, key, kind, path, 0)
-        if not isinstance(value, str) and not abs(value) <= LARGEST:  # NaN is not, either
-            raise InputError(f"{path}: {key} must be {KINDS[kind]} of a usable size, not {value}")
-    if (raw.get("pad_token_id") or 0) >= raw.get("vocab_size", LARGEST):
-        raise InputError(f"{path}: pad_token_id {raw['pad_token_id']} is not in the vocabulary of {raw['vocab_size']}")
-    if isinstance(family, RobertaFamily) and raw.get("pad_token_id", 1) < 0:
-        raise unsupported(path, "pad_token_id", raw["pad_token_id"], "RoBERTa's positions start after it")
-    return family
+# ----------------------------------------------------------------------------------- the sentence encoder
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How vectors are cut and compared, and the prompts that ``encode`` can put before each text.
+    """``config_sentence_transformers.json``: how vectors are cut and compared, and prompts to put before each text.
 
-    ``encode`` keeps the first ``truncate_dim`` columns and takes the prompt ``default_prompt_name`` unless it is told
-    otherwise; None keeps all, and takes none.
+    ``encode`` keeps the first ``truncate_dim`` columns and takes the prompt ``default_prompt_name`` unless it is given
+    another; None keeps all columns, and takes no prompt.
     """
 
-    similarity: str = "cosine"
-    truncate_dim: int | None = None
+    similarity_fn_name: Annotated[str, "|".join(SIMILARITIES)] = "cosine"
+    truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    include_prompt: bool = True  # pool over a prompt's tokens too
+    model_type: Annotated[str, "SentenceTransformer"] = "SentenceTransformer"
+    include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
+    @property
+    def similarity(self) -> str:
+        """``cosine``, ``dot``, ``euclidean`` or ``manhattan``."""
+        return self.similarity_fn_name
 
-def read_settings(folder: Path) -> Settings:
-    """The settings of a folder, the defaults if it states none. Raises ``InputError`` for what is not supported."""
-    path = folder / SENTENCE_FILE
-    if not path.is_file():
-        return Settings()
-    raw = read_json(path)
-    prompts = stated(raw, "prompts", dict, path, {})
-    prompts = {name: stated(prompts, name, str, path, "") for name in prompts}
-    default = stated(raw, "default_prompt_name", str, path)
-    if default is not None and default not in prompts:
-        raise InputError(f"{path}: default_prompt_name {one_line(default)} is not one of the prompts, {[*prompts]}")
-    similarity = stated(raw, "similarity_fn_name", str, path, "cosine")
-    if similarity not in SIMILARITIES:
-        raise unsupported(path, "similarity_fn_name", similarity, f"{', '.join(SIMILARITIES)} are")
-    columns = stated(raw, "truncate_dim", int, path)
-    if columns is not None and columns < 1:
-        raise InputError(f"{path}: truncate_dim must be at least 1, not {columns}")
-    kind = stated(raw, "model_type", str, path, "SentenceTransformer")
-    if kind != "SentenceTransformer":
-        raise unsupported(path, "model_type", kind, "only SentenceTransformer is")
-    known = {"prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__"}
-    others = {key: value for key, value in raw.items() if key not in known}
-    return Settings(similarity, columns, prompts, default, others=others)
+    def __post_init__(self) -> None:
+        if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
+            name = one_line(self.default_prompt_name)
+            raise ValueError(f"default_prompt_name {name} is not one of the prompts, {[*self.prompts]}")
 
 
-def write_settings(settings: Settings, folder: Path) -> None:
-    """Write ``config_sentence_transformers.json``."""
-    content = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
-    content |= {"similarity_fn_name": settings.similarity}
-    if settings.truncate_dim is not None:
-        content["truncate_dim"] = settings.truncate_dim
-    write_json(folder / SENTENCE_FILE, settings.others | content)
+WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")  # others are kept
 
 
-def dot_matrix(u: Tensor, v: Tensor) -> Tensor:
-    """Dot product of each row of u (B, D) with each row of v (N, D) -> (B, N)."""
-    return u @ v.T
+@dataclass(frozen=True)
+class PoolingSettings:
+    """``1_Pooling/config.json``, without its flags, one for each pooling, in older files."""
+
+    pooling_mode: str | list[str] = ""
+    include_prompt: bool = True  # pool over a prompt's tokens too
 
 
-def euclidean_matrix(u: Tensor, v: Tensor) -> Tensor:
-    """Minus the distance of each row of u (B, D) to each row of v (N, D) -> (B, N). ``[3, 4], [0, 0] -> -5``."""
-    # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
-    return -torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist")
+@dataclass(frozen=True)
+class VectorModule:
+    """What a Dense or Normalize module reads and writes."""
+
+    module_input_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
+    module_output_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
 
 
-def manhattan_matrix(u: Tensor, v: Tensor) -> Tensor:
-    """Minus the sum of absolute differences, u (B, D) and v (N, D) -> (B, N). ``[3, 4], [0, 0] -> -7``."""
-    return -torch.cdist(u, v, p=1)
+ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn.modules.activation.Tanh"}
 
 
-SIMILARITIES = {
-    "cosine": cosine_matrix,
-    "dot": dot_matrix,
-    "euclidean": euclidean_matrix,
-    "manhattan": manhattan_matrix,
+@dataclass(frozen=True, kw_only=True)
+class DenseSettings(VectorModule):
+    """``2_Dense/config.json``."""
+
+    in_features: Size
+    out_features: Size
+    bias: bool = True
+    activation_function: Annotated[str, "|".join(ACTIVATIONS.values())] = ACTIVATIONS["tanh"]
+    use_residual: Annotated[bool, "0"] = False
+
+
+# ------------------------------------------------------------------------------ the encoder and its texts
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """``config.json``, without what only ``BertConfig`` needs."""
+
+    model_type: str = ""
+    architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
+    tokenizer_class: str | None = None
+    vocab_size: int = LARGEST
+    max_position_embeddings: int | None = None
+    pad_token_id: int | None = None
+    classifier_dropout: float | None = None  # of a CrossEncoder
+    sentence_transformers: dict = field(default_factory=dict)
+    sbert_ce_default_activation_function: str | None = None  # the same in older files
+    minisbert: dict = field(default_factory=dict)  # of a CrossEncoder that was saved here: its task
+
+    @property
+    def classifier(self) -> str:
+        """The class of a model with a classifier for pairs; an empty string for any other."""
+        name = self.architectures[0] if self.architectures else ""
+        return name if name.endswith("ForSequenceClassification") else ""
+
+
+@dataclass(frozen=True)
+class CrossEncoderSettings:
+    """``config_sentence_transformers.json`` of a CrossEncoder."""
+
+    model_type: Annotated[str, "CrossEncoder"] = "CrossEncoder"
+    activation_fn: str | None = None
+    default_prompt_name: str | None = None
+
+
+@dataclass(frozen=True)
+class HeadSettings:
+    """``head.json``: the head of a ``PairModel``, and what its outputs are."""
+
+    head: str
+    task: str
+    labels: list[str] = field(default_factory=list)
+    settings: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightIndex:
+    """``model.safetensors.index.json``: which tensor is in which file."""
+
+    weight_map: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """``tokenizer_config.json``, and over it what ``sentence_bert_config.json`` has for the tokenizer."""
+
+    tokenizer_class: str | None = None
+    do_lower_case: bool = True
+    strip_accents: bool | None = None
+    tokenize_chinese_chars: bool = True
+    add_prefix_space: bool | None = None
+    split_special_tokens: bool = False
+    padding_side: Annotated[str | None, "right"] = None  # pads before a text would move its positions
+    truncation_side: Annotated[str | None, "left|right"] = None
+    model_max_length: int | None = None
+    max_len: int | None = None  # the same in older files
+    added_tokens_decoder: dict[str, dict] | None = None
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """``sentence_bert_config.json``. ``*_args`` are older names of ``*_kwargs``, and win if both are there."""
+
+    max_seq_length: int | None = None
+    do_lower_case: bool = False  # before the tokenizer's own normalizer
+    tokenizer_args: dict | None = None
+    processor_kwargs: dict = field(default_factory=dict)
+    model_args: dict | None = None
+    model_kwargs: dict = field(default_factory=dict)
+    config_args: dict | None = None
+    config_kwargs: dict = field(default_factory=dict)
+    processing_kwargs: dict[str, dict] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """What ``processing_kwargs`` of ``sentence_bert_config.json`` may add to a call of the tokenizer."""
+
+    max_length: int | None = None
+
+
+# what the encoder's module may state about itself, and the only value supported
+ONLY = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    "tokenizer_name_or_path": None,
 }
-
-
-def similarity_matrix(name: str, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The similarity called ``name`` of every row of a (N, D) with every row of b (M, D) -> (N, M)."""
-    a, b = np.atleast_2d(a), np.atleast_2d(b)
-    if a.shape[1] != b.shape[1]:
-        raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
-    dtype = np.result_type(a, b, np.float32)
-    return SIMILARITIES[name](*(torch.tensor(x.astype(dtype, copy=False)) for x in (a, b))).numpy()
+ONLY_CLASSIFIER = ONLY | {  # the same in a CrossEncoder
+    "transformer_task": "sequence-classification",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
+    "module_output_name": "scores",
+}
+KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
+HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
+# arguments that change no vector: the source of the files, and how the work is done
+HARMLESS = {
+    "model": {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"},
+    "config": set(),
+    "processing": {"padding", "pad_to_multiple_of", "return_attention_mask", "return_tensors", "verbose"},
+}

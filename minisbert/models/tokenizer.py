@@ -2,30 +2,75 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from minisbert.core import InputError, one_line, read_json, tokenizer
+from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text
 from minisbert.core.tokenizer import Encoded
-from minisbert.models.backends import (
-    SPECIAL_FILE,
-    Options,
-    check_vocabulary,
-    cuts_start,
-    load_backend,
-    prepend_lowercase,
-    tokenizer_class,
-)
 from minisbert.models.families import FAMILIES, RobertaFamily
-from minisbert.models.settings import LARGEST, stated
-from minisbert.models.text_settings import read_text_settings
+from minisbert.models.folders import VOCABULARY, ModelFolder
+from minisbert.models.settings import (
+    HARMLESS,
+    HUB,
+    KEPT,
+    ONLY,
+    ONLY_CLASSIFIER,
+    OPTIONS,
+    SPECIAL,
+    TEXT_FILES,
+    CallSettings,
+    TextSettings,
+    TokenizerSettings,
+    parse,
+    unsupported,
+)
+from minisbert.models.tokenizer_classes import check_vocabulary, prepend_lowercase, read_backend, set_up
 
-FILES = ("tokenizer.json", "tokenizer_config.json", SPECIAL_FILE)
-VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 STAGES = ("normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What the encoder's module states about its texts, in ``sentence_bert_config.json``."""
+
+    path: Path
+    limit: int | None  # tokens
+    lowercase: bool  # before the tokenizer's own normalizer
+    tokenizer: dict[str, Any]  # arguments over those of tokenizer_config.json
+    kept: dict[str, Any]  # for ``save``
+
+
+def read_texts(folder: ModelFolder) -> Texts:
+    """The first of ``TEXT_FILES`` that states something. ``InputError`` for what may change vectors unsupported."""
+    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
+    path, content, settings = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
+    for key, only in (ONLY_CLASSIFIER if folder.model.classifier else ONLY).items():
+        if content.get(key, only) != only:
+            raise unsupported(path, key, content[key], f"only {one_line(only)} is")
+    tokenizer, model, config = (
+        new if old is None else old
+        for new, old in (
+            (settings.processor_kwargs, settings.tokenizer_args),
+            (settings.model_kwargs, settings.model_args),
+            (settings.config_kwargs, settings.config_args),
+        )
+    )
+    calls = [settings.processing_kwargs.get(group, {}) for group in ("text", "common")]
+    groups = [("model", model), ("config", config), *(("processing", call) for call in calls)]
+    for group, key, value in ((group, key, call[key]) for group, call in groups for key in call):
+        usual = key == "max_length" or (key == "truncation" and value in (True, "longest_first", "only_first"))
+        if key not in HARMLESS[group] | (HUB if group != "processing" else set()) and not usual:
+            raise unsupported(path, f"{key} in {group}_kwargs", value, "it may change the vectors")
+    limits = [parse(CallSettings, (path, call)).max_length for call in calls]
+    limits += [parse(TokenizerSettings, (path, tokenizer)).model_max_length, settings.max_seq_length]
+    limit = next((limit for limit in limits if limit is not None), None)
+    kept = {"do_lower_case": True} if settings.do_lower_case else {}
+    kept |= {key: content[key] for key in KEPT if content.get(key) is not None}
+    return Texts(path, limit, settings.do_lower_case, tokenizer, kept)
 
 
 class Tokenizer(tokenizer.Tokenizer):
@@ -54,52 +99,57 @@ class Tokenizer(tokenizer.Tokenizer):
             self.pair_template.reverse()
 
     @classmethod
-    def load(cls, folder: str | Path, limit: int | None = None) -> "Tokenizer":
+    def load(cls, folder: str | Path | ModelFolder, limit: int | None = None) -> "Tokenizer":
         """Read ``tokenizer.json``, or ``vocab.txt`` if there is none, and the settings in the files beside it.
 
-        The limit is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length`` of
-        ``tokenizer_config.json``; never more than the position table of ``config.json``.
+        The maximum number of tokens is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length``
+        of ``tokenizer_config.json``; never more than the position table of ``config.json``.
         Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
-        folder = Path(folder)
-        names = FILES if (folder / "tokenizer.json").is_file() else (*FILES, "vocab.txt")
-        files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
-        path, config = folder / "tokenizer_config.json", folder / "config.json"
-        raw = read_json(config) if config.is_file() else {}
-        text = read_text_settings(folder)
-        options = Options(path, read_json(path) if path.is_file() else {}, text.path, text.tokenizer)
-        kind = tokenizer_class(folder, options)
-        backend = load_backend(folder, files, options, kind)
-        check_vocabulary(backend, stated(raw, "vocab_size", int, config, LARGEST), folder)
-        cut_start = cuts_start(backend, options)
-        if text.lowercase:
+        folder = ModelFolder.of(folder)
+        model, texts = folder.model, read_texts(folder)
+        files = [(folder.path / OPTIONS, folder.json(OPTIONS)), (texts.path, texts.tokenizer)]
+        settings = parse(TokenizerSettings, *files)
+        backend = read_backend(folder)
+        stored = [(part or {}).get("direction", "right").lower() for part in (backend.truncation, backend.padding)]
+        kind = set_up(backend, folder, settings, files)
+        check_vocabulary(backend, model.vocab_size, folder)
+        cut_start = (settings.truncation_side or stored[0]) == "left"
+        if (settings.padding_side or stored[1]) == "left":
+            raise unsupported(
+                folder.path / "tokenizer.json", "padding", "left", "pads before a text move its positions"
+            )
+        if texts.lowercase:
             prepend_lowercase(backend)
 
-        roberta = isinstance(FAMILIES.get(str(raw.get("model_type"))), RobertaFamily)
-        pad_id = max(stated(raw, "pad_token_id", int, config, int(roberta)), 0)
-        table = stated(raw, "max_position_embeddings", int, config)
+        roberta = isinstance(FAMILIES.get(model.model_type), RobertaFamily)
+        pad_id = int(roberta) if model.pad_token_id is None else model.pad_token_id
+        table = model.max_position_embeddings
         if table is not None and roberta:
             table -= pad_id + 1  # RoBERTa's positions start after its padding index
         # a huge number if the model's author set no limit; the position table then applies
-        stored = options.get("model_max_length", int, options.get("max_len", int))
-        limits = [value for value in (limit, text.limit, stored) if value is not None][:1]
-        limits += [] if table is None else [table]
-        if not limits:
-            raise InputError(f"{folder} states no length limit (config.json: max_position_embeddings); give one")
-        if limit is not None and table is not None and limit > table:
-            raise InputError(f"a limit of {limit} tokens is above the position table of {folder}, which has {table}")
+        limits = limit, texts.limit, settings.model_max_length, settings.max_len, table
+        chosen = next((value for value in limits if value is not None), None)
+        if chosen is None:
+            raise InputError(f"{folder.path} states no maximum length (config.json: max_position_embeddings); give one")
+        if table is not None and chosen > table and limit is not None:
+            raise InputError(
+                f"a maximum length of {limit} is above the position table of {folder.path}, which has {table}"
+            )
+        chosen = chosen if table is None else min(chosen, table)
 
         # what ``save`` has to state in tokenizer_config.json because the file that states it now is written anew
-        moved = text.tokenizer | ({"truncation_side": "left"} if cut_start else {})
-        moved |= {"tokenizer_class": kind} if raw.get("tokenizer_class") else {}
-        if not moved.items() <= options.stated.items():
-            files[path.name] = json.dumps(options.stated | moved, ensure_ascii=False, indent=2).encode()
-        more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": text.kept}
-        more["vocabulary"] = "vocab.txt" not in files and any((folder / name).is_file() for name in VOCABULARY)
-        try:
-            return cls(backend, min(limits), pad_id, files, **more)
-        except InputError as error:  # the limit is too small
-            raise InputError(f"{folder}: {error}") from error
+        moved = {key: value for key, value in texts.tokenizer.items() if key not in HUB | {"model_max_length"}}
+        moved |= {"truncation_side": "left"} if cut_start else {}
+        moved |= {"tokenizer_class": kind} if model.tokenizer_class else {}
+        names = ["tokenizer.json", OPTIONS, SPECIAL] + ["vocab.txt"] * (not folder.has("tokenizer.json"))
+        found = {name: folder.read(name) for name in names if folder.has(name)}
+        if not moved.items() <= folder.json(OPTIONS).items():
+            found[OPTIONS] = json.dumps(folder.json(OPTIONS) | moved, ensure_ascii=False, indent=2).encode()
+        more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": texts.kept}
+        more["vocabulary"] = "vocab.txt" not in found and any((folder.path / name).is_file() for name in VOCABULARY)
+        with reading(folder.path):
+            return cls(backend, chosen, pad_id, found, **more)
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """As in the book. Raises ``InputError`` for a text without a token, and for RoBERTa's padding in a text."""
@@ -113,9 +163,7 @@ class Tokenizer(tokenizer.Tokenizer):
         try:
             pieces = super()._pieces(texts)
         except Exception as error:  # the library raises a bare Exception, such as for an unknown token that is missing
-            raise InputError(
-                f"the tokenizer cannot encode {one_line(texts[0])}, or a text after it: {error}"
-            ) from error
+            raise InputError(f"the tokenizer cannot encode {one_line(texts[0])} or a text after it: {error}") from error
         if self.reserved is not None:
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:

@@ -62,7 +62,8 @@ def open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
-    for stream in (sys.stdout, sys.stderr):
+    streams: tuple[Any, Any] = (sys.stdout, sys.stderr)
+    for stream in streams:
         stream.reconfigure(errors="backslashreplace")
 
 

@@ -17,8 +17,8 @@ from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK, listed
 
 SECONDS = 5  # for the hub's first answer; huggingface_hub itself would wait for minutes
-MODEL_FILES = ("*.json", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*.safetensors")
-MODEL_FILES += ("vocab.txt", "merges.txt", "*.model")  # *.model: SentencePiece
+MODEL_FILES = ["*.json", "model.safetensors", "model-*-of-*.safetensors", "[0-9]_*/*.safetensors"]
+MODEL_FILES += ["vocab.txt", "merges.txt", "*.model"]  # *.model: SentencePiece
 OTHER_FOLDERS = "[!0-9]*/*"  # onnx, openvino; the folders of modules begin with a digit
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 

@@ -15,7 +15,7 @@ import zipfile
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import Any
 
 from tqdm import tqdm
 
@@ -82,6 +82,7 @@ def from_archive(files: tuple[AssetFile, ...], source: dict, folder: Path) -> No
 def unpack(path: Path, files: tuple[AssetFile, ...], inside: str, folder: Path) -> None:
     """Only the files in the manifest are read, so an archive cannot write outside the asset's folder."""
     with ExitStack() as stack:
+        open_member: Any
         if path.suffix == ".gz":
             open_member = stack.enter_context(tarfile.open(path, "r:gz")).extractfile
         else:
@@ -96,7 +97,7 @@ def download(address: str, path: Path, size: int | None) -> None:
         copy(stream, path, size)
 
 
-def copy(stream: IO[bytes], path: Path, size: int | None) -> None:
+def copy(stream: Any, path: Path, size: int | None) -> None:
     """Copy a stream to a file, with a bar on a terminal; ``ValueError`` if it is far too large or too slow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     most, started = size or 1 << 30, time.monotonic()

@@ -12,8 +12,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.evaluation.retrieval import load_retrieval_folder
-from minisbert.models.folders import find_model
-from minisbert.models.layout import read_sentence_config
+from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
 from minisbert.training.encoder_objectives import (
@@ -47,7 +46,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceEncoder:
     """The encoder with the options' pooling and dropout. Raises ``InputError`` as ``SentenceEncoder.load`` does."""
     pooling = options.pooling
-    if options.objective in ("joint", "cross") and read_sentence_config(find_model(options.model))[1].pooling is None:
+    if options.objective in ("joint", "cross") and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # these heads read tokens and pool nothing, so a plain BERT needs no --pooling
     encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
     if options.dropout is not None:

@@ -90,13 +90,6 @@ def test_hidden_states_end_with_what_forward_gives(model):
     assert torch.equal(states[-1], model(ids, mask))
 
 
-def test_eval_twice_is_identical_and_training_twice_is_not(model):
-    ids, mask = batch()
-    assert torch.equal(model(ids, mask), model(ids, mask))
-    model.train()
-    assert not torch.allclose(model(ids, mask), model(ids, mask))
-
-
 def test_attention_alone_drops_nothing_unless_told_to():
     x, mask = torch.randn(2, 5, 6), torch.ones(2, 1, 1, 5, dtype=torch.bool)
     layer = Attention(6, 2).train()

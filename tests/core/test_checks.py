@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.core.checks import check, check_fields
+from minisbert.core.checks import check, check_fields, check_texts
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,8 @@ from minisbert.core.checks import check, check_fields
         (b"x", lambda path: float(path.read_text()), "f: could not convert string to float"),
         (b"x", load_file, "f is cut short or is not a safetensors file"),
         (b"x", np.load, "f: "),
+        (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
+        (b'{"a": ["\\ud800"]}', read_json, "f: .*surrogates not allowed"),
         (b"x", lambda path: path.iterdir().__next__(), "f: Not a directory"),
         (b"x", lambda path: [].pop(), "f: pop from empty list"),
         (b"x", lambda path: (_ for _ in ()).throw(RuntimeError("two\nlines")), r"f: two\\nlines$"),
@@ -39,6 +42,12 @@ def test_whatever_reading_raises_names_the_file(tmp_path, content, read, message
     assert "\n" not in str(caught.value)
 
 
+def test_a_panic_of_the_tokenizers_library_is_damage():
+    model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
+    with pytest.raises(InputError, match=r"^tokenizer\.json: slice index"), reading("tokenizer.json"):
+        Tokenizer.from_str(json.dumps({"model": model | {"continuing_subword_prefix": "##"}}))
+
+
 def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
     def texts(*rows: str) -> None:
         with reading("rows") as at:
@@ -51,6 +60,9 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
         InputError, match=r"^rows, line 1: not valid JSON"
     ):  # of the rows, not of the text that is parsed
         texts("{\n\n")
+    for other in (KeyboardInterrupt, NameError):
+        with pytest.raises(other), reading("rows"):
+            raise other
     with pytest.raises(InputError, match=r"^other: wrong$"), reading("rows"):
         raise InputError("other: wrong")
     (tmp_path / "list.json").write_text("[1]")
@@ -67,6 +79,7 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
         ("x" * 81, f"'{'x' * 80}'..."),
         ("x" * 80, f"'{'x' * 80}'"),
         (3, "3"),
+        (np.array([[1], [2]]), r"array([[1],\n       [2]])"),
     ],
 )
 def test_a_value_in_a_message_is_short_and_safe(value, shown):
@@ -96,13 +109,20 @@ def test_arguments_that_fit():
         ("n an integer from 1", (True,), "n must be an integer from 1, not True"),
         ("n an integer from 0", (2**31,), "not 2147483648"),
         ("codes int8", ([1],), "codes must be int8"),
-        ("mode a|b", ("c",), r"mode must be a\|b, not 'c'"),
+        ("mode ab|b", ("a",), r"mode must be ab\|b, not 'a'"),
+        ("mask True in every row", (torch.tensor([[True, True], [False, False]]),), "mask must be True in every row"),
+        ("u (N, D) of finite length", (torch.tensor([[1e20, 1], [1, 0]]),), "u must be of finite length"),
         ("u (B), v (B)", (FLAT,), "zip"),
     ],
 )
 def test_arguments_that_do_not_fit(rules, values, message):
     with pytest.raises(ValueError, match=message):
         check(rules, *values)
+
+
+def test_a_rule_that_does_not_exist_is_no_list_of_values():
+    with pytest.raises(KeyError, match="an integer above 0"):
+        check("n an integer above 0", 1)
 
 
 def test_fields_are_checked_by_their_annotations():
@@ -114,3 +134,17 @@ def test_fields_are_checked_by_their_annotations():
     check_fields(Settings(1))
     with pytest.raises(ValueError, match="size must be an integer from 1, not 0"):
         check_fields(Settings(0))
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ("a cat", "not one string: put it in brackets"),
+        (iter(["a cat"]), "a list of texts is needed, not list_iterator"),
+        (["a cat", None], "text 1 is not a string but NoneType: None"),
+        (["a \ud800"], "text 0 is not valid Unicode: a lone surrogate at character 2"),
+    ],
+)
+def test_texts_that_cannot_be_encoded(texts, message):
+    with pytest.raises(InputError, match=message):
+        check_texts(texts)

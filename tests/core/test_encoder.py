@@ -15,8 +15,8 @@ from minisbert.core.encoder import (
     SentenceEncoder,
     cosine,
     normalize,
+    pooling_modes,
     read_modules,
-    read_pooling,
 )
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
@@ -72,7 +72,7 @@ def folder(tiny, tmp_path) -> Path:
 
 def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
     encoder = SentenceEncoder.load(str(tiny))
-    assert not any(module.training for module in encoder.modules())
+    assert not any(module.training for module in (*encoder.modules(), *checkpoint.load_bert(tiny).modules()))
     assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
     expected = checkpoint.load_bert(tiny)
     assert encoder.bert.config == expected.config
@@ -121,6 +121,9 @@ def test_modules_beyond_the_book_are_refused(folder):
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:1]))
     with pytest.raises(InputError, match="does not support Transformer; minisbert"):
+        SentenceEncoder.load(folder)
+    (folder / "modules.json").write_text(json.dumps([*modules, modules[2]]))
+    with pytest.raises(InputError, match="does not support Transformer, Pooling, Normalize, Normalize, mean pooling;"):
         SentenceEncoder.load(folder)
 
 
@@ -187,9 +190,8 @@ def test_a_broken_list_of_modules(folder, content, message):
         ({"word_embedding_dimension": 24}, []),
     ],
 )
-def test_poolings_of_new_and_old_files(tmp_path, stated, expected):
-    (tmp_path / "config.json").write_text(json.dumps(stated))
-    assert read_pooling(tmp_path / "config.json") == expected
+def test_poolings_of_new_and_old_files(stated, expected):
+    assert pooling_modes(stated) == expected
 
 
 # ------------------------------------------------------------------------------- encode and compare

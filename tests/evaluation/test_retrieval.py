@@ -37,10 +37,10 @@ from tests import toys
 @pytest.mark.parametrize(
     ("ranked", "judged", "k", "message"),
     [
-        ([1, 0], [[1]], 1, r"not shapes \(2,\) and \(1, 1\)"),
-        ([[1], [1]], [[1]], 1, r"not shapes \(2, 1\) and \(1, 1\)"),
-        (np.ones((0, 2)), np.ones((0, 2)), 1, "are needed, not shapes"),
-        ([[1]], [[1]], 0, "k of at least 1 are needed.*k = 0"),
+        ([1, 0], [[1]], 1, r"ranked must be \(Q, R\).*not \(2,\)"),
+        ([[1], [1]], [[1]], 1, r"judged must be \(Q, J\).*not \(1, 1\)"),
+        (np.ones((0, 2)), np.ones((0, 2)), 1, "ranked must be"),
+        ([[1]], [[1]], 0, "k must be an integer from 1, not 0"),
         ([[0], [math.nan]], [[1], [1]], 1, "query 1: a grade is not finite"),
         ([[0], [0]], [[1], [0]], 1, "query 1: no relevant document"),
         ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),
@@ -264,6 +264,15 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
 
 def flags(texts: tuple[str, str, str]) -> list[str]:
     return [part for pair in zip(("--queries", "--corpus", "--qrels"), texts, strict=True) for part in pair]
+
+
+def test_the_only_document_is_left_out_of_its_own_ranking(tiny, tmp_path):
+    for name in ("queries", "corpus"):
+        (tmp_path / f"{name}.jsonl").write_text('{"_id": "1", "text": "a cat"}\n')
+    (tmp_path / "qrels.tsv").write_text("1\t1\t1\n")
+    texts = tuple(str(tmp_path / name) for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"))
+    found = retrieval_scores(SentenceEncoder.load(tiny), load_retrieval(*texts, ignore_identical_ids=True))
+    assert set(found.values()) == {0.0}
 
 
 def test_the_command_prints_json_and_a_table(tiny, texts, capsys):

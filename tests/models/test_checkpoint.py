@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.checkpoint import main
 from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.core.weights import BERT, read_config
+from minisbert.core.weights import BERT
 from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
 from minisbert.models.families import DISTILBERT, ROBERTA
 from minisbert.models.inputs import check_inputs
@@ -192,12 +192,12 @@ def test_saving_over_shards_leaves_one_file(tiny, folder):
         ({"a": "/etc/hosts"}, "is not the name of a safetensors file beside it"),
         ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file"),
         ({"a": ""}, "'' is not the name"),
-        ({"a": None}, "'' is not the name"),
-        ({"a": 5}, "a must be a string, not 5"),
-        ([FIRST], "weight_map must be an object"),
+        ({"a": None}, "weight_map must be"),
+        ({"a": 5}, "weight_map must be"),
+        ([FIRST], "weight_map must be"),
         ({}, "names no file"),
         (None, "names no file"),
-        ({"a": FIRST}, r"index\.json does not fit the config beside it:\n  missing embeddings"),
+        ({"a": FIRST}, r"index\.json has 1 layers"),
     ],
 )
 def test_an_index_that_cannot_be_used(folder, where, message):
@@ -216,35 +216,18 @@ def test_a_tensor_in_two_shards_is_a_fault(folder):
         load_bert(folder)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model_type": "t5"}, "model_type 't5' is not supported"),
-        ({"model_type": ...}, "model_type None"),
-        ({"hidden_act": "silu"}, "hidden_act must be gelu, not 'silu'"),
-        ({"position_embedding_type": "relative_key"}, "position_embedding_type"),
-        ({"is_decoder": True}, "is_decoder True"),
-        ({"add_cross_attention": True}, "add_cross_attention"),
-        ({"hidden_size": ..., "vocab_size": ...}, "no key 'vocab_size'"),
-        ({"num_attention_heads": 5}, "multiple of num_attention_heads"),
-    ],
-)
-def test_a_config_that_cannot_be_computed_is_refused(folder, changes, message):
-    edit_json(folder / "config.json", **changes)
-    with pytest.raises(InputError, match=message) as error:
-        read_config(folder)
-    assert "config.json" in str(error.value)
-
-
-def test_missing_folder_and_missing_or_broken_config(folder):
-    with pytest.raises(InputError, match="nowhere"):
-        read_config(folder / "nowhere")
+def test_a_config_without_sizes_or_without_a_config(folder):
+    edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
+    with pytest.raises(InputError, match=r"config\.json: no key 'vocab_size'"):
+        load_bert(folder)
     (folder / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json, line 1: not valid JSON"):
-        read_config(folder)
+        load_bert(folder)
     (folder / "config.json").unlink()
     with pytest.raises(InputError, match=r"config.json does not exist"):
-        read_config(folder)
+        load_bert(folder)
+    with pytest.raises(InputError, match="not a folder"):
+        load_bert(folder / "nowhere")
 
 
 # --------------------------------------------------------------------------------- old checkpoints
@@ -346,23 +329,20 @@ def test_loading_does_not_import_torchs_compiler(tiny):
     [
         ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 2 layers"),
         ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 3 layers"),
-        ("tiny", "hidden_size", 24 * 10**7, r"hidden_size 240000000, but .*word_embeddings.* is \(131, 24\)"),
-        ("tiny", "vocab_size", 2**31 - 1, r"vocab_size 2147483647, but .*word_embeddings.* is \(131, 24\)"),
-        ("tiny", "max_position_embeddings", 10**9, r"1000000000, but .*position_embeddings.* is \(32, 24\)"),
-        ("tiny", "type_vocab_size", 10**9, r"type_vocab_size 1000000000, but .*token_type_embeddings.* is \(2, 24\)"),
-        ("tiny", "intermediate_size", 2**31 - 1, r"2147483647, but .*intermediate.dense.* is \(40, 24\)"),
-        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"hidden_dim 2147483647, but .*ffn.lin1.* is \("),
-        ("tiny-distiluse", "dim", 0, "dim must be"),
-        ("tiny-distiluse", "dropout", 1.5, "dropout must be at least 0"),
-        ("tiny-distiluse", "activation", "silu", "activation must be gelu, not 'silu'"),
+        ("tiny", "hidden_size", 24 * 10**7, r"word_embeddings.weight: \(131, 24\), .* \(131, 240000000\)"),
+        ("tiny", "hidden_size", 2**31 - 4, r"config.json: "),
+        ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings.weight: \(131, 24\), .* \(2147483647, 24\)"),
+        ("tiny", "max_position_embeddings", 10**9, r"position_embeddings.weight: \(32, 24\), .* \(1000000000, 24\)"),
+        ("tiny", "type_vocab_size", 10**9, r"token_type_embeddings.weight: \(2, 24\), .* \(1000000000, 24\)"),
+        ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn.lin1.weight: .* \(2147483647, "),
     ],
 )
-def test_sizes_that_are_not_those_of_the_file_are_told_in_one_line(source, key, value, message, tiny, tmp_path):
+def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value, message, tiny, tmp_path):
     folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
     edit_json(folder / "config.json", **{key: value})
-    with pytest.raises(InputError, match=rf"config\.json: .*{message}") as error:
+    with pytest.raises(InputError, match=message) as error:
         load_bert(folder)
-    assert "\n" not in str(error.value)
+    assert str(folder) in str(error.value)
 
 
 def test_a_file_of_another_kind_of_model_is_told_by_some_of_its_tensors(folder):

@@ -150,8 +150,8 @@ ODD = {  # how the file is made, and what is said about it
     "a folder": (Path.mkdir, "is a folder, a file is needed"),
     "a pipe": (os.mkfifo, "is a pipe or a device, a file is needed"),
     "a device": (lambda path: link(path, "/dev/zero"), "is a pipe or a device, a file is needed"),
-    "a dangling link": (lambda path: link(path, "nowhere"), "is a link that leads nowhere, a file is needed"),
-    "a loop": (lambda path: link(path, path.name), "is a link that leads nowhere, a file is needed"),
+    "a dangling link": (lambda path: link(path, "nowhere"), "is a broken symbolic link, a file is needed"),
+    "a loop": (lambda path: link(path, path.name), "is a broken symbolic link, a file is needed"),
     "3 GB": (large, "has 3,221,225,472 bytes; at most 268,435,456 are read"),
 }
 NAMES = ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json"]

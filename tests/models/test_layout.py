@@ -2,15 +2,22 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.models.layout import SentenceConfig, make_pooling, read_sentence_config, write_sentence_config
+from minisbert.core.heads import JointHead
+from minisbert.models.folders import ModelFolder
+from minisbert.models.heads import ClassifierHead
+from minisbert.models.layout import load_dense
+from minisbert.models.pair_model import PairModel
 from minisbert.models.poolings import Dense
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -25,123 +32,125 @@ def edit_json(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_the_new_layout_is_read(tiny):
-    assert read_sentence_config(tiny) == (tiny, SentenceConfig("mean", normalize=True))
-
-
-@pytest.mark.parametrize("mode", ["mean", "cls", "max"])
+@pytest.mark.parametrize("mode", ["mean", "cls", "max", "cls+max+mean", "mean+cls", "max+mean"])
 @pytest.mark.parametrize("normalize", [True, False])
-def test_what_is_written_is_read_back(tmp_path, mode, normalize):
-    write_sentence_config(SentenceConfig(mode, normalize), 24, 16, tmp_path)
-    assert read_sentence_config(tmp_path) == (tmp_path, SentenceConfig(mode, normalize))
+def test_what_is_written_is_read_back(tiny, tmp_path, mode, normalize):
+    encoder = SentenceEncoder.load(tiny, mode)
+    encoder.normalize = normalize
+    encoder.save(tmp_path / "saved")
+    saved = ModelFolder(tmp_path / "saved")
+    assert (saved.pooling, saved.normalize, saved.places("Dense"), saved.encoder) == (mode, normalize, [], saved)
 
 
 def test_old_flags_mean_the_same(folder):
     flags = {"word_embedding_dimension": 24, "pooling_mode_cls_token": False, "pooling_mode_max_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags))
-    assert read_sentence_config(folder)[1].pooling == "max"
+    assert ModelFolder(folder).pooling == "max"
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(flags | {"pooling_mode_cls_token": True}))
+    assert ModelFolder(folder).pooling == "cls+max"
 
 
-def test_an_encoder_in_a_subfolder(folder):
+def test_an_encoder_in_a_subfolder(tiny, folder):
     modules = json.loads((folder / "modules.json").read_text())
     modules[0]["path"] = "0_Transformer"
     (folder / "modules.json").write_text(json.dumps(modules))
-    assert read_sentence_config(folder)[0] == folder / "0_Transformer"
+    (folder / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).rename(folder / "0_Transformer" / name)
+    found = SentenceEncoder.load(folder).encode(SENTENCES)
+    assert (found == SentenceEncoder.load(tiny).encode(SENTENCES)).all()
 
 
 def test_a_plain_encoder_specifies_no_pooling(folder):
     (folder / "modules.json").unlink()
-    assert read_sentence_config(folder) == (folder, SentenceConfig(None, normalize=False))
+    plain = ModelFolder(folder)
+    assert (plain.pooling, plain.normalize, plain.encoder) == (None, False, plain)
 
 
-@pytest.mark.parametrize("stated", [["mean", "lasttoken"], "weightedmean", []])
-def test_unsupported_poolings_are_refused(folder, stated):
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": stated}))
-    with pytest.raises(InputError, match="is not supported"):
-        read_sentence_config(folder)
-
-
-def test_an_unknown_module_is_refused(folder):
-    modules = json.loads((folder / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.LSTM"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(InputError, match="LSTM"):
-        read_sentence_config(folder)
+def test_each_json_file_is_opened_once(tiny, tmp_path):
+    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes."""
+    sources = {"encoder": tiny, "dense": REFERENCE / "tiny-distiluse", "pairs": tmp_path / "pairs"}
+    encoder = SentenceEncoder.load(tiny)
+    PairModel(encoder, JointHead(24)).save(tmp_path / "pairs")
+    shutil.copytree(tmp_path / "pairs", tmp_path / "classifier")
+    PairModel(encoder, ClassifierHead(24), "logit").save(tmp_path / "classifier")
+    sources["classifier"] = tmp_path / "classifier"
+    code = """
+import collections, json, sys
+from minisbert import PairModel, SentenceEncoder
+kind, folder = sys.argv[1:]
+opened = collections.Counter()
+sys.addaudithook(lambda event, args: event == "open" and opened.update([str(args[0])]))
+(SentenceEncoder if kind in ("encoder", "dense") else PairModel).load(folder)
+print(json.dumps({name: count for name, count in opened.items() if name.startswith(folder)}))
+"""
+    for kind, folder in sources.items():
+        done = subprocess.run([sys.executable, "-c", code, kind, str(folder)], capture_output=True, text=True, cwd=ROOT)
+        opened = json.loads(done.stdout)
+        stored = {str(path) for path in folder.rglob("*.json")}
+        assert {name for name in opened if name.endswith(".json")} == stored, kind
+        assert {name: count for name, count in opened.items() if count > 1} == {}, kind
 
 
 def test_a_pooling_config_that_is_missing(folder):
     (folder / "1_Pooling" / "config.json").unlink()
     with pytest.raises(InputError, match=r"config.json does not exist"):
-        read_sentence_config(folder)
+        SentenceEncoder.load(folder)
 
 
-@pytest.mark.parametrize("content", ["{}", '[{"idx": 0}]', "["])
+@pytest.mark.parametrize("content", ["{}", '[{"idx": 0}]', "[", "[]", '[{"type": "a.LSTM", "path": ""}]'])
 def test_a_broken_module_list(folder, content):
     (folder / "modules.json").write_text(content)
     with pytest.raises(InputError, match=r"modules.json"):
-        read_sentence_config(folder)
+        SentenceEncoder.load(folder)
 
 
-def test_several_poolings_at_once_in_both_layouts(folder):
-    edit_json(folder / "1_Pooling" / "config.json", pooling_mode=["mean", "cls"])
-    assert read_sentence_config(folder)[1].pooling == "mean+cls"
-    flags = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"word_embedding_dimension": 24} | flags))
-    assert read_sentence_config(folder)[1].pooling == "cls+mean"  # flags have one order, whatever the order in the file
-
-
-@pytest.mark.parametrize("mode", ["cls+max+mean", "mean+cls", "max+mean"])
-def test_several_poolings_are_written_in_their_order(tmp_path, mode):
-    write_sentence_config(SentenceConfig(mode, normalize=False), 24, 16, tmp_path)
-    assert read_sentence_config(tmp_path)[1].pooling == mode
-
-
-def test_a_dense_layer_is_read_and_written_bit_for_bit(tmp_path):
+def with_dense(tiny) -> SentenceEncoder:
     torch.manual_seed(0)
+    plain = SentenceEncoder.load(tiny)
     layers = (Dense(24, 7), Dense(7, 5, bias=False, activation="identity"))
-    write_sentence_config(SentenceConfig("mean", True, layers), 24, 16, tmp_path)
-    _, config = read_sentence_config(tmp_path)
+    return SentenceEncoder(plain.tokenizer, plain.bert, plain.pooling, True, layers)
+
+
+def test_a_dense_layer_is_read_and_written_bit_for_bit(tiny, tmp_path):
+    encoder = with_dense(tiny)
+    encoder.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert_same_weights(again, encoder)
     x = torch.randn(3, 24)
-    for found, layer in zip(config.dense, layers, strict=True):
-        assert_same_weights(found, layer)
     # weights read from a file have another alignment in memory, which may change the last bit of a product
-    found, expected = config.dense[1](config.dense[0](x)), layers[1](layers[0](x))
-    assert (found - expected).abs().max() <= MINILM_VECTOR
-    assert config.dense[0](x).abs().max() < 1  # with the tanh
-    assert [path.name for path in sorted(tmp_path.iterdir()) if path.is_dir()] == [
-        "1_Pooling",
-        "2_Dense",
-        "3_Dense",
-        "4_Normalize",
-    ]
+    assert (again.dense(x) - encoder.dense(x)).abs().max() <= MINILM_VECTOR
+    assert again.dense[0](x).abs().max() < 1  # with the tanh
+    found = [path.name for path in sorted((tmp_path / "saved").iterdir()) if path.is_dir()]
+    assert found == ["1_Pooling", "2_Dense", "3_Dense", "4_Normalize"]
 
 
 @pytest.fixture
-def dense_folder(tmp_path):
-    write_sentence_config(SentenceConfig("mean", True, (Dense(24, 7),)), 24, 16, tmp_path)
-    return tmp_path
+def dense_folder(tiny, tmp_path):
+    with_dense(tiny).save(tmp_path / "dense")
+    return tmp_path / "dense"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"activation_function": "torch.nn.modules.activation.SiLU"}, "SiLU"),
-        ({"use_residual": True}, "use_residual"),
         ({"out_features": 8}, r"asks for .*\(8, 24\)"),
-        ({"in_features": None}, "does not say in_features"),
+        ({"in_features": None}, "in_features"),
+        ({"in_features": 2**31 - 1, "out_features": 2**31 - 1}, "2_Dense"),
+        ({"in_features": 2**31, "out_features": 2**31}, "in_features must be"),
     ],
 )
 def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, message):
     edit_json(dense_folder / "2_Dense" / "config.json", **changes)
     with pytest.raises(InputError, match=message):
-        read_sentence_config(dense_folder)
+        SentenceEncoder.load(dense_folder)
 
 
 def test_modules_in_another_order_are_refused(dense_folder):
     modules = json.loads((dense_folder / "modules.json").read_text())
-    (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 3, 2)]))
-    with pytest.raises(InputError, match="modules is Transformer, Pooling, Normalize, Dense; supported is"):
-        read_sentence_config(dense_folder)
+    (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 4, 2)]))
+    with pytest.raises(InputError, match="modules Transformer, Pooling, Normalize, Dense are not supported"):
+        SentenceEncoder.load(dense_folder)
 
 
 def test_another_pooling_that_the_dense_layer_cannot_take_is_refused():
@@ -244,27 +253,18 @@ def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path,
 def test_an_average_by_the_root_of_the_length_is_refused_by_name(folder):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_sqrt_len_tokens": True}))
     with pytest.raises(InputError, match="pooling_mode_mean_sqrt_len_tokens"):
-        read_sentence_config(folder)
-
-
-@pytest.mark.parametrize("size", [0, -1, 2**24 + 1, 2**31 - 1])
-def test_sizes_of_a_dense_layer_that_no_layer_has(dense_folder, size):
-    edit_json(dense_folder / "2_Dense" / "config.json", in_features=size, out_features=size)
-    with pytest.raises(InputError, match=rf"in_features and out_features must be 1 to 16777216, not \[{size}, {size}"):
-        read_sentence_config(dense_folder)
+        SentenceEncoder.load(folder)
 
 
 def test_a_dense_layer_and_a_pooling_in_float16_come_up_as_float32(tiny, tmp_path):
-    encoder = trained_attention(tiny)
-    config = SentenceConfig("attention", True, (Dense(24, 7),), encoder.pooling.state_dict())
-    write_sentence_config(config, 24, 16, tmp_path)
-    for path in tmp_path.glob("*/model.safetensors"):
+    attention = trained_attention(tiny)
+    encoder = SentenceEncoder(attention.tokenizer, attention.bert, attention.pooling, True, (Dense(24, 7),))
+    encoder.save(tmp_path / "saved")
+    for path in tmp_path.glob("saved/*/model.safetensors"):
         save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
-    found = read_sentence_config(tmp_path)[1]
-    pooling = make_pooling("attention", 24, found.learned, tmp_path)
-    dtypes = {parameter.dtype for module in (pooling, found.dense[0]) for parameter in module.parameters()}
-    assert dtypes == {torch.float32}
-    torch.testing.assert_close(found.dense[0].linear.weight, config.dense[0].linear.weight, atol=1e-3, rtol=0)
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert {parameter.dtype for parameter in again.parameters()} == {torch.float32}
+    torch.testing.assert_close(again.dense[0].linear.weight, encoder.dense[0].linear.weight, atol=1e-3, rtol=0)
 
 
 @pytest.mark.reference
@@ -278,5 +278,5 @@ def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transform
     reference = sentence_transformers.models.Dense(**stated)
     reference.load_state_dict(load_file(dense_folder / "2_Dense" / "model.safetensors"))
     expected = reference({"sentence_embedding": x})["sentence_embedding"]
-    found = read_sentence_config(dense_folder)[1].dense[0]
+    found = load_dense(ModelFolder(dense_folder), "2_Dense")
     assert_parity("Dense, defaults", found(x), expected, MINILM_VECTOR)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import pooling
-from minisbert.models.poolings import NAMES, Pooling, first_last_pool
+from minisbert.models.poolings import POOLING_NAMES, Pooling, first_last_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden, slow_pool
 from tests.parity import PIECE, assert_parity
@@ -35,7 +35,7 @@ def test_unknown_name_lists_the_known_ones(name):
 
 
 def test_every_pooling_is_tested_here():
-    assert list(NAMES) == [*MODES, "first-last", "pooler"]
+    assert list(POOLING_NAMES) == [*MODES, "first-last", "pooler"]
     assert "max" in repr(Pooling("max"))
 
 

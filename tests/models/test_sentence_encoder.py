@@ -416,7 +416,7 @@ def test_similarity_leaves_its_arguments_alone(model):
 
 
 def test_similarity_of_two_widths_is_an_error(model):
-    with pytest.raises(InputError, match="width 3 and 4 cannot be compared"):
+    with pytest.raises(ValueError, match="width 3 and 4 cannot be compared"):
         model.similarity(np.ones((2, 3)), np.ones((2, 4)))
 
 
@@ -494,7 +494,7 @@ def disk_full_for_tensors(*_: object, **__: object) -> None:
 
 @pytest.mark.parametrize(
     ("module", "name", "failure"),
-    [(checkpoint, "save_file", disk_full_for_tensors), (encoder, "write_sentence_config", disk_full)],
+    [(checkpoint, "save_file", disk_full_for_tensors), (encoder, "write_layout", disk_full)],
 )
 def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypatch, module, name, failure):
     folder = tmp_path / "saved"

@@ -238,7 +238,7 @@ def test_no_stated_limit_is_an_error_that_names_the_folder(tmp_path, emptied):
             write_json(tmp_path / name, {})
         else:
             (tmp_path / name).unlink()
-    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))} states no length limit"):
+    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))} states no maximum length"):
         Tokenizer.load(tmp_path)
     assert Tokenizer.load(tmp_path, 7).limit == 7
 
@@ -259,7 +259,7 @@ def test_a_limit_of_zero_or_less_is_not_treated_as_none(tmp_path, limit):
 def test_a_stated_limit_that_is_not_a_number_names_file_and_key(tmp_path, value):
     vocab_folder(tmp_path)
     write_json(tmp_path / "sentence_bert_config.json", {"max_seq_length": value})
-    with pytest.raises(InputError, match=r"sentence_bert_config\.json: max_seq_length must be a whole number"):
+    with pytest.raises(InputError, match=r"sentence_bert_config\.json: max_seq_length must be int"):
         Tokenizer.load(tmp_path)
 
 
@@ -429,7 +429,7 @@ def test_folder_without_vocabulary(tmp_path):
 def test_damaged_tokenizer_json_names_the_file(baked, tmp_path, content):
     shutil.copytree(baked, tmp_path, dirs_exist_ok=True)
     (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(InputError, match=r"tokenizer\.json cannot be read as a tokenizer"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: "):
         Tokenizer.load(tmp_path)
 
 
@@ -438,7 +438,7 @@ def test_damaged_tokenizer_json_names_the_file(baked, tmp_path, content):
     ("content", "message"),
     [
         (b'{\n"a": }', "line 2: not valid JSON"),
-        (b"[1]", "must hold a JSON dict"),
+        (b"[1]", "a JSON dict is needed"),
         (b'{"a": "\xff"}', "not UTF-8"),
     ],
 )

@@ -412,7 +412,7 @@ def test_scores_of_a_regression():
     assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
 
 
-@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite numbers")])
+@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite")])
 def test_a_head_that_has_collapsed_is_told_in_one_line(outputs, why):
     rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
     with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):

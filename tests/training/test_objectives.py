@@ -577,14 +577,14 @@ def test_rows_of_the_wrong_kind_exit_2_with_one_line(files, tiny, tmp_path, caps
         (
             "binary",
             ["--head-dropout", "0.1"],
-            "objective binary: dropout 0.1 has no place in a head without a hidden layer",
+            "objective binary: dropout must be 0, not 0.1",
         ),
         ("binary", ["--limit", "5"], "5 pairs are too few to hold some out as dev and test: give more, or --dev FILE"),
         ("binary", ["--limit", "10"], "no pair has label 1, so F1 is not defined"),
         ("simcse", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("mnr", ["--limit", "1"], "any two rows share a text, so no batch has a negative"),
         ("cosine", ["--dev", "stsb.tsv"], "stsb.tsv does not exist"),
-        ("cosine", ["--max-length", "9999"], "a limit of 9999 tokens is above the position table of"),
+        ("cosine", ["--max-length", "9999"], "a maximum length of 9999 is above the position table of"),
         ("joint", ["--max-length", "2"], "a token limit of 2 is too small: a pair needs 5"),
         (
             "cross",
