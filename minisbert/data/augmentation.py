@@ -61,7 +61,7 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
     for number, line in enumerate(rows.lines(), start=1):
         words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
         if len(words) == 1:
-            raise InputError(f"{rows.at(number)}: one word; expected two or more of the same meaning, as in: big, large, huge")
+            raise InputError(f"{rows.at(number)}: one word; expected several of one meaning, as in: big, large, huge")
         for word in words:
             found.setdefault(word.lower(), []).extend(other for other in words if other.lower() != word.lower())
     if not any(found.values()):

@@ -1,182 +1,235 @@
-"""Which form a file of training data has: by its header, or by what the columns of its first rows hold."""
+"""The formats of training data: where the label and the texts of a row are, and which rows are refused.
 
+``read_rows`` serves training and ``inspect`` alike: what training refuses goes to ``rows.fault``, which raises or
+collects.
+"""
+
+import math
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from minisbert.data.corpora import DUPLICATE_COLUMNS, NLI_LABELS
-from minisbert.data.faults import WARNING, Findings
-from minisbert.data.scored_pairs import is_number
-from minisbert.data.tuples import as_list, named
+from minisbert.core import InputError, one_line
+from minisbert.data.rows import SURROGATE, Rows, holds_json
+from minisbert.models.scoring import MAX_SCORE
 
-SCORED, LABELLED, NLI, PAIRS, TRIPLETS, SENTENCES = FORMS = (
-    "scored pairs",
-    "labelled pairs",
-    "NLI",
-    "pairs",
-    "triplets",
-    "sentences",
-)
-ONE_TEXT, NOTHING = "labelled texts", "nothing known"  # nothing trains on these
-WITH_LABELS = (SCORED, LABELLED, NLI, ONE_TEXT)
-LABEL_NAMES = "score label is_duplicate similarity gold_label similarity_score relatedness_score".split()
+NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 NLI_KEYS = ("gold_label", "sentence1", "sentence2")
-PAIR_NAMES = (
-    *(("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text1", "text2")),
-    *(("sentence_a", "sentence_b"), ("text_a", "text_b"), ("sentence_1", "sentence_2")),
+SCORED_COLUMNS = ("score", "sentence1", "sentence2")
+DUPLICATE_COLUMNS = (("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2"))
+PAIR_COLUMNS = (
+    *(("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer")),
+    ("sent0", "sent1"),  # SimCSE's file
 )
-INDEX_NAMES = ("", "unnamed: 0", "id", "index")  # pandas writes its index under the first two
-HEADING = re.compile(  # what a cell of a header may say
-    rf"({'|'.join(LABEL_NAMES)}|anchor|query|question|answer|positive|negatives?|hard_neg|sent|sentence|text|premise"
-    r"|hypothesis|passage|document|title|q?id|index|genre|split)[_ ]?([ab]|\d+)?"
+NEGATIVES = re.compile(r"(negatives?|hard_neg)(_?\d+)?")  # negative_1, negative_2, ... are sentence-transformers'
+
+
+class Row(NamedTuple):
+    """A row that training reads: its line, its stripped texts, its label as a number and as it is written."""
+
+    line: int
+    texts: list[str]
+    label: float | None = None
+    cell: str = ""
+
+    @property
+    def skipped(self) -> str:
+        """Why training skips the row, by the name of the finding."""
+        return "no-gold-label" if self.cell == "-" else "" if all(self.texts) else "empty-text"
+
+
+class Layout(NamedTuple):
+    """Which columns of a table are read, the label's first, and how many a row has."""
+
+    columns: tuple[int, ...]
+    width: int
+    expected: str
+    header: bool = False
+    wider: bool = False  # may a row have more columns
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format, the data set with such rows, if there is one, and what a file of them contains."""
+
+    name: str
+    own: str | None
+    file: str
+    json: bool | None  # whether its lines are JSON; None: either
+    layout: Callable[[Sequence[str]], Layout] | None = None  # of a table, by its first row in lower case
+    cells: Callable[[Any], Any] | None = (
+        None  # of a line's JSON value, the label first; None if it is of another format
+    )
+    parse: Callable[[str, float | None], float | None] | None = None  # the label; ValueError says what is wrong with it
+
+
+# --------------------------------------------------------------------------------------- the formats
+
+
+def scored_layout(first: Sequence[str]) -> Layout:
+    start = 4 if len(first) >= 7 else 0  # STS-B's rows have 7 columns, and some have sources after them
+    header = tuple(first[start : start + 3]) == SCORED_COLUMNS
+    expected = f"3 are needed ({', '.join(SCORED_COLUMNS)}) or STS-B's 7"
+    return Layout((start, start + 1, start + 2), start + 3, expected, header, wider=start > 0)
+
+
+def labelled_layout(first: Sequence[str]) -> Layout:
+    for names in DUPLICATE_COLUMNS:
+        if set(names) <= set(first):
+            return Layout(tuple(map(first.index, names)), len(first), f"the header has {len(first)}", True)
+    return Layout((0, 1, 2), 3, f"3 are needed ({', '.join(DUPLICATE_COLUMNS[0])})")
+
+
+def tuple_layout(first: Sequence[str]) -> Layout:
+    expected, names = f"the first row has {len(first)}", tuple_columns(first)
+    if names:
+        return Layout(tuple(map(first.index, names)), len(first), expected, True)
+    return Layout(tuple(range(len(first))), len(first), expected)
+
+
+def tuple_columns(names: Sequence[str]) -> list[str] | None:
+    """Those of anchor, positive and negatives among the names, in this order; None if there is no pair."""
+    pair = next((pair for pair in PAIR_COLUMNS if set(pair) <= set(names)), None)
+    return pair and [*pair, *(name for name in names if NEGATIVES.fullmatch(name))]
+
+
+def nli_cells(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [value.get(key) for key in NLI_KEYS]
+    return value if isinstance(value, list) and len(value) == len(NLI_KEYS) else None
+
+
+def tuple_cells(value: Any) -> Any:
+    if isinstance(value, dict):
+        found = [value[key] for key in tuple_columns(list(value)) or ()]
+        value = [text for one in found for text in (one if isinstance(one, list) else [one])]
+    return value if isinstance(value, list) and len(value) > 1 else None
+
+
+def parse_score(cell: str, scale: float | None = MAX_SCORE) -> float:
+    """A score of 0 to ``scale`` on the scale of 0 to 5; without a scale any finite number as it is."""
+    try:
+        score = float(cell)
+    except ValueError as error:
+        raise ValueError(f"the score {one_line(cell)} is not a number") from error
+    low, high = (0.0, scale) if scale else (-math.inf, math.inf)
+    if not low <= score <= high or not math.isfinite(score):  # the first is also true of NaN
+        raise ValueError(f"the score {cell.strip()} is not on the scale of 0 to {high:g}; give its --scale")
+    return score * (MAX_SCORE / scale) if scale else score
+
+
+def parse_class(cell: str, scale: float | None = None) -> float:
+    if cell not in ("0", "1"):
+        raise ValueError(f"the label {one_line(cell)} is not 0 or 1")
+    return float(cell)
+
+
+def parse_nli(cell: str, scale: float | None = None) -> float | None:
+    if cell != "-" and cell not in NLI_LABELS:
+        raise ValueError(f"unknown label {one_line(cell)}; the labels are {', '.join(NLI_LABELS)} and -")
+    return None if cell == "-" else float(NLI_LABELS.index(cell))
+
+
+SCORED = Format(
+    *("scored pairs", "stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", False),
+    layout=scored_layout,
+    parse=parse_score,
 )
-MOSTLY = 0.8  # share of the cells that decides what a column holds
-MARKS = {"\t": "tabs", ",": "commas", ";": "semicolons", "|": "bars"}
+LABELLED = Format(
+    *("labelled pairs", "quora", "duplicates (label 0 or 1, sentence1, sentence2)", False),
+    layout=labelled_layout,
+    parse=parse_class,
+)
+NLI = Format(
+    *("NLI", "snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", True),
+    cells=nli_cells,
+    parse=parse_nli,
+)
+PAIRS = Format(
+    *("pairs", "snli", "pairs or triplets (anchor, positive, negatives) or NLI rows (.jsonl or .zip)", None),
+    layout=tuple_layout,
+    cells=tuple_cells,
+)
+TRIPLETS = Format(
+    *("triplets", "snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", None),
+    layout=tuple_layout,
+    cells=tuple_cells,
+)
+SENTENCES = Format("sentences", None, "plain sentences, one a line (.txt or .txt.gz)", False)
 
 
-@dataclass
-class Form:
-    """The form of a file, and which columns (or keys) hold the label and the texts."""
-
-    kind: str  # one of FORMS, ONE_TEXT or NOTHING
-    layout: str  # what separates the columns, in words
-    texts: list[Any]
-    label: Any = None
-    width: int = 0  # columns of a row, 0 for JSON
-    header: list[str] | None = None  # in lower case
+# ------------------------------------------------------------------------------------------- reading
 
 
-# ------------------------------------------------------------------------------------------- tables
+def read_file(
+    path: str | Path, form: Format, limit: int | None = None, split: str = "", scale: float | None = MAX_SCORE
+) -> tuple[list[Row], int]:
+    """The rows of a file without those that are skipped, and how many these are; ``limit`` counts both."""
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1, not {limit}")
+    found = list(islice(read_rows(Rows(path, split), form, scale), limit))
+    kept = [row for row in found if not row.skipped]
+    if not kept:
+        raise InputError(f"{path} holds no usable rows" + (f" ({len(found)} were skipped)" if found else ""))
+    return kept, len(found) - len(kept)
 
 
-def table_form(head: Sequence[tuple[int, list[str]]], mark: str, findings: Findings) -> Form:
-    """The form of a table by its first rows (line number and cells each)."""
-    width = Counter(len(cells) for _, cells in head).most_common(1)[0][0]
-    rows = [[cell.strip() for cell in cells] for _, cells in head if len(cells) == width]
-    first, body = [cell.lower() for cell in rows[0]], rows[1:] or rows
-    header = first if is_header(first) else None
-    columns = list(zip(*body, strict=True))
-    index = [i for i, cells in enumerate(columns) if is_index(cells) and (not header or header[i] in INDEX_NAMES)]
-    label = label_column(header, columns, index)
-    if header is None and label is not None and not (is_number(first[label]) or first[label] in (*NLI_LABELS, "-")):
-        header = first if all(len(cell.split()) <= 2 for cell in first) else None  # of names that nobody knows
-    if header is None and index and label not in index:
-        findings.add("index-column", head[0][0])
-    texts = text_columns(header, columns, label, index)
-    known = header is not None and named(header) is not None
-    layout = f"{width} columns separated by {MARKS[mark]}" + (", header" if header else "")
-    if label is None or known:
-        kind = {0: NOTHING, 1: SENTENCES, 2: PAIRS}.get(len(texts), TRIPLETS)
-        if len(texts) < 2:
-            findings.add("one-column", head[0][0])
-        return Form(kind, layout, texts, None, width, header)
-    if len(texts) < 2:
-        findings.add("one-text", head[0][0])
-        return Form(ONE_TEXT, layout, texts, label, width, header)
-    words = share(columns[label], lambda cell: cell in (*NLI_LABELS, "-")) >= MOSTLY
-    return Form(NLI if words else SCORED, layout, texts[:2], label, width, header)
+def read_rows(rows: Rows, form: Format, scale: float | None = MAX_SCORE) -> Iterator[Row]:
+    """The rows of a file, as they are read, with those that training skips."""
+    width = 0
+    for line, cells in row_cells(rows, form):
+        cell = cells.pop(0) if form.parse else ""
+        width = width or len(cells)
+        label = None
+        try:
+            label = form.parse(cell, scale) if form.parse else None
+        except ValueError as error:
+            rows.fault("label-unreadable", line, str(error), cell)
+            continue
+        if form is SCORED and not all(cells):
+            rows.fault("empty-text", line, "an empty sentence")
+        elif len(cells) != width:
+            rows.fault("ragged", line, f"{len(cells)} texts; the first row has {width}", f"{len(cells)}, not {width}")
+        elif form in (PAIRS, TRIPLETS) and width < 2:
+            rows.fault("one-column", line, "1 column; anchor and positive are needed")
+        else:
+            yield Row(line, cells, label, cell)
 
 
-def is_header(cells: list[str]) -> bool:
-    """Whether the cells of a row, in lower case, are names of columns."""
-    plain = [cell for cell in cells if cell not in ("", "unnamed: 0")]
-    return named(cells) is not None or (len(plain) > 0 and all(HEADING.fullmatch(cell) for cell in plain))
+def row_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
+    """Line number and stripped cells of each row, the label's first."""
+    if form is SENTENCES:
+        return ((number, [line.strip()]) for number, line in enumerate(rows.lines(), start=1))
+    is_json = holds_json(rows.path) if form.json is None else form.json
+    return json_cells(rows, form) if is_json else table_cells(rows, form)
 
 
-def share(cells: Sequence[str], holds: Any) -> float:
-    return sum(map(holds, cells)) / max(len(cells), 1)
+def table_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
+    layout, header = None, None
+    for line, cells in rows.cells():
+        if layout is None:
+            layout = form.layout([cell.lower() for cell in cells])
+            if layout.header:
+                header = cells
+                continue
+        if len(cells) < layout.width or (len(cells) > layout.width and not layout.wider):
+            name = f"{len(cells)} columns"
+            rows.fault("ragged", line, f"{name}; {layout.expected}", f"{name}, not {layout.width}")
+        elif cells == header:
+            rows.fault("header-inside", line, "the header again; delete the line")
+        else:
+            yield line, [cells[i] for i in layout.columns]
 
 
-def is_index(cells: Sequence[str]) -> bool:
-    """Whether the cells count up by one: 0, 1, 2, ..."""
-    numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,18}", cell)]
-    return len(numbers) == len(cells) > 2 and all(b - a == 1 for a, b in pairwise(numbers))
-
-
-def label_column(header: list[str] | None, columns: Sequence[Sequence[str]], index: list[int]) -> int | None:
-    """The column of the labels: by its name, at STS-B's place, or the first of numbers or of NLI's words."""
-    if header is not None:
-        return next((header.index(name) for name in LABEL_NAMES if name in header), None)
-    numbers = [i for i, cells in enumerate(columns) if share(cells, is_number) >= MOSTLY and i not in index]
-    if len(columns) >= 7 and 4 in numbers:
-        return 4
-    words = [i for i, cells in enumerate(columns) if share(cells, lambda cell: cell in (*NLI_LABELS, "-")) >= MOSTLY]
-    return next(iter([*numbers, *words]), None) if len(columns) > 1 else None
-
-
-def text_columns(
-    header: list[str] | None, columns: Sequence[Sequence[str]], label: int | None, index: list[int]
-) -> list[int]:
-    """The columns of the texts: by their names, at STS-B's places, or all that hold no numbers."""
-    if header is not None:
-        known = named(header) or next((pair for pair in PAIR_NAMES if set(pair) <= set(header)), None)
-        if known:
-            return [header.index(name) for name in known]
-    elif label == 4 and len(columns) >= 7:
-        return [5, 6]
-    rest = [i for i in range(len(columns)) if i != label and i not in index]
-    return [i for i in rest if label is None or share(columns[i], is_number) < MOSTLY]
-
-
-def check_columns(form: Form, findings: Findings) -> None:
-    """Add the fault if training would look for the label or the texts elsewhere."""
-    header, line = form.header, 1
-    if form.kind in (PAIRS, TRIPLETS):
-        if header is not None and named(header) is None:
-            findings.add("unknown-header", line, ", ".join(header), level=WARNING)  # it is read as a row of texts
-    elif form.kind == NLI:
-        findings.add("nli-table", line)
-    elif form.kind == LABELLED:
-        if header is not None and not any(set(names) <= set(header) for names in DUPLICATE_COLUMNS):
-            findings.add("unknown-header", line, ", ".join(header))
-        elif header is None and (form.width, form.label, form.texts) != (3, 0, [1, 2]):
-            findings.add("column-order", line)
-    elif form.kind == SCORED:
-        start = 4 if form.width >= 7 else 0
-        if (form.label, form.texts) != (start, [start + 1, start + 2]) or 3 < form.width < 7:
-            findings.add("column-order", line, ", ".join(header) if header else None)
-        elif header is not None and header[start : start + 3] != ["score", "sentence1", "sentence2"]:
-            findings.add("unknown-header", line, ", ".join(header))
-
-
-# --------------------------------------------------------------------------------------------- JSON
-
-
-def json_form(values: Iterable[Any], findings: Findings) -> Form:
-    """The form of lines of JSON by the first values."""
-    kinds = Counter(kind_of(value) for value in values)
-    kinds.pop((NOTHING, ()), None)
-    kind, keys = kinds.most_common(1)[0][0] if kinds else (NOTHING, ())
-    layout = f"lines of JSON ({', '.join(keys) or 'lists'})" if kinds else "lines of JSON"
-    if kind == NLI:
-        return Form(NLI, layout, list(NLI_KEYS[1:]), NLI_KEYS[0])
-    if kind in (SCORED, SENTENCES):
-        findings.add("json-form", 1)
-    if kind == SCORED:
-        return Form(SCORED, layout, list(keys[1:]), keys[0])
-    return Form(kind, layout, list(keys))
-
-
-def kind_of(value: Any) -> tuple[str, tuple[str, ...]]:
-    """The form of one value and its keys, the label's first."""
-    if isinstance(value, list):
-        good = len(value) > 1 and all(isinstance(text, str) for text in value)
-        return ((PAIRS if len(value) == 2 else TRIPLETS) if good else NOTHING), ()
-    if isinstance(value, str):
-        return SENTENCES, ()
-    if not isinstance(value, dict):
-        return NOTHING, ()
-    if set(NLI_KEYS) <= set(value):
-        return NLI, NLI_KEYS
-    if keys := named(list(value)):
-        texts = sum(len(as_list(value[key])) for key in keys)
-        return (PAIRS if texts == 2 else TRIPLETS), tuple(keys)
-    label = next((name for name in LABEL_NAMES if name in value), None)
-    pair = next((pair for pair in PAIR_NAMES if set(pair) <= set(value)), None)
-    if label and pair:
-        return SCORED, (label, *pair)
-    text = next((key for key in ("text", "sentence", "title") if isinstance(value.get(key), str)), None)
-    return (SENTENCES, (text,)) if text and not label else (NOTHING, ())
+def json_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
+    for line, value in rows.values():
+        cells = form.cells(value)
+        if cells is None or not all(isinstance(cell, str) for cell in cells):
+            rows.fault("missing-key", line, f"expected {form.file} as strings, not {one_line(value)}", value)
+        elif SURROGATE.search("".join(cells)):
+            rows.fault("surrogate", line, f"not valid Unicode: a lone surrogate in {one_line(value)}")
+        else:
+            yield line, [cell.strip() for cell in cells]

@@ -1,93 +1,57 @@
-"""Reading a damaged file to its end: the rows that can be read, in which form they are, and what is wrong elsewhere.
+"""Which format a file has: by its header, or by what the columns of its first rows hold."""
 
-The readers (``corpora``, ``scored_pairs``, ``tuples``) stop at the first line they cannot use. This goes on, with the
-same functions for lines and cells.
-"""
-
-import codecs
 import json
 import re
-from collections import deque
-from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from minisbert.core import InputError
-from minisbert.data.corpora import check_unicode, file_lines
-from minisbert.data.faults import PROBLEM, Findings
-from minisbert.data.forms import NLI, NOTHING, PAIRS, SENTENCES, TRIPLETS, Form, is_header, json_form, table_form
-from minisbert.data.scored_pairs import quoted_rows, tab_rows
-from minisbert.data.tuples import as_list, named
-from minisbert.system.files import decode, open_bytes
+from minisbert.data.findings import WARNING, Findings
+from minisbert.data.formats import (
+    LABELLED,
+    NLI,
+    NLI_KEYS,
+    NLI_LABELS,
+    PAIRS,
+    SCORED,
+    SENTENCES,
+    TRIPLETS,
+    Format,
+    tuple_cells,
+    tuple_columns,
+)
+from minisbert.data.rows import Rows, holds_json, ignore, is_number
 
-HEAD = 100  # rows that decide the form
+HEAD = 100  # rows that decide the format
+LABEL_NAMES = "score label is_duplicate similarity gold_label similarity_score relatedness_score".split()
+INDEX_NAMES = ("", "unnamed: 0", "id", "index")  # pandas writes its index under the first two
+HEADING = re.compile(  # what a cell of a header may say
+    rf"({'|'.join(LABEL_NAMES)}|anchor|query|question|answer|positive|negatives?|hard_neg|sent|sentence|text|premise"
+    r"|hypothesis|passage|document|title|q?id|index|genre|split)[_ ]?([ab]|\d+)?"
+)
+MOSTLY = 0.8  # share of the cells that decides what a column holds
+MARKS = {"\t": "tabs", ",": "commas"}
 
 
-class Row(NamedTuple):
-    """A row as it is written: texts with their white space, the label's cell."""
-
-    line: int
-    texts: list[str]
-    label: str | None
-
-
-def read_lenient(path: Path, findings: Findings) -> tuple[Form, Iterator[Row]]:
-    """The form of a file by its first rows, and all rows that can be read; what is wrong goes to ``findings``.
-
-    Raises ``InputError`` only for a file that cannot be opened.
-    """
-    open_bytes(path).close()
-    lines = decoded_lines(path, findings)
-    start = list(islice(lines, HEAD))
-    first = next((line for line in start if line.strip()), "")
-    lines = chain(start, lines)
-    if path.suffix in (".json", ".zip") or ".jsonl" in path.suffixes or re.match(r'\s*[{\[]\s*"', first):
-        return json_rows(path, lines, findings)
-    mark = delimiter(path, start, findings)
-    if mark is None:
-        return Form(SENTENCES, "one a line", [0], width=1), sentences(lines, findings)
-    if mark == "\t" and "is_duplicate" not in first:
-        cells = unquoted(lines, findings)
-    else:
-        cells = going_on(path, lines, mark, findings)
-    head = list(islice(cells, HEAD))
+def recognise(path: Path, findings: Findings) -> tuple[Format | None, str]:
+    """The format of a file and its layout in words. None, with a finding, if training reads no such file."""
+    rows = Rows(path, "train", on_fault=ignore)
+    lines = [line for line in islice(rows.lines(), HEAD) if line.strip()]
+    if holds_json(path):
+        return json_format(lines, findings)
+    mark = delimiter(path, lines, findings)
+    if mark == "":
+        return SENTENCES, "one a line"
+    head = list(islice(Rows(path, on_fault=ignore).cells(), HEAD)) if mark else []
     if not head:
-        return Form(NOTHING, "no rows", []), iter(())
-    form = table_form(head, mark, findings)
-    return form, table_rows(chain(head, cells), form, findings)
+        return None, "no table that training reads" if lines else "no rows"
+    return table_format(head, MARKS[mark], findings)
 
 
-# -------------------------------------------------------------------------------------------- lines
-
-
-def decoded_lines(path: Path, findings: Findings) -> Iterator[str]:
-    """Each line's text; what is not UTF-8 is read as Latin-1."""
-
-    def to_text(content: bytes, where: str, number: int) -> str:
-        if number == 1 and content.startswith(codecs.BOM_UTF8):
-            findings.add("byte-order-mark", number)
-        if content.endswith(b"\r\n"):
-            findings.add("crlf", number)
-        if b"\0" in content:
-            findings.add("nul-bytes", number)
-        try:
-            return decode(content, where, number)
-        except InputError:
-            text = content.decode("latin-1")
-            findings.add("not-utf8", number, text.strip())
-            return text
-
-    try:
-        for _, line in file_lines(path, "train", to_text):
-            yield line.removesuffix("\r")
-    except InputError as error:  # cut off, not compressed, a line of more than 4 MiB
-        findings.add("damaged", str(error))
-
-
-def delimiter(path: Path, start: list[str], findings: Findings) -> str | None:
-    """What separates the columns, by the first lines; None for a file of sentences."""
-    lines = [line for line in start if line.strip()]
+def delimiter(path: Path, lines: list[str], findings: Findings) -> str | None:
+    """What separates the columns; empty for sentences, None if it is one that training does not read."""
     if not lines or "\t" in lines[0]:
         return "\t" if lines else None
     table = bool({".csv", ".tsv"} & set(path.suffixes))
@@ -97,130 +61,122 @@ def delimiter(path: Path, start: list[str], findings: Findings) -> str | None:
         numbered = all(re.match(rf"-?[\d.]+ *{re.escape(other)}", line) for line in lines[1:] or lines)
         if len(counts) == 1 and counts != {0} and (len(commas) > 1 or commas == {0}) and (table or numbered):
             findings.add("wrong-delimiter", 1, lines[0])
-            return other
+            return None
     numbered = all(re.match(r"-?[\d.]+,[^,]+,", line) for line in lines[1:] or lines)
-    return "," if table or numbered else None
+    return "," if table or numbered else ""
 
 
-def sentences(lines: Iterable[str], findings: Findings) -> Iterator[Row]:
-    """The lines of a file of sentences; empty ones are counted."""
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            yield Row(number, [line], None)
-        else:
-            findings.add("empty-text", number)
+# ------------------------------------------------------------------------------------------- tables
 
 
-# -------------------------------------------------------------------------------------------- cells
+def table_format(head: Sequence[tuple[int, list[str]]], mark: str, findings: Findings) -> tuple[Format | None, str]:
+    """The format of a table by its first rows (line number and cells each)."""
+    width = Counter(len(cells) for _, cells in head).most_common(1)[0][0]
+    rows = [cells for _, cells in head if len(cells) == width]
+    first, line = [cell.lower() for cell in rows[0]], head[0][0]
+    columns = list(zip(*(rows[1:] or rows), strict=True))
+    header = first if is_header(first) else None
+    index = [i for i, cells in enumerate(columns) if is_index(cells) and (not header or header[i] in INDEX_NAMES)]
+    label = None if header and tuple_columns(header) else label_column(header, columns, index)
+    if header is None and label is not None and not (is_number(first[label]) or is_nli(first[label])):
+        header = first if all(len(cell.split()) <= 2 for cell in first) else None  # of names that nobody knows
+    texts = [i for i in range(width) if i != label and i not in index and share(columns[i], is_number) < MOSTLY]
+    layout = f"{width} columns separated by {mark}" + (", header" if header else "")
+    if index and header is None and label not in index:
+        findings.add("index-column", line)
+        return None, layout
+    if label is None:
+        return unlabelled(header, width, line, findings), layout
+    if len(texts) < 2:
+        findings.add("one-text", line)
+    elif share(columns[label], is_nli) >= MOSTLY:
+        findings.add("nli-table", line)
+    else:
+        return labelled(first, header, label, columns[label], line, findings), layout
+    return None, layout
 
 
-def unquoted(lines: Iterable[str], findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """The cells of a tab-separated file, in which quotation marks are text."""
-    for number, cells in tab_rows(lines):
-        quoted = [cell for cell in cells if len(cell) > 2 and cell[0] == cell[-1] == '"']
-        if any('""' in cell or '"' not in cell[1:-1] for cell in quoted):
-            findings.add("quoted-tabs", number, quoted[0])
-        yield number, cells
+def unlabelled(header: list[str] | None, width: int, line: int, findings: Findings) -> Format | None:
+    if width == 1:
+        findings.add("one-column", line)
+        return SENTENCES
+    if header and not tuple_columns(header):
+        findings.add("unknown-header", line, ", ".join(header), level=WARNING)  # it is read as a row of texts
+    return PAIRS if len(PAIRS.layout(header or [""] * width).columns) == 2 else TRIPLETS
 
 
-def going_on(path: Path, lines: Iterable[str], mark: str, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """``quoted_rows`` that goes on after an error, with the line after the one where the bad row begins."""
-    source = iter(lines)
-    again: deque[str] = deque()  # lines that a bad row has swallowed
-    row: list[str] = []  # lines of the row that is being read; csv's limit of a cell, 128 KiB, keeps it short
-
-    def recorded() -> Iterator[str]:
-        while again or (line := next(source, None)) is not None:
-            row.append(again.popleft() if again else line)
-            yield row[-1]
-
-    passed = 0  # lines before the first that this reader has
-    while True:
-        done = 0
-        try:
-            for number, cells in quoted_rows(path, recorded(), mark):
-                done += len(row)
-                row.clear()
-                yield passed + number, cells
-            return
-        except InputError as error:
-            found = re.search(r"line (\d+): (?=not \w+-separated)(.*)", str(error))
-            bad = int(found[1])
-            findings.add("stray-quotes", passed + bad, row[bad - done - 1])
-            again.extendleft(reversed(row[bad - done :]))
-            row.clear()
-            passed += bad
+def labelled(
+    first: list[str], header: list[str] | None, label: int, cells: Sequence[str], line: int, findings: Findings
+) -> Format | None:
+    """The format whose reader finds the label and the header where they are; a finding if there is none."""
+    classes = share(cells, lambda cell: cell in ("0", "1")) >= MOSTLY
+    for form in (SCORED, LABELLED) if not classes or header is None else (LABELLED, SCORED):
+        layout = form.layout(first)
+        fits = layout.columns[0] == label and layout.header == (header is not None) and layout.width <= len(first)
+        if fits and (form is SCORED or classes):
+            return form
+    named = header is not None and label == SCORED.layout(first).columns[0]
+    findings.add("unknown-header" if named else "column-order", line, ", ".join(header) if header else None)
+    return None
 
 
-def table_rows(rows: Iterable[tuple[int, list[str]]], form: Form, findings: Findings) -> Iterator[Row]:
-    """The rows of a table that have its columns; counts the others, and headers among them."""
-    loose = form.label == 4 and form.width >= 7  # STS-B's rows end in sources, which some have and some do not
-    for position, (line, cells) in enumerate(rows):
-        names = [cell.strip().lower() for cell in cells]
-        if position == 0 and form.header is not None and len(cells) == form.width:
-            continue
-        if len(cells) != form.width and not (loose and len(cells) >= 7):
-            findings.add("ragged", line, f"{len(cells)} columns, not {form.width}")
-        elif names == form.header or (len(names) > 1 and form.header is None and is_header(names)):
-            findings.add("header-inside", line, level=PROBLEM if form.label is not None else "")
-        else:
-            label = None if form.label is None else cells[form.label].strip()
-            yield Row(line, [cells[i] for i in form.texts], label)
+def is_header(cells: list[str]) -> bool:
+    """Whether the cells of a row, in lower case, are names of columns."""
+    plain = [cell for cell in cells if cell not in ("", "unnamed: 0")]
+    return tuple_columns(cells) is not None or (len(plain) > 0 and all(HEADING.fullmatch(cell) for cell in plain))
+
+
+def is_nli(cell: str) -> bool:
+    return cell in NLI_LABELS or cell == "-"
+
+
+def share(cells: Sequence[str], holds: Callable[[str], bool]) -> float:
+    return sum(map(holds, cells)) / max(len(cells), 1)
+
+
+def is_index(cells: Sequence[str]) -> bool:
+    """Whether the cells count up by one: 0, 1, 2, ..."""
+    numbers = [int(cell) for cell in cells if re.fullmatch(r"[0-9]{1,18}", cell)]
+    return len(numbers) == len(cells) > 2 and all(b - a == 1 for a, b in pairwise(numbers))
+
+
+def label_column(header: list[str] | None, columns: Sequence[Sequence[str]], index: list[int]) -> int | None:
+    """The column of the labels: by its name, at STS-B's place, or the first of numbers or of NLI's words."""
+    if header is not None:
+        return next((header.index(name) for name in LABEL_NAMES if name in header), None)
+    numbers = [i for i, cells in enumerate(columns) if share(cells, is_number) >= MOSTLY and i not in index]
+    if len(columns) >= 7 and 4 in numbers:
+        return 4
+    words = [i for i, cells in enumerate(columns) if share(cells, is_nli) >= MOSTLY]
+    return next(iter([*numbers, *words]), None) if len(columns) > 1 else None
 
 
 # --------------------------------------------------------------------------------------------- JSON
 
 
-def json_rows(path: Path, lines: Iterable[str], findings: Findings) -> tuple[Form, Iterator[Row]]:
-    """The form and the rows of lines of JSON."""
-    values = json_lines(lines, findings)
-    head = list(islice(values, HEAD))
-    form = json_form((value for _, value in head), findings)
-    if form.kind in (PAIRS, TRIPLETS) and ".jsonl" not in path.suffixes:
-        findings.add("json-name", 1)
-    return form, checked_values(chain(head, values), form, findings)
+def json_format(lines: list[str], findings: Findings) -> tuple[Format | None, str]:
+    """The format of lines of JSON by the first values."""
+    kinds = Counter(filter(None, map(kind_of, lines)))
+    if not kinds:
+        if lines:
+            findings.add("not-json", 1, lines[0])
+        return None, "no lines of JSON that training reads"
+    name, keys = kinds.most_common(1)[0][0]
+    form = {form.name: form for form in (NLI, PAIRS, TRIPLETS)}.get(name)
+    if form is None:
+        findings.add("json-form", 1)
+    return form, f"lines of JSON ({', '.join(keys) or 'lists'})"
 
 
-def json_lines(lines: Iterable[str], findings: Findings) -> Iterator[tuple[int, Any]]:
-    """Line number and value of each line that is JSON; counts the others."""
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError):
-            findings.add("not-json", number, line.strip())
-
-
-def checked_values(values: Iterable[tuple[int, Any]], form: Form, findings: Findings) -> Iterator[Row]:
-    """The rows among the values; counts those that lack a key, are no texts, or have more negatives than the first."""
-    width = 0
-    for line, value in values:
-        label, texts = parts(value, form)
-        if len(texts) < 1 or not all(isinstance(text, str) for text in (*texts, label or "")):
-            findings.add("missing-key", line, value)
-            continue
-        width = width or len(texts)
-        if len(texts) != width:
-            findings.add("ragged", line, f"{len(texts)} texts, not {width}")
-            continue
-        try:
-            check_unicode("".join(texts), str(line))
-        except InputError:
-            findings.add("surrogate", line)
-            continue
-        yield Row(line, texts, label)
-
-
-def parts(value: Any, form: Form) -> tuple[Any, list[Any]]:
-    """The label and the texts of a value; no texts if it is of another form."""
-    if form.kind in (PAIRS, TRIPLETS):
-        keys = named(list(value)) if isinstance(value, dict) else None
-        texts = [text for key in keys for text in as_list(value[key])] if keys else value
-        return None, texts if isinstance(texts, list) and len(texts) > 1 else []
-    if form.kind == SENTENCES and isinstance(value, str):
-        return None, [value]
-    if not isinstance(value, dict) or not {*form.texts, form.label or form.texts[0]} <= set(value):
-        return None, []
-    label = value[form.label] if form.label else None
-    return label if form.kind == NLI or label is None else str(label), [value[key] for key in form.texts]
+def kind_of(line: str) -> tuple[str, tuple[str, ...]] | None:
+    """The name of the format of one line and its keys."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    keys = tuple(value) if isinstance(value, dict) else ()
+    if set(NLI_KEYS) <= set(keys):
+        return NLI.name, NLI_KEYS
+    if texts := tuple_cells(value):
+        return (PAIRS if len(texts) == 2 else TRIPLETS).name, tuple(tuple_columns(list(keys)) or ())
+    return "other", keys

@@ -13,6 +13,7 @@ import codecs
 import csv
 import gzip
 import json
+import re
 import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -23,9 +24,11 @@ from pathlib import Path
 from typing import IO, Any
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.data.findings import PROBLEM
 from minisbert.system.files import decode, open_bytes
 
 LONGEST_LINE = 2**22  # bytes; tokenizing a text takes over a hundred times its size
+SURROGATE = re.compile("[\ud800-\udfff]")
 TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev files, the labels of test are secret
 
 
@@ -46,7 +49,7 @@ class Rows:
     def fault(self, name: str, line: int, message: str, text: object = None) -> None:
         if self.on_fault is None:
             raise InputError(f"{self.at(line)}: {message}")
-        self.on_fault(name, line, text)
+        self.on_fault(name, line, text, level=PROBLEM)
 
     def lines(self) -> Iterator[str]:
         """The text of each line without its line end, as it is read."""
@@ -173,8 +176,8 @@ def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
     """
     number = 0
     for number, line in enumerate(byte_lines(stream, where), start=1):
-        text = without_end(decode(line, where, number))
-        if not text.strip():
+        text = decode(line, where, number).strip()
+        if not text:
             raise InputError(f"{where}, line {number}: an empty line has no text to encode; remove it")
         yield text
     if not number:
@@ -198,12 +201,29 @@ def split_member(where: str, names: list[str], split: str) -> str:
     return chosen[0]
 
 
+def ignore(*_: object, **__: object) -> None:
+    """``on_fault`` for a glance at a file: ``read_rows`` reports what is wrong."""
+
+
+def first_line(path: str | Path, split: str = "") -> str:
+    """The first line that is not blank, whatever is wrong with the others."""
+    return next((line for line in Rows(path, split, on_fault=ignore).lines() if line.strip()), "")
+
+
+def holds_json(path: str | Path) -> bool:
+    """Whether a file holds lines of JSON objects or lists: by its name, else by its first line."""
+    if {".jsonl", ".json", ".zip"} & set(Path(path).suffixes):
+        return True
+    try:
+        return isinstance(json.loads(first_line(path)), dict | list)
+    except (ValueError, RecursionError):
+        return False
+
+
 def check_unicode(text: str, where: str) -> None:
     """Raise ``InputError`` for a lone surrogate, which JSON can escape but no file can hold."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}") from error
+    if SURROGATE.search(text):
+        raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}")
 
 
 def is_number(cell: str) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, reading
+from minisbert.data.formats import parse_score
 from minisbert.data.rows import Rows
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs, parse_score
+from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
@@ -122,7 +123,9 @@ def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int =
             first, second = (text.strip() for text in (*texts, "", "")[:2])
             if not first or not second:
                 raise ValueError("two sentences separated by a tab are needed")
-            pairs.append(ScoredPair(first, second, parse_score(score, f"{gold}, line {at.line}", scale=5.0)))
+            with reading(gold) as place:
+                place.line = at.line
+                pairs.append(ScoredPair(first, second, parse_score(score)))
     if not pairs:
         raise InputError(f"{gold} scores no pair")
     return pairs
