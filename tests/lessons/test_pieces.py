@@ -2,7 +2,14 @@
 
 import pytest
 
-from lessons.grader import cases_encoder, cases_losses, cases_scores, cases_small, cases_text  # noqa: F401 (their cases)
+from lessons.grader import (  # noqa: F401 (their cases)
+    cases_encoder,
+    cases_loop,
+    cases_losses,
+    cases_scores,
+    cases_small,
+    cases_text,
+)
 from lessons.grader.cases import EXAMPLES, TRAPS
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
