@@ -10,7 +10,7 @@
 
 # %%
 import numpy as np
-from course import figure, heatmap, largest_difference
+from course import figure, heatmap, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
@@ -105,18 +105,27 @@ figure("01_first_embedding", draw)
 # %% [markdown]
 # ## Predict, then run
 #
-# Write your guess down before you run the next cell. A wrong guess is remembered.
+# Each question is followed by a cell that asks for your guess, before the next one shows the answer. A wrong guess is
+# remembered better than a right one that was only read. `python -m lessons.check guesses` adds them up; say `2!`
+# instead of `2` if you are sure, and it can tell how far to trust that.
 #
 # **1.** "dog bites man" and "man bites dog" have the same words. Is their cosine near 0, about 0.5, about 0.9, or 1?
+
+# %%
+guess = predict("01.1", 'The cosine of "dog bites man" and "man bites dog"?', ["near 0", "about 0.5", "about 0.9", "1"])
 
 # %%
 u, v = encoder.encode(["dog bites man", "man bites dog"])
 print(f"{u @ v:.3f}")
 assert 0.85 < u @ v < 0.95, "near, since the subject is the same; not 1, since order counts"
+guess.answer("about 0.9")
 
 # %% [markdown]
 # **2.** One sentence negates the other: "A man is playing a guitar." and "A man is not playing a guitar." Which is
 # nearer to the first one: its negation, or "A person plays an instrument."?
+
+# %%
+guess = predict("01.2", 'Which is nearer to "A man is playing a guitar."?', ["its negation", "the wider statement"])
 
 # %%
 u, negated, wider = encoder.encode(
@@ -124,9 +133,14 @@ u, negated, wider = encoder.encode(
 )
 print(f"its negation {u @ negated:.3f}, the wider statement {u @ wider:.3f}")
 assert u @ negated > u @ wider, "these vectors tell what a sentence is about better than whether it is true"
+guess.answer("its negation")
 
 # %% [markdown]
-# **3.** A question and four answers, each of which names the red planet in some way. Which one wins?
+# **3.** A question and four answers, each of which names the red planet in some way. Mars should win. Which one
+# comes second?
+
+# %%
+guess = predict("01.3", "Mars wins. Which planet comes second?", ["Venus", "Jupiter", "Saturn"])
 
 # %%
 question = "Which planet is known as the Red Planet?"
@@ -140,6 +154,7 @@ found = encoder.similarity(encoder.encode([question]), encoder.encode(answers))[
 for score, answer in sorted(zip(found, answers, strict=True), reverse=True):
     print(f"{score:.3f}  {answer}")
 assert np.abs(found - [0.465, 0.811, 0.728, 0.750]).max() < 1e-3, "Mars, then Saturn, Jupiter, Venus"
+guess.answer("Saturn")
 
 # %% [markdown]
 # ## Break it

@@ -9,7 +9,7 @@ import unicodedata
 from collections import Counter
 
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 from tokenizers import Tokenizer as Library
 
 from lessons.mistakes import MISTAKES, planted
@@ -166,34 +166,50 @@ assert 0.95 < cuts[1] / cuts.total() < 0.97, "most words in a text are frequent 
 # language has its joints?
 
 # %%
+guess = predict("02.1", 'How is "unaffable" cut?', ["un ##aff ##able", "una ##ffa ##ble", "not at all", "[UNK]"])
+
+# %%
 for word in ("embeddings", "unaffable", "tokenization"):
     print(word, wordpiece(word, vocab))
 assert wordpiece("embeddings", vocab) == ["em", "##bed", "##ding", "##s"], "the longest start in V is em"
 assert wordpiece("unaffable", vocab) == ["una", "##ffa", "##ble"], "greedy, without any idea of un-"
+guess.answer("una ##ffa ##ble")
 
 # %% [markdown]
 # **2.** "Zürich", "ZURICH" and "zurich": one, two or three different rows of ids?
 
 # %%
+guess = predict("02.2", '"Zürich", "ZURICH", "zurich": how many different rows of ids?', ["one", "two", "three"])
+
+# %%
 rows = tokenizer.encode(["Zürich", "ZURICH", "zurich"]).ids
 print(rows)
 assert rows[0] == rows[1] == rows[2], "case and accents are gone before the first layer: this model cannot see them"
+guess.answer("one")
 
 # %% [markdown]
 # **3.** An empty text has how many tokens?
 
 # %%
+guess = predict("02.3", "How many tokens has an empty text?", ["0", "1", "2"])
+
+# %%
 print(tokenizer.tokens(tokenizer.encode([""]).ids[0]))
 assert tokenizer.encode([""]).ids == [[101, 102]], "two: [CLS] and [SEP]"
+guess.answer("2")
 
 # %% [markdown]
 # **4.** A pair `[CLS] a [SEP] b [SEP]` has 3 special tokens. Sentence a has 10 tokens, b has 3, and only 8 of them
 # fit. `longest_first` shortens the longer one first. What is left of each? And of 10 and 9?
 
 # %%
+guess = predict("02.4", "10 and 9 tokens, room for 8: what is left of each?", ["5 and 3", "4 and 4", "8 and 0"])
+
+# %%
 print(longest_first(10, 3, 8), longest_first(10, 9, 8))
 assert longest_first(10, 3, 8) == (5, 3), "the short one loses nothing"
 assert longest_first(10, 9, 8) == (4, 4), "both are cut once they are equal"
+guess.answer("4 and 4")
 
 # %% [markdown]
 # ## Break it

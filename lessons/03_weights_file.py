@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from course import TINY, figure, largest_difference
+from course import TINY, figure, largest_difference, predict
 from safetensors.torch import load_file, save_file
 
 from lessons.mistakes import MISTAKES, planted
@@ -155,12 +155,19 @@ figure("03_weights_file", draw)
 # rows does a sentence of 15 tokens read?
 
 # %%
+guess = predict("03.1", "The word table's share of MiniLM's parameters?", ["a tenth", "a quarter", "a half"])
+
+# %%
 share = 30522 * 384 / sum(minilm.values())
 print(f"{share:.1%}; a sentence of 15 tokens reads at most 15 of 30,522 rows")
 assert 0.51 < share < 0.52, "half of the file is a dictionary"
+guess.answer("a half")
 
 # %% [markdown]
 # **2.** Double the width D (and F with it). Do the parameters of the layers double, or quadruple?
+
+# %%
+guess = predict("03.2", "Twice the width: the parameters of attention ...", ["double", "quadruple"])
 
 # %%
 wide = parameters(V=30522, D=768, L=6, F=3072, P=512)
@@ -168,14 +175,19 @@ for part in ("embeddings", "attention", "feed-forward"):
     print(f"{part:14} x {wide[part] / minilm[part]:.2f}")
 assert wide["embeddings"] == 2 * minilm["embeddings"], "tables are linear in D"
 assert 3.98 < wide["attention"] / minilm["attention"] < 4, "matrices D by D are quadratic"
+guess.answer("quadruple")
 
 # %% [markdown]
 # **3.** Which file size follows from the count alone?
 
 # %%
+guess = predict("03.3", "How large is the file?", ["45 MB", "91 MB", "182 MB"])
+
+# %%
 size = 8 + n + sum(end - begin for begin, end in (entry["data_offsets"] for entry in header.values()))
 print(f"{size:,} bytes; of these {4 * sum(minilm.values()):,} are parameters")
 assert size == path.stat().st_size == 90_868_376, "every byte is accounted for"
+guess.answer("91 MB")
 
 # %% [markdown]
 # ## Break it

@@ -7,7 +7,7 @@
 # %%
 import numpy as np
 import torch
-from course import figure, heatmap, largest_difference
+from course import figure, heatmap, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
@@ -134,22 +134,33 @@ assert largest_difference(bare.std(1, correction=0), torch.ones(len(tokens))) < 
 # not at all?
 
 # %%
+guess = predict("04.1", "Tables times 100: the output changes ...", ["100 times", "a little", "not at all"])
+
+# %%
 with torch.no_grad():
     scaled = norm(100 * total)
 print(f"{largest_difference(scaled, normed):.1e}")
 assert largest_difference(scaled, normed) < 1e-4, "not at all: LayerNorm divides the size out again"
+guess.answer("not at all")
 
 # %% [markdown]
 # **2.** Add 7 to every column of every token. And now?
 
 # %%
+guess = predict("04.2", "7 added to every column: the output changes ...", ["by 7", "a little", "not at all"])
+
+# %%
 with torch.no_grad():
     print(f"{largest_difference(norm(total + 7), normed):.1e}")
     assert largest_difference(norm(total + 7), normed) < 1e-4, "not at all: the mean is subtracted"
+guess.answer("not at all")
 
 # %% [markdown]
 # **3.** "dog bites man" and "man bites dog" had a cosine of 0.907 in lesson 01. Suppose the position vectors are not
 # added. What will it be?
+
+# %%
+guess = predict("04.3", "The cosine without position vectors?", ["about 0.5", "about 0.9", "1"])
 
 # %%
 pair = ["dog bites man", "man bites dog"]
@@ -157,6 +168,7 @@ with planted(MISTAKES["positions forgotten"]):
     u, v = encoder.encode(pair)
 print(f"cosine {u @ v:.6f}, largest difference of the two vectors {largest_difference(u, v):.1e}")
 assert largest_difference(u, v) < 1e-6, "the same vector: nothing else in a BERT knows about order"
+guess.answer("1")
 
 # %% [markdown]
 # Attention sums over tokens and LayerNorm and feed-forward look at one token at a time. Shuffle the tokens and every

@@ -8,7 +8,7 @@
 import math
 
 import torch
-from course import figure, heatmap, largest_difference
+from course import figure, heatmap, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert
@@ -155,23 +155,42 @@ assert onward > 0.6, "this one mostly"
 # **1.** All queries are zero. What does each token get?
 
 # %%
+guess = predict(
+    "05.1", "All queries are zero. Each token gets ...", ["zeros", "its own value", "the mean of all values"]
+)
+
+# %%
 with torch.no_grad():
     context, _ = bert.attention(torch.zeros_like(key), key, value)
 print(context[0, 0])
 assert largest_difference(context[0, 0], value[0, 0].mean(0).expand(3, 4)) < 1e-12, "the mean of all values"
+guess.answer("the mean of all values")
 
 # %% [markdown]
 # **2.** Add the same vector c to every key. What changes in the probabilities? (q.(k + c) = q.k + q.c, and q.c is the
 # same for all s.)
 
 # %%
+guess = predict(
+    "05.2", "The same vector added to every key: the probabilities ...", ["become equal", "change a little", "stay"]
+)
+
+# %%
 _, before = bert.attention(query, key, value)
 _, after = bert.attention(query, key + torch.tensor([5.0, -3.0, 2.0, 1.0], dtype=torch.float64), value)
 print(f"{largest_difference(before, after):.1e}")
 assert largest_difference(before, after) < 1e-12, "nothing: a softmax sees only differences. A key bias has no effect"
+guess.answer("stay")
 
 # %% [markdown]
 # **3.** A batch with a short and a long sentence: the short one gets pads. How much does its result change?
+
+# %%
+guess = predict(
+    "05.3",
+    "With pads, the short sentence's result changes ...",
+    ["not at all, to the bit", "by rounding", "in the second digit"],
+)
 
 # %%
 short = encoder.tokenizer.encode(["It rains."]).ids[0]
@@ -182,6 +201,7 @@ with torch.no_grad():
     b = encoder.bert(padded, padded != 0)[:, : len(short)]
 print(f"{largest_difference(a, b):.1e}")
 assert largest_difference(a, b) < 2e-5, "by rounding only: a probability of exactly 0 passes nothing on"
+guess.answer("by rounding")
 
 # %% [markdown]
 # ## Break it

@@ -8,7 +8,7 @@
 import math
 
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 from torch.nn.functional import gelu as ready_made_gelu
 
 from lessons.mistakes import MISTAKES, planted
@@ -118,6 +118,13 @@ assert 4e-4 < gap.abs().max() < 5e-4, "small for a plot, large for a comparison 
 # **1.** Change the second token's vector. Which rows of `feed_forward`'s result change? And of the whole layer's?
 
 # %%
+guess = predict(
+    "06.1",
+    "The second token changes. Which rows change in feed_forward, and which in the layer?",
+    ["the second; the second", "the second; all", "all; all"],
+)
+
+# %%
 with torch.no_grad():
     other = x.clone()
     other[0, 1] += 1
@@ -126,10 +133,16 @@ with torch.no_grad():
 print(moved_block, moved_layer)
 assert (moved_block > 1e-5).tolist() == [False, True, False], "feed-forward looks at one token at a time"
 assert (moved_layer > 1e-5).all(), "attention has told the others"
+guess.answer("the second; all")
 
 # %% [markdown]
 # **2.** Without the GELU, W2 (W1 x + b1) + b2 is a single matrix of D by D. How many parameters would that save per
 # layer?
+
+# %%
+guess = predict(
+    "06.2", "One matrix instead of two saves ...", ["nothing", "half of the parameters", "seven eighths of them"]
+)
 
 # %%
 with torch.no_grad():
@@ -139,14 +152,19 @@ with torch.no_grad():
     straight = down_layer(up_layer(x))
 print(f"{sum(p.numel() for p in layer.feed_forward.parameters()):,} -> {one_matrix.numel() + one_bias.numel():,}")
 assert largest_difference(x @ one_matrix.T + one_bias, straight) < 1e-4, "two straight lines in a row are one"
+guess.answer("seven eighths of them")
 
 # %% [markdown]
 # **3.** How long is a token's vector after the last LayerNorm of a layer, whatever came in: does it grow with depth?
 
 # %%
+guess = predict("06.3", "With depth, a token's vector ...", ["doubles in each layer", "grows slowly", "keeps its size"])
+
+# %%
 lengths = [states[name].norm(dim=-1).mean().item() for name in (*names, "layers.5")]
 print([f"{length:.1f}" for length in lengths])
 assert max(lengths) / min(lengths) < 2.5, "post-LayerNorm keeps the size; gamma sets it"
+guess.answer("keeps its size")
 
 # %% [markdown]
 # ## Break it

@@ -9,7 +9,7 @@ import importlib.util
 import random
 
 import torch
-from course import GOLDEN, figure, largest_difference
+from course import GOLDEN, figure, largest_difference, predict
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
@@ -141,6 +141,9 @@ assert all(min(values[1:]) > HIDDEN for label, values in curves.items() if "roun
 #
 # **1.** Somebody forgets the last layer. Which row is the first to differ?
 
+# %%
+guess = predict("07.1", "One layer short: the first row to differ?", ["embeddings", "layers.4", "pooler"])
+
 
 # %%
 def table(name):
@@ -153,21 +156,30 @@ def table(name):
 found = table("one layer short")
 print_rows(found)
 assert first_divergence(found).name == "pooler", "layer 5 is missing in their table; what was computed from it differs"
+guess.answer("pooler")
 
 # %% [markdown]
 # **2.** And if the LayerNorm after the embeddings is missing? And if the mean is taken over pads?
 
 # %%
+guess = predict("07.2", "The mean over pads: the first row to differ?", ["embeddings", "layers.0", "pooled"])
+
+# %%
 assert first_divergence(table("embeddings not normalised")).name == "embeddings", "at the very start"
 assert first_divergence(table("mean over pads")).name == "pooled", "all of the encoder is right"
 print("embeddings, and pooled")
+guess.answer("pooled")
 
 # %% [markdown]
 # **3.** "detached probabilities" is wrong in the backward pass only. Does this table find it?
 
 # %%
+guess = predict("07.3", "Does the table find a wrong backward pass?", ["yes", "no"])
+
+# %%
 assert first_divergence(table("detached probabilities")) is None, "no: forward equality does not prove the gradient"
 print("it does not: the gradients must be compared too, as the package's tests do")
+guess.answer("no")
 
 # %% [markdown]
 # ## Break it

@@ -6,7 +6,7 @@
 
 # %%
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import pooling
@@ -128,15 +128,24 @@ assert 0.9 < curves["max over pads"][-1] < 0.99, "max lets in fewer of them"
 # **1.** Attention gave no probability to the pads. Are the hidden states *at* the pads zero?
 
 # %%
+guess = predict("08.1", "Are the hidden states at the pads zero?", ["yes", "no"])
+
+# %%
 with torch.no_grad():
     padded, real = pad_batch([ids, ids + ids], 0)
     at_pads = encoder.bert(padded, real)[0, len(ids) :]  # (pads, D)
 print(f"length of a pad's vector {at_pads.norm(dim=-1).mean():.1f}, of a token's {states.norm(dim=-1).mean():.1f}")
 assert at_pads.norm(dim=-1).min() > 3, "no: no token looks at a pad, but a pad looks at the others and has a vector"
+guess.answer("no")
 
 # %% [markdown]
 # **2.** Which of the four poolings could tell "A cat sits." from the same text with [SEP] removed? And how do the
 # vectors of mean and cls for one text compare: nearly equal, or far apart?
+
+# %%
+guess = predict(
+    "08.2", "The vectors of mean and cls for one text are ...", ["nearly equal", "related", "at right angles"]
+)
 
 # %%
 with torch.no_grad():
@@ -148,9 +157,17 @@ with torch.no_grad():
         assert cosine(pool(states), pool(without)).item() < 0.9999, "all of them: [SEP] takes part in every layer"
 print(f"mean and cls of one text: cosine {apart:.2f}")
 assert 0.5 < apart < 0.95, "related, not equal"
+guess.answer("related")
 
 # %% [markdown]
 # **3.** Encode a sentence alone, and again in one batch with a long one. How much may its vector change?
+
+# %%
+guess = predict(
+    "08.3",
+    "In a batch with a long text, a sentence's vector changes ...",
+    ["not at all, to the bit", "by rounding", "by a few percent"],
+)
 
 # %%
 long = "In the beginning the committee had wanted to publish the whole report at once, but it did not dare to. " * 2
@@ -158,6 +175,7 @@ alone = encoder.encode([text])[0]
 together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
 assert largest_difference(alone, together) < 1e-6, "by rounding only: a vector must not depend on the rest of its batch"
+guess.answer("by rounding")
 
 # %% [markdown]
 # ## Break it

@@ -7,7 +7,7 @@
 # %%
 import numpy as np
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import metrics
@@ -117,15 +117,24 @@ figure("09_similarity", draw)
 # **1.** Replace every cosine c by exp(10 c). What happens to Pearson, and what to Spearman?
 
 # %%
+guess = predict("09.1", "exp(10 c) for c: what falls?", ["Pearson", "Spearman", "both", "neither"])
+
+# %%
 bent = np.exp(10 * cosines["mean"])
 r, rho = 100 * metrics.pearson(bent, scores), 100 * metrics.spearman(bent, scores)
 print(f"Pearson {pearson['mean']:.2f} -> {r:.2f}, Spearman {spearman['mean']:.2f} -> {rho:.2f}")
 assert r < pearson["mean"] - 5, "no longer on a line"
 assert abs(rho - spearman["mean"]) < 1e-9, "the order is the same, and so are the ranks"
+guess.answer("Pearson")
 
 # %% [markdown]
 # **2.** Cosine, dot product, negative Euclidean distance. On unit vectors |u - v|^2 = 2 - 2 cos, so all three have the
 # same Spearman. And on the pooled vectors before they are scaled to length 1?
+
+# %%
+guess = predict(
+    "09.2", "The dot product of vectors as pooled, beside the cosine's 82?", ["the same", "about 80", "below 60"]
+)
 
 # %%
 u, v = np.split(vectors["mean"].numpy(), 2)
@@ -138,9 +147,13 @@ for name in ("cosine", "dot", "euclidean", "manhattan"):
     print(f"{name:10} unit vectors {unit[name]:.2f}   as pooled {raw[name]:.2f}")
 assert max(abs(unit[name] - unit["cosine"]) for name in ("dot", "euclidean")) < 1e-3, "one order on the sphere"
 assert raw["dot"] < 60, "lengths carry no meaning here, and a dot product reads them"
+guess.answer("below 60")
 
 # %% [markdown]
 # **3.** How precise is 82.03? Draw 1,379 pairs with replacement, a thousand times, and look at the spread.
+
+# %%
+guess = predict("09.3", "95 % of the draws lie within ...", ["0.2 points", "2 points", "10 points"])
 
 # %%
 chance = np.random.default_rng(0)
@@ -148,6 +161,7 @@ draws = [chance.integers(len(pairs), size=len(pairs)) for _ in range(1000)]
 spread = np.percentile([100 * metrics.spearman(cosines["mean"][rows], scores[rows]) for rows in draws], [2.5, 97.5])
 print(f"95 % of the draws lie in {spread[0]:.1f} .. {spread[1]:.1f}")
 assert 2 < spread[1] - spread[0] < 6, "another test set of this size could have given 80 or 84"
+guess.answer("2 points")
 
 # %% [markdown]
 # That does not make every difference below two points chance. Two models meet the same pairs, and what is hard for one

@@ -9,10 +9,11 @@
 from contextlib import nullcontext
 
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import heads
+from minisbert.core.encoder import cosine
 from minisbert.core.loop import adamw, fit
 from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
@@ -67,6 +68,32 @@ with torch.no_grad():
     found = heads.CrossHead(2, "compare", heads=1).attention(a, b)
 print(found)
 assert largest_difference(found, a) < 1e-3, "each token has found its like"
+
+# %% [markdown]
+# And a head that names a relation. Natural language inference asks whether a hypothesis follows from a premise: yes
+# (entailment), no (contradiction), or not to be said (neutral). SBERT learned its vectors from it, by
+# softmax(W (u, v, |u - v|)) over the three classes. Three examples:
+
+# %%
+inference = [
+    ("entailment", "A soccer game with multiple males playing.", "Some men are playing a sport."),
+    (
+        "neutral",
+        "An older and younger man smiling.",
+        "Two men are smiling and laughing at the cats playing on the floor.",
+    ),
+    ("contradiction", "A man inspects the uniform of a figure in some East Asian country.", "The man is sleeping."),
+]
+labels, *columns = zip(*inference, strict=True)
+u, v = (torch.from_numpy(encoder.encode(list(column))) for column in columns)  # (B, D)
+classifier = heads.ConcatHead(384, outputs=3)
+with torch.no_grad():
+    logits = classifier(u, v)  # (B, 3)
+for label, near, shares in zip(labels, cosine(u, v), logits.softmax(1), strict=True):
+    print(f"{label:13} cosine {near:.2f}   untrained classifier {[round(share, 2) for share in shares.tolist()]}")
+assert logits.shape == (3, 3), "a class per column, not a score per pair"
+assert count_parameters(classifier)[0] == 9 * 384 + 3, "W is (3, 3 D); the paper has no bias"
+assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], "entailment is near, but a cosine cannot say 'no'"
 
 # %% [markdown]
 # How large are they, on MiniLM? The encoder has 22,713,216 parameters; the heads add little. `freeze` keeps the lowest
@@ -210,23 +237,34 @@ assert result[blind] < 25, "what can be guessed from one sentence"
 # **1.** Is the siamese head symmetric: score(a, b) = score(b, a)? Look at its three parts.
 
 # %%
+guess = predict("10.1", "Is the siamese head symmetric?", ["yes", "no"])
+
+# %%
 with torch.no_grad():
     turned = scores(siamese_head, siamese_dev.flip(0))
 print(f"largest difference of score(a, b) and score(b, a): {5 * largest_difference(right_scores, turned):.2f} of 5")
 assert largest_difference(right_scores, turned) > 0.02, "|u - v| and u * v are symmetric, u is not"
+guess.answer("no")
 
 # %% [markdown]
 # **2.** Which pair among 10,000 sentences is the most alike? How many forward passes does the joint head need, and how
 # many the siamese one?
 
 # %%
+guess = predict("10.2", "Forward passes of the joint head for 10,000 sentences?", ["10,000", "a million", "50 million"])
+
+# %%
 count = 10_000
 print(f"joint {count * (count - 1) // 2:,}, siamese {count:,}")
 assert count * (count - 1) // 2 == 49_995_000, "each pair on its own: the reason for sentence vectors (lesson 14)"
+guess.answer("50 million")
 
 # %% [markdown]
 # **3.** In the joint input, token types say which sentence a token belongs to. This model was never trained on pairs.
 # Do the types still change what [CLS] sees?
+
+# %%
+guess = predict("10.3", "Do the types change what [CLS] sees?", ["yes", "no"])
 
 # %%
 pair = (["A cat sits."], ["A kitten is sitting."])
@@ -237,6 +275,7 @@ with torch.no_grad():
         wrong = joint(*joint.batch(joint.tokenize(*pair), [0]))
 print(f"with types {right.item():.4f}, without {wrong.item():.4f}")
 assert largest_difference(right, wrong) > 1e-4, "yes: type 1 is another row of the table, added to every token of b"
+guess.answer("yes")
 
 # %% [markdown]
 # ## Break it

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 import torch
-from course import TINY, figure, largest_difference
+from course import TINY, figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses
@@ -177,7 +177,7 @@ for name, (aligned, uniform, mean_cosine) in places.items():
     print(f"{name:16} alignment {aligned:.2f}   uniformity {uniform:6.2f}   mean cosine {mean_cosine:5.2f}")
 assert places["MiniLM, mean"][1] < -3, "well spread"
 assert places["MiniLM, mean"][0] < places["random vectors"][0] / 2, "and pairs are near"
-assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone"
+assert places["tiny, untrained"][1] > -1, "a model that knows nothing puts all texts into one narrow cone: anisotropy"
 assert places["tiny, untrained"][0] < places["MiniLM, mean"][0], "with every pair near: alignment alone is nothing"
 
 
@@ -211,24 +211,35 @@ figure("11_losses", draw)
 # gradient?
 
 # %%
+guess = predict("11.1", "The gradient of a triplet that keeps its margin?", ["0", "small", "as large as the others'"])
+
+# %%
 far = torch.tensor([[30.0, 0.0]], dtype=torch.float64, requires_grad=True)
 (gradient,) = torch.autograd.grad(losses.triplet_loss(a.detach(), p.detach(), far), far)
 print(gradient)
 assert gradient.abs().max() == 0, "0: most triplets teach nothing, which is why hard negatives are looked for"
+guess.answer("0")
 
 # %% [markdown]
 # **2.** 64 rows, u and v random and unrelated, at temperature 1. Every column is about equally likely. What is the
 # SimCSE loss, roughly?
 
 # %%
+guess = predict("11.2", "The SimCSE loss of 64 unrelated rows, at temperature 1?", ["0", "about 1", "about 4.2", "64"])
+
+# %%
 generator = torch.Generator().manual_seed(0)
 u, v = (torch.randn(64, 384, generator=generator) for _ in range(2))
 print(f"{losses.simcse_loss(u, v, temperature=1).item():.3f}, log 64 = {math.log(64):.3f}")
 assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05, "the loss of a guess among 64"
+guess.answer("about 4.2")
 
 # %% [markdown]
 # **3.** Unsupervised SimCSE feeds the same sentence twice and relies on dropout to make two views. How near are they?
 # And what happens without dropout?
+
+# %%
+guess = predict("11.3", "Two dropout views of a sentence are ...", ["equal", "near", "at right angles"])
 
 # %%
 ids, mask = pad_batch(encoder.tokenizer.encode(firsts[:32]).ids, 0)
@@ -246,6 +257,7 @@ print(f"loss with dropout {with_dropout:.4f}, without {without:.4f}")
 assert 0.7 < views.mean() < 0.999, "near, and not equal"
 aligned = alignment(still, still)
 assert aligned < 1e-9, "without dropout the pair is one point: nothing is left to align, only pushing apart"
+guess.answer("near")
 
 # %% [markdown]
 # ## Break it

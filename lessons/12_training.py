@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from course import GOLDEN, TINY, figure, largest_difference
+from course import GOLDEN, TINY, figure, largest_difference, predict
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
@@ -394,15 +394,26 @@ figure("12_training", draw)
 # after it?
 
 # %%
+guess = predict("12.1", "After a step at rate 0, is m still 0?", ["yes", "no"])
+
+# %%
 print(trace[:3])
 assert trace[0] == trace[1], "step 0 of a warm-up has rate 0: nothing moves"
 moved, m, _ = adamw_step(p, g, torch.zeros_like(p), torch.zeros_like(p), step=1, lr=0.0)
 print(moved, m)
 assert torch.equal(moved, p), "the parameters stay,"
 assert m.all(), "but the averages have seen their first gradient"
+guess.answer("no")
 
 # %% [markdown]
 # **2.** All gradients, of all steps, are a thousand times as large. What does AdamW do?
+
+# %%
+guess = predict(
+    "12.2",
+    "Gradients a thousand times as large: AdamW's steps ...",
+    ["are a thousand times as large", "blow up", "stay as they are"],
+)
 
 
 # %%
@@ -420,10 +431,14 @@ def walk(gradients):
 gradients = np.array([1.0, 2.0, -1.0, 0.5, 1.5])
 print(walk(gradients), walk(1000 * gradients), sep="\n")
 assert largest_difference(walk(gradients), walk(1000 * gradients)) < 1e-8, "nothing else: the scale cancels"
+guess.answer("stay as they are")
 
 # %% [markdown]
 # **3.** Then what is clipping good for? One gradient among many is a hundred times too large: a broken row. What
 # happens to the steps after it, without and with clipping to 1?
+
+# %%
+guess = predict("12.3", "Without clipping, the steps after the spike are ...", ["larger", "as before", "smaller"])
 
 # %%
 spike = np.array([1.0] * 5 + [100.0] + [1.0] * 20)
@@ -432,6 +447,7 @@ print("without", free.round(3), "with", clipped.round(3), sep="\n")
 assert abs(clipped - 0.1).max() < 1e-6, "with clipping every step is lr"
 assert free[5] < 0.1, "without it even the spike's own step is small: v grows faster than m,"
 assert free[-1] < 0.02, "and 20 steps later they are an eighth: v will remember the spike for about a thousand steps"
+guess.answer("smaller")
 
 # %% [markdown]
 # ## Break it
@@ -509,11 +525,13 @@ assert idle == 100, "the last tenth of the data is read, paid for, and not learn
 assert max(cut_short) == 1, "and a plot of its first half shows nothing"
 
 # %% [markdown]
-# And three from the notebook of lesson 10. It asks the tokenizer for `padding="False"`. A string of five letters is
-# true; luckily the library knows no padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does
-# not pass it to the `DataLoader`, so rows of several lengths meet in a batch and cannot be stacked: the first batch
-# stops the run. And it defines a function that freezes layers, which is never called. No error message will ever
-# mention that one. Lesson 10 counts what was frozen instead.
+# And three from the notebook of lesson 10. As printed it cannot run at all: a comma is missing, and its `Dataset` asks
+# for a column that does not exist. The scores that it shows come from another state of the code. With those two put
+# right, it asks the tokenizer for `padding="False"`. A string of five letters is true; luckily the library knows no
+# padding of that name, and refuses. It makes a `DataCollatorWithPadding` and does not pass it to the `DataLoader`, so
+# rows of several lengths meet in a batch and cannot be stacked: the first batch stops the run. And it defines a
+# function that freezes layers, which is never called. No error message will ever mention that one. Lesson 10 counts
+# what was frozen instead.
 
 # %%
 flag = "False"

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
-from course import TINY, figure, largest_difference
+from course import TINY, figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
@@ -394,11 +394,15 @@ figure("13_speed", draw)
 # **1.** A batch of one text has no pads at all. Is one text at a time the fastest, then?
 
 # %%
+guess = predict("13.1", "Is one text at a time the fastest?", ["yes", "as a rule not"])
+
+# %%
 for budget in (1, 256, 2048):
     started = time.perf_counter()
     found = packed(f"budget {budget}", batch_tokens=budget)
     print(f"at most {budget:5,} tokens in a batch: {N / (time.perf_counter() - started):6.0f} sentences/s")
     assert largest_difference(found, vectors["packed"]) < 2e-6, "the same vectors"
+guess.answer("as a rule not")
 
 # %% [markdown]
 # As a rule it is not: each call has a fixed cost, and a matrix of a dozen rows keeps neither the cores nor the caches
@@ -406,6 +410,9 @@ for budget in (1, 256, 2048):
 #
 # **2.** Training may not sort the whole file: batches must change from epoch to epoch. `length_grouped_batches` sorts
 # within windows of a shuffled file. What share of the tokens are pads, with windows of 1, 5 and 50 batches of 32?
+
+# %%
+guess = predict("13.2", "Windows of one batch: what share of the tokens are pads?", ["5 %", "20 %", "over 40 %"])
 
 # %%
 train = load_scored_pairs("stsb", "train")[:2000]
@@ -424,6 +431,7 @@ for window in (1, 5, 50):
     print(f"window {window:2}: {shares[window]:.1%} pads")
 assert shares[1] > 0.4, "a window of one batch sorts nothing"
 assert shares[50] < 0.1, "that is what train.py does"
+guess.answer("over 40 %")
 
 # %% [markdown]
 # ## Break it

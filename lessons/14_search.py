@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from minisbert.core.encoder import normalize
 from minisbert.core.heads import JointHead
@@ -187,13 +187,24 @@ assert np.mean(values > 0.8) < 0.005, "needles"
 # sentences on does the search take longer than the encoding?
 
 # %%
+guess = predict(
+    "14.1",
+    "Ten times as many sentences: the search among all pairs takes ...",
+    ["ten times as long", "a hundred times as long"],
+)
+
+# %%
 turn = 2 * search_rate / encode_rate
 print(f"at this machine's rates from about {turn:,.0f} sentences on")
 assert 99 < (10_000 * 9_999) / (1_000 * 999) < 101, "pairs grow a hundredfold, sentences tenfold"
 assert 2 * token * mean / D > 500_000, "by multiplications alone it would be beyond half a million"
+guess.answer("a hundred times as long")
 
 # %% [markdown]
 # **2.** The search goes in blocks of 1,024. Do the results depend on it? Take 7.
+
+# %%
+guess = predict("14.2", "Does the result depend on the size of a block?", ["in the last digit", "not by a bit"])
 
 # %%
 before = search.BLOCK
@@ -206,9 +217,13 @@ whole_scores, whole_closest = search.closest_pairs(vectors[:200], 50)
 print((small_scores == whole_scores).all(), (small_closest == whole_closest).all())
 assert (small_scores == whole_scores).all(), "the same bits: scores are computed in float64 and then rounded"
 assert (small_closest == whole_closest).all(), "and so the same pairs in the same order"
+guess.answer("not by a bit")
 
 # %% [markdown]
 # **3.** If b is the nearest sentence to a, is a the nearest to b?
+
+# %%
+guess = predict("14.3", "The nearest one's nearest is you ...", ["always", "often", "almost never"])
 
 # %%
 nearest = search.top_k(vectors, vectors, 2)[1]  # the first is the sentence itself
@@ -216,6 +231,7 @@ nearest = np.where(nearest[:, 0] == np.arange(N), nearest[:, 1], nearest[:, 0])
 mutual = np.mean(nearest[nearest] == np.arange(N))
 print(f"for {mutual:.0%} of the sentences it is")
 assert 0.3 < mutual < 0.95, "often, not always: a sentence between many is nearest to several"
+guess.answer("often")
 
 # %% [markdown]
 # ## Break it

@@ -13,7 +13,7 @@ from collections import Counter
 
 import numpy as np
 import torch
-from course import ROOT, figure, heatmap, largest_difference
+from course import ROOT, figure, heatmap, largest_difference, predict
 
 import minisbert
 from lessons.grader.graft import counted, grafted
@@ -241,6 +241,11 @@ assert not noticed["tanh GELU"][2], "and the score does not"
 # 64 tokens, and up to 2,048 tokens into a batch (lesson 13)?
 
 # %%
+guess = predict(
+    "15.1", "How often is your attention called by the book?", ["10 times", "60 times", "200 times", "1,200 times"]
+)
+
+# %%
 calls.clear()
 fast_encoder = minisbert.SentenceEncoder.load(FOLDER)
 with grafted(pieces):
@@ -251,14 +256,19 @@ by_book = calls["bert.attention"] - by_fast
 print(f"fast {by_fast}, book {by_book}")
 assert by_book == 200 / 20 * 6, "once for each layer of each batch"
 assert 0 < by_fast < by_book / 2, "yours as well, in fewer and fuller batches: there is one forward"
+guess.answer("60 times")
 
 # %% [markdown]
 # **2.** A piece that is right and slow: `attention` with Python loops, as `one_head` in lesson 05. How many times would
 # its innermost line run for one sentence of 14 tokens in MiniLM? (6 layers, 12 heads, K = 32; scores and contexts.)
 
 # %%
+guess = predict("15.2", "The innermost line runs ...", ["9,000 times", "90,000 times", "900,000 times"])
+
+# %%
 print(f"{6 * 12 * 14 * 14 * 32 * 2:,}")
 assert 6 * 12 * 14 * 14 * 32 * 2 == 903_168, "a second or so in Python; graft --pairs 20 is for such pieces"
+guess.answer("900,000 times")
 
 # %% [markdown]
 # ## Break it

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import torch
-from course import figure, largest_difference
+from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses, metrics
@@ -393,16 +393,25 @@ for name, (size, s, r) in sorted(curve.items(), key=lambda entry: -entry[1][2]):
 # **1.** Half of the layers are gone. How much smaller is the file?
 
 # %%
+guess = predict(
+    "16.1", "Half of the layers gone: the file is smaller by ...", ["half", "less than a quarter", "nine tenths"]
+)
+
+# %%
 parameters = sum(parameter.numel() for parameter in encoder.bert.parameters())
 words = encoder.bert.embeddings.word.weight.numel()
 half = sum(parameter.numel() for parameter in shortened([0, 3, 5]).bert.parameters())
 print(f"{parameters:,} parameters, {words:,} of them the table of words; with three layers {half:,}")
 assert words / parameters > 0.5, "more than half of MiniLM is its table of 30,522 words,"
 assert half / parameters > 0.75, "and no layer that you drop makes it smaller"
+guess.answer("less than a quarter")
 
 # %% [markdown]
 # **2.** Two sentences at an angle of 60 degrees, cosine 0.5. How many of the 384 bits differ? And two that have nothing
 # to do with each other?
+
+# %%
+guess = predict("16.2", "At 60 degrees, how many of the 384 bits differ?", ["64", "128", "192"])
 
 # %%
 angles = np.arccos(((C[first] * C[second]).sum(1)).clip(-1, 1))
@@ -416,9 +425,17 @@ assert abs(differ[near].mean() - D / 3) < 8, "a third: 60 of 180 degrees"
 strangers = quantized.hamming(bits[:1], bits[-200:])
 print(f"the first sentence and the last 200: {strangers.mean():.0f}")
 assert abs(strangers.mean() - D / 2) < 25, "half: a right angle"
+guess.answer("128")
 
 # %% [markdown]
 # **3.** Forty candidates for ten places. What do 10, 20 and 80 give?
+
+# %%
+guess = predict(
+    "16.3",
+    "Ten candidates for ten places give the recall ...",
+    ["of the bits alone", "of the exact search", "in between"],
+)
 
 # %%
 for count in (10, 20, 40, 80):
@@ -427,6 +444,7 @@ for count in (10, 20, 40, 80):
     if count == 10:
         same = [set(a) == set(b) for a, b in zip(some, nearest, strict=True)]
 assert all(same), "with ten candidates for ten places rescoring only sorts: the recall is that of the bits alone"
+guess.answer("of the bits alone")
 
 # %% [markdown]
 # ## Break it
@@ -532,8 +550,8 @@ assert recall(right) > recall(wrong) + 0.03, "the query's digits are the gain, a
 # - Reimers and Gurevych 2020, *Making monolingual sentence embeddings multilingual*, section 1: squared errors against
 #   a teacher's vectors.
 # - Kusupati et al. 2022, *Matryoshka representation learning*: losses on prefixes.
-# - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing*: candidates by bits of both sides, then
-#   float questions against bits of passages.
+# - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing for open-domain question answering*:
+#   candidates by bits of both sides, then float questions against bits of passages.
 # - sentence-transformers, `quantize_embeddings`, and its authors' article *Binary and scalar embedding quantization*
 #   (Hugging Face, 2024): ranges, codes and rescoring as here.
 # - Charikar 2002, *Similarity estimation techniques from rounding algorithms*: why differing signs estimate an angle.

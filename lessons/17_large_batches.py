@@ -11,7 +11,7 @@ import math
 from collections import Counter
 
 import torch
-from course import TINY, figure, largest_difference
+from course import TINY, figure, largest_difference, predict
 from torch import nn
 
 from lessons.mistakes import MISTAKES, planted
@@ -263,6 +263,9 @@ figure("17_large_batches", draw)
 # triplets, and how many the cosines of each anchor with all positives and negatives? And how many would the graph be?
 
 # %%
+guess = predict("17.1", "The cosines of 1,024 anchors with all others take ...", ["8 KiB", "8 MiB", "8 GiB"])
+
+# %%
 B, n, D = 1024, 3, 384
 tokens = B * n * 16  # of 16 tokens each
 per_token = memory["one graph"][-1] * 2**20 / sum(short_texts.lengths[row] for row in range(0, 128, 2))
@@ -271,10 +274,14 @@ print(f"graph {tokens * per_token / 2**30:.1f} GiB ({per_token / 2**20:.2f} MiB 
 assert B * n * D * 4 == 4_718_592, "4.5 MiB, and the cache as many"
 assert B * 2 * B * 4 == 8_388_608, "8 MiB; this one grows with the square of the batch, but it starts so small"
 assert tokens * per_token > 1000 * (B * n * D * 4), "a thousand times the vectors: what step 1 throws away"
+guess.answer("8 MiB")
 
 # %% [markdown]
 # Without dropout, does the random state matter? And how much slower is a step: twice as many forwards, but a backward
 # takes about two forwards of time. Count.
+
+# %%
+guess = predict("17.2", "Without dropout, does the random state matter?", ["yes", "no"])
 
 # %%
 network.eval()
@@ -285,6 +292,7 @@ network.train()
 assert largest_difference(with_state, without) == 0, "no dice, no state: a test in eval mode would never notice"
 print(f"a step of 1 forward and a backward of 2 takes {(2 + 2) / (1 + 2):.2f} times as long with 2 forwards")
 assert round((2 + 2) / (1 + 2), 2) == 1.33, "a third more; memory is what it buys"
+guess.answer("no")
 
 # %% [markdown]
 # ## Break it

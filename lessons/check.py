@@ -3,11 +3,14 @@
     python -m lessons.check start 05        stubs of lesson 05 to lessons/mine/lesson_05.py
     python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
     python -m lessons.check hint 05         one more hint for the next unsolved piece
+    python -m lessons.check answer 05 2     a hint for exercise 2; asked again, the answer
     python -m lessons.check list            your progress
+    python -m lessons.check guesses         how many of your predictions were right
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
     python -m lessons.check class results
+    python -m lessons.check project FOLDER  your search engine (lesson 19), on hidden queries
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
@@ -20,14 +23,17 @@ from pathlib import Path
 
 from lessons.grader import sandbox
 from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
-from lessons.grader.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
+from lessons.grader.pieces import EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
 from lessons.grader.result import Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
+from lessons.predictions import show_guesses
 from minisbert.core import InputError
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
 
 RUN = "python -m lessons.check"
+SETTINGS = "store = float32, int8 or bits; columns = N; candidates = N, for bits"
+BOARD = "leaderboard, a .csv; several can be put one after the other (default: lessons/mine/leaderboard.csv)"
 
 
 def shown(path: Path) -> Path:
@@ -49,7 +55,7 @@ def start(lesson: int) -> None:
         say(f"wrote {shown(path)}")
     print(f"Lesson {lesson:02}, {LESSONS[lesson]}: {len(pieces)} to write\n")
     for piece in pieces:
-        print(f"  {piece.master:<40}{piece.stars}  {piece.minutes:>3} min\n      {piece.what_for}")
+        print(f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min\n      {piece.what_for}")
     print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
 
 
@@ -101,7 +107,7 @@ def run(lesson: int | None) -> bool:
 def print_ladder(piece: Piece, result: Result) -> None:
     """One line per rung, up to the first that failed, and the known mistakes that explain it."""
     where = f"line {result.line}" if result.line else ""
-    print(f"\n{piece.master:<40}{piece.stars}  {result.status:<12}{where}")
+    print(f"\n{piece.master:<40}{stars(piece.level)}  {result.status:<12}{where}")
     if result.status == "unwritten":
         return
     for title, holds, seen in result.rungs:
@@ -144,6 +150,24 @@ def hint(lesson: int, name: str | None) -> None:
         print(f"That was the last one. The master copy: {shown(piece.source)}, line {line}")
 
 
+def answer(lesson: int, number: int) -> None:
+    """The hint for an exercise; with its answer if the hint was shown before."""
+    found = {name: exercise for name, exercise in EXERCISES.items() if name.startswith(f"{lesson:02}.")}
+    name = f"{lesson:02}.{number}"
+    if name not in found:
+        numbers = ", ".join(name.partition(".")[2] for name in found)
+        raise InputError(f"lesson {lesson:02} has answers to the exercises {numbers}; {RUN} run grades the others")
+    progress, exercise = Progress(), found[name]
+    print(f"{name}  {stars(exercise['hard'])} hard  {stars(exercise['matters'])} important")
+    print(f"\nHint: {exercise['hint']}")
+    if progress.hints.get(name):
+        print(f"\nAnswer: {exercise['answer']}")
+    else:
+        print(f"\nThe same command again shows the answer: {RUN} answer {lesson:02} {number}")
+    progress.hints[name] = 1
+    progress.save()
+
+
 # -------------------------------------------------------------------------------------------- list
 
 
@@ -157,7 +181,7 @@ def show_progress() -> None:
             state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
             passed += state == "passed"
             told = f"{hints} of {len(piece.hints)} hints" if hints else ""
-            print(f"    {piece.master:<40}{piece.stars}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
+            print(f"    {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
     print(f"\n{passed} of {len(PIECES)} passed")
 
 
@@ -185,8 +209,12 @@ def parser() -> argparse.ArgumentParser:
     hinting = commands.add_parser("hint", help="one more hint for the next unsolved piece of a lesson")
     hinting.add_argument("lesson", **number)
     hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
+    answering = commands.add_parser("answer", help="a hint for an exercise; asked again, its answer")
+    answering.add_argument("lesson", **number)
+    answering.add_argument("exercise", type=int, metavar="N", help="the exercise's number")
     commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
+    commands.add_parser("guesses", help="how many of your predictions were right")
     everything = commands.add_parser("all", help="grade every lesson")
     everything.add_argument("--json", type=Path, metavar="FILE", help="write the results there, and no progress")
     everything.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="of that file (default: %(default)s)")
@@ -198,6 +226,16 @@ def parser() -> argparse.ArgumentParser:
     students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
     table = commands.add_parser("class", help="a table of the results of many students")
     table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
+    project = commands.add_parser(
+        "project",
+        help="grade a search engine (lesson 19) on queries of held-out modules, and add it to a leaderboard",
+        description=f"Grade a search engine (lesson 19). FOLDER holds a model and perhaps a search.toml: {SETTINGS}.",
+    )
+    project.add_argument("folder", type=Path, metavar="FOLDER", help="with the model, in it or in FOLDER/model")
+    project.add_argument("--name", default="", help="on the leaderboard (default: the folder's)")
+    project.add_argument("--board", type=Path, default=MINE / "leaderboard.csv", metavar="FILE", help=BOARD)
+    project.add_argument("--secret", default="", metavar="TEXT", help="ask a random half of the queries, chosen by it")
+    project.add_argument("--source", type=Path, metavar="DIR", help="search in the docstrings of this Python source")
     grafting = commands.add_parser("graft", help="run the pieces that pass inside the real model")
     grafting.add_argument("--pairs", type=int, metavar="N", help="of the STS Benchmark's 1,379 test pairs, only N")
     return found
@@ -215,10 +253,14 @@ def main(arguments: list[str] | None = None) -> None:
         good = run(options.lesson)
     elif options.command == "hint":
         hint(options.lesson, options.piece)
+    elif options.command == "answer":
+        answer(options.lesson, options.exercise)
     elif options.command == "reset":
         reset(options.lesson)
     elif options.command == "list":
         show_progress()
+    elif options.command == "guesses":
+        show_guesses()
     elif options.command == "all":
         if options.format != FORMATS[0] and not options.json:
             raise InputError(f"--format {options.format} needs --json FILE")
@@ -227,6 +269,10 @@ def main(arguments: list[str] | None = None) -> None:
         good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
     elif options.command == "class":
         class_table(options.folder)
+    elif options.command == "project":
+        from lessons.grader.project import grade_project
+
+        grade_project(options.folder, options.board, options.name, options.secret, options.source)
     elif options.command == "graft":
         from lessons.grader.graft import graft
 

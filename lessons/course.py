@@ -1,4 +1,4 @@
-"""What the lessons share: paths, how numbers are printed, how two results are compared, where figures go.
+"""What the lessons share: paths, how numbers are printed, how two results are compared, guesses, where figures go.
 
 Nothing to learn here; a lesson can be read without it.
 """
@@ -19,6 +19,7 @@ GOLDEN = ROOT / "tests" / "reference"  # what transformers computed
 if sys.path[0] != str(ROOT):  # the package of this checkout, which you edit, not an installed copy
     sys.path.insert(0, str(ROOT))
 
+from lessons.predictions import predict  # noqa: E402, F401
 from minisbert.core import bert  # noqa: E402
 
 bert.FUSED = False  # the formulas as the book writes them out; lesson 13 is about the others

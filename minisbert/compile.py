@@ -13,10 +13,12 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.compiled import compile_encoder, compile_pair_model
 from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.options import model_files
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out and options.out.suffix != ".pt2":
         raise InputError(f"--out {options.out}: the name must end in .pt2")
+    check_output(options.out, *model_files(options.model))
     use_threads(options.threads)
     folder = find_model(options.model)
     precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")

@@ -22,8 +22,9 @@ from minisbert.corpus.vectors import encode_to_file, file_lines
 from minisbert.data.scored_pairs import text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
-from minisbert.models.options import add_model_options, add_prompt_option, load_encoder
+from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, model_files
 from minisbert.system.console import run_command, say
+from minisbert.system.files import check_output
 from minisbert.training.processes import write_error_file
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
@@ -124,6 +125,13 @@ def merge(arguments: list[str]) -> None:
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 
 
+def check_outputs(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` if a file to be written is one that is read."""
+    for out in filter(None, (options.out, options.heatmap)):
+        if out.exists():
+            check_output(out, options.file, *model_files(options.model))
+
+
 def check_number(total: int, options: argparse.Namespace) -> None:
     """Raise ``InputError`` if a matrix or a picture of ``total`` texts would be unreadable."""
     most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
@@ -139,6 +147,7 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
+    check_outputs(options)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.part_rows:

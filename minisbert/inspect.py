@@ -9,7 +9,6 @@ It says which form a file has, what is wrong with it and where, what the files s
 
 import argparse
 import json
-import sys
 from pathlib import Path
 
 from minisbert.core import InputError
@@ -21,7 +20,8 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import LiveLine, run_command, say
+from minisbert.system.console import LiveLine, exiting, run_command, say
+from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
 PICTURE = "inspection.png"
@@ -129,25 +129,25 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"--scale {options.scale}: a positive number is needed")
     if options.plots:
         require()
+        check_output(options.plots / PICTURE, *options.files)
     tokenizer = load_tokenizer(options.model, options.max_length)
     with LiveLine() as line:
         files = [inspect(path, tokenizer, options.scale, line.show) for path in options.files]
     shared = compare(files)
     train = command(files, options.model, options.max_length)
-    if options.json:
-        content = {"model": None if tokenizer is None else options.model or DEFAULT}
-        content |= {"files": [found.summary() for found in files], "shared": shared, "command": train}
-        print(json.dumps(content, ensure_ascii=False))
-    else:
+    if options.plots:
+        inspection(files, options.plots / PICTURE)
+        say(f"wrote {options.plots / PICTURE}")
+    with exiting(0 if all(found.findings.usable for found in files) else 1):
+        if options.json:
+            content = {"model": None if tokenizer is None else options.model or DEFAULT}
+            content |= {"files": [found.summary() for found in files], "shared": shared, "command": train}
+            print(json.dumps(content, ensure_ascii=False))
+            return
         for found in files:
             print_file(found)
         print_shared(shared)
         print_command(files, train)
-    if options.plots:
-        inspection(files, options.plots / PICTURE)
-        say(f"wrote {options.plots / PICTURE}")
-    if not all(found.findings.usable for found in files):
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ python -m minisbert.mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 1
 
 import argparse
 import json
-import os
 import statistics
 from itertools import chain
 from pathlib import Path
@@ -23,7 +22,7 @@ from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
-from minisbert.system.files import atomic_file
+from minisbert.system.files import atomic_file, check_output
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -72,9 +71,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         raise InputError(
             f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its parts, .txt"
         )
-    for given in filter(None, (options.pairs, options.corpus)):
-        if options.out.exists() and os.path.exists(given) and os.path.samefile(options.out, given):
-            raise InputError(f"--out {options.out} would replace {given}: name another file")
+    check_output(options.out, options.pairs, options.corpus, options.index)
     return options
 
 

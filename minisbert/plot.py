@@ -10,6 +10,7 @@ from pathlib import Path
 from minisbert.core import InputError
 from minisbert.evaluation.plots import curves
 from minisbert.system.console import run_command, say
+from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +25,7 @@ def main(arguments: list[str] | None = None) -> None:
     target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
     if target.suffix != ".png":
         raise InputError(f"--out {target}: the name must end in .png")
+    check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
     curves(options.runs, target)
     say(f"wrote {target}")
 

@@ -20,10 +20,11 @@ from minisbert.diagnosis import tracing
 from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Row, compare, first_divergence, our_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
+from minisbert.models.options import model_files
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import exiting, run_command, say
 from minisbert.system.devices import add_threads_option, use_threads
-from minisbert.system.files import atomic_file
+from minisbert.system.files import atomic_file, check_output
 
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
@@ -58,6 +59,8 @@ def as_json(row: Row) -> dict:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
+    if options.write and options.write.exists():
+        check_output(options.write, options.against, *model_files(options.model))
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
     encoder = SentenceEncoder.load(options.model, options.pooling)

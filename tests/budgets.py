@@ -5,15 +5,15 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1522,
-    "system": 1055,
-    "fast": 855,
+    "system": 1062,
+    "fast": 873,
     "models": 2840,
     "data": 1400,
     "evaluation": 1057,
     "training": 2360,
     "corpus": 1190,
     "diagnosis": 2150,
-    "commands": 1545,
+    "commands": 1553,
 }
 RAISES = 376  # of InputError and ValueError, in the whole package
 

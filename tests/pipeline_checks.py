@@ -14,6 +14,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
+from lessons.search import bm25
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
 from minisbert.fast import quantized, search
@@ -361,3 +362,42 @@ def rescored() -> Iterator[Comparison]:
     best = torch.tensor([[row[i] for i in chosen] for row, chosen in zip(named, expected, strict=True)])
     yield compare("scores of the best 5", scores, best, 1e-7)  # as in top_k
     yield compare("candidates of the best 5", indices.double(), torch.tensor(expected).double(), PIECE)
+
+
+# ------------------------------------------------------------------------------------------- words alone
+
+DOCUMENTS = (
+    "remove every member of the archive",
+    "read the archive and read it again",
+    "open a file",
+    "the file the file the end",
+    "close",
+    "a b a b a b a",
+)
+QUERIES = ("read the archive", "file", "the the end", "a missing word", "close")
+BM25 = {  # k1 and b -> the scores (Q, N) of bm25s 0.3.16, method "lucene", in float64
+    (1.2, 0.75): (
+        (0.7238515116559259, 1.5383742645724774, 0.0, 0.4747583428492776, 0.0, 0.0),
+        (0.0, 0.0, 0.5595757702071512, 0.6092422586870758, 0.0, 0.0),
+        (0.5824766223192818, 0.5415212348124573, 0.0, 1.5967625012225675, 0.0, 0.0),
+        (0.0, 0.0, 0.5595757702071512, 0.0, 0.0, 0.7407333936555094),
+        (0.0, 0.0, 0.0, 0.0, 1.0408412438832086, 0.0),
+    ),
+    (0.5, 0.3): (
+        (1.1259912403536623, 2.307810250894513, 0.0, 0.589076923988622, 0.0, 0.0),
+        (0.0, 0.0, 0.715013484153582, 0.8139283930285833, 0.0, 0.0),
+        (0.9060747458299938, 0.8886502314871093, 0.0, 2.1849806721257075, 0.0, 0.0),
+        (0.0, 0.0, 0.715013484153582, 0.0, 0.0, 0.9031749273518931),
+        (0.0, 0.0, 0.0, 0.0, 1.1162645224254704, 0.0),
+    ),
+}
+
+
+@check
+def bm25_scores() -> Iterator[Comparison]:
+    """Five queries and six documents, with the usual k1 and b and with others, against another library."""
+    queries, documents = ([text.split() for text in texts] for texts in (QUERIES, DOCUMENTS))
+    for (k1, b), expected in BM25.items():
+        found = bm25.bm25_scores(queries, documents, k1, b)
+        reference = torch.tensor(expected, dtype=torch.float64)
+        yield compare(f"bm25, k1 {k1}, b {b}", torch.as_tensor(found), reference, PIECE)

@@ -21,7 +21,7 @@ from minisbert.inspect import main
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.options import make_parser
 from tests import toys
-from tests.conftest import ROOT
+from tests.conftest import ROOT, exit_code_without_a_reader
 
 SCORED = [f"{i % 6}\ta cat is {i}\ta dog is {i}" for i in range(60)]
 CSV = [line.replace("\t", ",") for line in SCORED]
@@ -286,6 +286,11 @@ def test_the_report(tiny, tmp_path, capsys):
         "Train with:",
         f"  python -m minisbert.train --objective contrastive --data {path} --model {tiny}",
     ]
+
+
+def test_the_exit_code_survives_a_closed_pipe(tiny, tmp_path):
+    file = write(tmp_path, "a.tsv", put(SCORED, 14, "high\ta cat\ta dog"))
+    assert exit_code_without_a_reader("minisbert.inspect", str(file), "--model", str(tiny)) == 1
 
 
 def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):

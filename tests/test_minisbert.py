@@ -2,16 +2,20 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from minisbert import __version__
 from minisbert.__main__ import commands
+from minisbert.core import InputError
 from tests.conftest import ROOT
 
 SCRIPT = "import sys; from minisbert.__main__ import main; sys.argv[0] = 'minisbert'; main()"  # as the installed one
@@ -85,3 +89,58 @@ def test_the_package_installs_the_command_and_says_that_it_has_types():
     assert project["scripts"] == {"minisbert": "minisbert.__main__:main"}
     assert (ROOT / "minisbert" / "py.typed").is_file()
     assert set(commands()) >= {"train", "encode", "evaluate", "search"}
+
+
+REPLACING = {
+    "encode MODEL": "encode a.cat --model M --out M/model.safetensors",
+    "encode MODEL link": "encode a.cat --model M --out link.safetensors",
+    "encode FILE": "encode --model M --file texts.npy --out texts.npy",
+    "encode FILE link": "encode --model M --file texts.npy --out link.npy",
+    "encode HEATMAP": "encode --model M --file texts.npy --heatmap link.png",
+    "merge": "encode merge shards --out link-to-shard.npy",
+    "trace MODEL": "trace --model M --write M/model.safetensors",
+    "trace FILE": "trace --model M --against states.safetensors --write states.safetensors",
+    "mine": "mine --model M --pairs pairs.jsonl --out pairs.jsonl",
+    "mine corpus": "mine --model M --pairs pairs.jsonl --corpus corpus.jsonl --out corpus.jsonl",
+    "compile": "compile M --out link.pt2",
+    "plot": "plot run --out link-to-run.png",
+    "inspect": "inspect pairs.jsonl --model M --plots .",
+}
+
+
+@pytest.mark.parametrize("name", REPLACING)
+def test_no_command_replaces_a_file_that_it_reads(tiny, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    if name in ("inspect", "plot", "encode HEATMAP"):
+        pytest.importorskip("matplotlib", reason="needs the plots extra")
+    shutil.copytree(tiny, "M")
+    Path("run").mkdir()
+    for file in ("texts.npy", "states.safetensors", "corpus.jsonl", "run/config.json"):
+        Path(file).write_text('{"_id": "1", "text": "a cat"}\n')
+    Path("pairs.jsonl").write_text('["a cat", "the cat"]\n')
+    for link, target in {
+        "link.safetensors": "M/model.safetensors", "link.npy": "texts.npy", "link.png": "texts.npy",
+        "link-to-shard.npy": "shards/part-00000.npy", "link.pt2": "M/tokenizer.json",
+        "link-to-run.png": "run/config.json", "inspection.png": "pairs.jsonl",
+    }.items():  # fmt: skip
+        Path(link).symlink_to(target)
+    if name == "merge":
+        Path("texts.txt").write_text("a cat\na dog\n")
+        command("encode --model M --file texts.txt --out shards --part-rows 1")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match=r"would replace .*, which this command reads|is in the folder of the"):
+        command(REPLACING[name])
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def command(line: str) -> None:
+    name, *arguments = line.split()
+    import_module(f"minisbert.{name}").main(arguments)
+
+
+def test_vectors_beside_a_model_may_be_written_again(tiny, tmp_path, monkeypatch):
+    shutil.copytree(tiny, tmp_path / "M")
+    monkeypatch.chdir(tmp_path)
+    for text in ("a.cat", "dog"):
+        command(f"encode {text} --model M --out M/vectors.npy")
+    assert np.load("M/vectors.npy").shape == (1, 24)

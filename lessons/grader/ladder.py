@@ -25,6 +25,7 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_loop,
     cases_losses,
     cases_scores,
+    cases_search,
     cases_small,
     cases_text,
 )

@@ -16,7 +16,8 @@ from typing import Any
 from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("core", "fast", "evaluation", "training")  # where a piece's module is looked for, in this order
+# where a piece's module is looked for, in this order
+PLACES = ("minisbert/core", "minisbert/fast", "minisbert/evaluation", "minisbert/training", "lessons/search")
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
 
@@ -49,13 +50,18 @@ class Piece:
     @property
     def source(self) -> Path:
         """The file with the master copy: a chapter of the book, if there is one of that name."""
-        files = (ROOT / "minisbert" / room / f"{self.module}.py" for room in ROOMS)
+        files = (ROOT / place / f"{self.module}.py" for place in PLACES)
         return next(file for file in files if file.is_file())
+
+    @property
+    def home(self) -> str:
+        """The name of its module: ``minisbert.core.bert``."""
+        return ".".join(self.source.relative_to(ROOT).with_suffix("").parts)
 
     @cached_property
     def owner(self) -> Any:
         """The module or class that defines it."""
-        module = importlib.import_module(f"minisbert.{self.source.parent.name}.{self.module}")
+        module = importlib.import_module(self.home)
         return getattr(module, self.path[0]) if len(self.path) == 2 else module
 
     @cached_property
@@ -63,9 +69,10 @@ class Piece:
         """The master function, before anything replaces it."""
         return getattr(self.owner, self.path[-1])
 
-    @property
-    def stars(self) -> str:
-        return "★" * self.level + "☆" * (3 - self.level)
+
+def stars(level: int) -> str:
+    """A level of 1 to 3."""
+    return "★" * level + "☆" * (3 - level)
 
 
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
@@ -75,6 +82,12 @@ def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 
 
+def _exercises() -> dict[str, dict[str, Any]]:
+    found = tomllib.loads((Path(__file__).parent / "answers.toml").read_text(encoding="utf-8"))
+    return {exercise["at"]: exercise for exercise in found["exercises"]}
+
+
+EXERCISES = _exercises()  # hint and answer, by lesson and number: "05.2"
 LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order of the course
 
 

@@ -1,8 +1,8 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
-``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``losses``,
-``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside
-``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
+``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``lexical`` (BM25),
+``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and ``training`` fill it,
+beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
 """
 
 from lessons.mistakes import (
@@ -10,6 +10,7 @@ from lessons.mistakes import (
     distillation,
     forward,
     heads,
+    lexical,
     losses,
     pipeline,
     retrieval,
@@ -26,6 +27,7 @@ __all__ = [
     "distillation",
     "forward",
     "heads",
+    "lexical",
     "losses",
     "pipeline",
     "planted",

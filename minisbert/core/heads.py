@@ -65,7 +65,7 @@ class JointHead(nn.Module):
 
 
 class ConcatHead(nn.Module):
-    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear, as in the paper."""
+    """SBERT's classifier over features of (u, v, |u - v|, u * v); by default one Linear (the paper's has no bias)."""
 
     def __init__(self, width: int, concat: str = "u,v,|u-v|", hidden: int = 0, outputs: int = 1, dropout: float = 0.0):
         super().__init__()

@@ -144,7 +144,7 @@ def ranked_grades(task: Retrieval, queries: np.ndarray, corpus: np.ndarray, prog
 
 def padded(rows: list[list[int]]) -> np.ndarray:
     """Ragged rows filled up with 0: (Q, longest)."""
-    result = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    result = np.zeros((len(rows), max(1, *map(len, rows))), dtype=np.int64)
     for row, values in enumerate(rows):
         result[row, : len(values)] = values
     return result

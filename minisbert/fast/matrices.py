@@ -73,14 +73,16 @@ class Matrix:
             self.source = source if isinstance(source, Tensor | Stacked) else np.asanyarray(source)
             if isinstance(source, Tensor):
                 self.source = source.detach().cpu()
-            else:
-                torch.from_numpy(np.empty(0, self.source.dtype))  # does torch have such numbers?
+            kind = self.source if isinstance(source, Tensor) else torch.from_numpy(np.empty(0, self.source.dtype))
+            if kind.is_complex():
+                raise TypeError("a cosine of complex numbers is not defined here")
         except (TypeError, ValueError) as error:
-            raise InputError(f"the {name} are not an array of numbers: {error}") from error
+            raise InputError(f"the {name} are not an array of real numbers: {error}") from error
         shape = tuple(self.source.shape)
         if len(shape) != 2 or 0 in shape:
             raise InputError(f"the {name} have shape {shape}: (N, D) is needed, at least (1, 1)")
         self.name = name
+        self.extreme = False  # is there a row whose square overflows or vanishes even in float64?
         self.lengths = torch.cat([self._lengths(start) for start in range(0, len(self), READ)])  # (N,)
 
     def __len__(self) -> int:
@@ -91,7 +93,15 @@ class Matrix:
         return self.source.shape[1]
 
     def __getitem__(self, rows: slice | Tensor) -> Tensor:
-        """Some rows (R, D), as they are."""
+        """Some rows (R, D), as they are; extreme ones divided by their largest number, which changes no cosine."""
+        found = self._read(rows)
+        if not self.extreme:
+            return found
+        found = found.double()
+        size = found.abs().amax(dim=1, keepdim=True)  # (R, 1)
+        return found / torch.where(is_extreme(size), size, 1)
+
+    def _read(self, rows: slice | Tensor) -> Tensor:
         if isinstance(self.source, Tensor):
             return self.source[rows] if isinstance(rows, slice) else self.source.index_select(0, rows)
         found = self.source[rows] if isinstance(rows, slice) else self.source[rows.numpy()]
@@ -112,7 +122,8 @@ class Matrix:
 
     def _lengths(self, start: int) -> Tensor:
         """The lengths (R,) of a block's rows in float64. If they can be computed in float32, that is enough."""
-        rows = self[start : start + READ]
+        block = slice(start, start + READ)
+        rows = self._read(block)
         if rows.dtype == torch.float32:
             lengths = torch.linalg.vector_norm(rows, dim=1)  # (R,)
             if lengths.min() > 1e-12 and lengths.max() < 1e18:  # also false for NaN
@@ -122,7 +133,13 @@ class Matrix:
         if not finite.all():
             row = start + int(finite.int().argmin())
             raise InputError(f"the {self.name}, row {row}: NaN or infinity has no cosine with anything")
-        return torch.linalg.vector_norm(rows, dim=1).clamp_min(1e-12)  # as in ``normalize``
+        self.extreme |= bool(is_extreme(rows.abs().amax(dim=1)).any())
+        return torch.linalg.vector_norm(self[block].double(), dim=1).clamp_min(1e-12)  # as in ``normalize``
+
+
+def is_extreme(size: Tensor) -> Tensor:
+    """Of rows by their largest number: where is a float64 length wrong, or below the 1e-12 of ``normalize``?"""
+    return (size > 1e100) | ((size < 1e-10) & (size > 0))
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:

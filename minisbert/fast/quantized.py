@@ -116,9 +116,9 @@ def hamming_top_k(queries: Vectors, bits: np.ndarray, k: int) -> tuple[np.ndarra
 def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k candidates with the highest cosine to each query: scores, float32, and indices, int64, (Q, k) each.
 
-    queries (Q, D) in floats, not quantised: their cost is nothing beside the corpus (Yamada et al. 2021, *Binary
-    Passage Retriever*, has float questions and bits of passages). candidates (Q, C) are rows of the corpus, vectors
-    (Q, C, D) what is known of them: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or
+    queries (Q, D) in floats, not quantised: their cost is nothing beside the corpus (Yamada et al. 2021, *Efficient
+    Passage Retrieval with Hashing*, does so). candidates (Q, C) are rows of the corpus, vectors (Q, C, D) what is known
+    of them: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or
     the floats themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
@@ -148,7 +148,10 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 def as_floats(vectors: Vectors, dtype: type | None = None) -> np.ndarray:
     """A finite array: float32, float64 if it was, or ``dtype``."""
-    x = vectors.detach().cpu().double().numpy() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    x = vectors.detach().cpu() if isinstance(vectors, Tensor) else np.asarray(vectors)
+    if x.is_complex() if isinstance(x, Tensor) else np.iscomplexobj(x):
+        raise ValueError("vectors must be real numbers, not complex ones")
+    x = x.double().numpy() if isinstance(x, Tensor) else x
     wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
     x = x.astype(np.float64 if wide else np.float32, copy=False)
     check("vectors finite", x)

@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from minisbert.core import InputError
 from minisbert.models.compiled import CompiledEncoder
+from minisbert.models.folders import find_model
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -18,6 +20,7 @@ from minisbert.system.devices import (
     keep_freed_memory,
     use_threads,
 )
+from minisbert.system.hub import MODEL_FILES
 
 ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
@@ -58,6 +61,12 @@ def load_encoder(
         options, lambda package: SentenceEncoder.load(*chosen, "cpu", options.max_length, package, precision)
     )
     return compiled or SentenceEncoder.load(*chosen, place(options.device), options.max_length)
+
+
+def model_files(model: str) -> list[Path]:
+    """The files that a model is read from, for ``check_output``."""
+    folder = find_model(model)
+    return [path for pattern in MODEL_FILES for path in folder.glob(pattern)]
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:

@@ -1,7 +1,7 @@
 """Devices, precision and memory: where tensors live and whether the hardware multiplies bfloat16.
 
 bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two to three digits). Hardware that
-multiplies it natively is at least twice as fast; hardware that emulates it is many times slower.
+multiplies it natively is about twice as fast or more; hardware that emulates it is many times slower.
 """
 
 import argparse

@@ -70,6 +70,13 @@ def naming(path: str | Path) -> Iterator[None]:
         raise
 
 
+def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
+    """Raise ``InputError`` if writing ``out`` would replace one of the files that a command reads, links followed."""
+    for path in filter(None, inputs):
+        if out and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
+            raise InputError(f"{out} would replace {path}, which this command reads: write to another file")
+
+
 @contextmanager
 def atomic_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path; rename it to ``target`` on success, remove it on any failure."""

@@ -16,8 +16,9 @@ from minisbert.core.losses import softmax_cross_entropy_loss
 def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
     """Mean of w * (score - target)^2, w = ``weight`` if target < threshold, else 1; divided by B, not by sum w.
 
-    Unrelated pairs are rare in STS-B, so the reference recipe counts targets below 1 of 5 twice. Both (B,) on
-    the 0 to 1 scale. ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
+    Unrelated pairs are rare in STS-B, so those below 1 of 5 count twice. Both (B,) on the 0 to 1 scale. The STS-B
+    notebook writes ``target < 1`` on that scale, which is ``threshold=1.0``, and never calls it.
+    ``scores = [0.5, 0.5], target = [0.1, 0.9]`` gives (2 * 0.16 + 0.16) / 2 = 0.24.
     """
     rules = "scores (B), target (B) in 0..1, threshold in 0..1, weight above 0 and finite"
     check(rules, scores, target, threshold, weight)
@@ -55,7 +56,8 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
 def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     """SimCLR, eq. 1: each of the 2B rows of u and v picks its other view among the other 2B - 1 rows.
 
-    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too.
+    u and v (B, D). Unlike in ``simcse_loss``, the rows of u are negatives for each other too. Published notes on SimCSE
+    give this as its loss; the paper's eq. 4 is ``simcse_loss``.
     ``u = v = [[1, 0], [0, 1]]`` at temperature 1 gives log(e + 2) - 1 = 0.55144.
     """
     check("u (B, D), v (B, D), temperature above 0 and finite", u, v, temperature)

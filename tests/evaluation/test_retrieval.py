@@ -266,6 +266,15 @@ def flags(texts: tuple[str, str, str]) -> list[str]:
     return [part for pair in zip(("--queries", "--corpus", "--qrels"), texts, strict=True) for part in pair]
 
 
+def test_the_only_document_is_left_out_of_its_own_ranking(tiny, tmp_path):
+    for name in ("queries", "corpus"):
+        (tmp_path / f"{name}.jsonl").write_text('{"_id": "1", "text": "a cat"}\n')
+    (tmp_path / "qrels.tsv").write_text("1\t1\t1\n")
+    texts = tuple(str(tmp_path / name) for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"))
+    found = retrieval_scores(SentenceEncoder.load(tiny), load_retrieval(*texts, ignore_identical_ids=True))
+    assert set(found.values()) == {0.0}
+
+
 def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
     """The scores by the definitions, on vectors that were encoded one at a time."""
     task = load_retrieval(*texts, ignore_identical_ids=True)

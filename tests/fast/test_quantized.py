@@ -107,6 +107,8 @@ ROWS = np.arange(6).reshape(3, 2)
         (lambda: to_int8(X[0], RANGES), "vectors must be (N, D), not (16,)"),
         (lambda: to_bits(np.empty((0, 16))), "vectors must be (N, D), not (0, 16)"),
         (lambda: to_bits(X / 0), "vectors must be finite"),
+        (lambda: to_bits(X * 1j), "vectors must be real numbers"),
+        (lambda: to_bits(torch.tensor(X * 1j)), "vectors must be real numbers"),
         (lambda: to_bits([["a", "b"]]), "could not convert"),
         (lambda: to_bits([[1.0, 2.0], [3.0]]), "inhomogeneous"),
         (lambda: calibrate(X[:1]), "one vector has no ranges"),

@@ -319,6 +319,20 @@ def test_lengths_do_not_matter(scale):
         np.testing.assert_allclose(ours, expected, atol=1.2e-7, rtol=0)
 
 
+@pytest.mark.parametrize("scale", [1e154, 1e-100, 1e300, 1e-300, 3e-12])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_cosines_of_numbers_whose_squares_overflow_or_vanish(scale, mixed):
+    """[3, 4] and [1, 0] have cosine 0.6 at any scale, and a zero vector keeps cosine 0."""
+    vectors = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0], [0.0, 2.0]])
+    vectors[[0, 1] if mixed else slice(None)] *= scale
+    scores, indices = top_k(vectors[:1], vectors, 4)
+    np.testing.assert_allclose(scores, [[1.0, 0.8, 0.6, 0.0]], atol=1e-7, rtol=0)  # float32
+    assert indices.tolist() == [[0, 3, 1, 2]]
+    scores, pairs = closest_pairs(vectors, 2)
+    np.testing.assert_allclose(scores, [0.8, 0.6], atol=1e-7, rtol=0)
+    assert pairs.tolist() == [[0, 3], [0, 1]]
+
+
 @pytest.mark.parametrize(
     "kind", ["list", "float64", "int64", "float16", "read-only", "tensor", "bfloat16", "reversed", "with gradient"]
 )
@@ -360,8 +374,10 @@ def bad(row: int, value: float, rows: int = 4) -> np.ndarray:
         (np.ones((1, 2)), bad(2, math.nan), 1, "the corpus, row 2: NaN or infinity"),
         (np.ones((1, 2)), bad(5000, math.nan, 6000), 1, "the corpus, row 5000: NaN"),
         (bad(1, math.inf), np.ones((4, 2)), 1, "the queries, row 1: NaN or infinity"),
-        (["a cat"], np.ones((4, 2)), 1, "the queries are not an array of numbers"),
-        (np.ones((1, 2)), [[1, 2], [3]], 1, "the corpus are not an array of numbers"),
+        (["a cat"], np.ones((4, 2)), 1, "the queries are not an array of real numbers"),
+        (np.ones((1, 2)), [[1, 2], [3]], 1, "the corpus are not an array of real numbers"),
+        (np.ones((1, 2)), np.ones((4, 2)) * 1j, 1, "the corpus are not an array of real numbers"),
+        (torch.ones(1, 2) * 1j, np.ones((4, 2)), 1, "the queries are not an array of real numbers"),
     ],
 )
 def test_invalid_input_to_top_k_is_an_error(queries, corpus, k, message):

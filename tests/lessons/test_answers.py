@@ -387,6 +387,48 @@ WRONG = {
 }
 
 
+# lesson 19
+BM25 = "bm25.bm25_scores"
+COUNTED = """
+N = len(documents)
+mean = sum(map(len, documents)) / N
+result = np.zeros((len(queries), N))
+for i, query in enumerate(queries):
+    for word in {words}:
+        n = sum(word in document for document in documents)
+        idf = {idf}
+        for j, document in enumerate(documents):
+            tf = document.count(word)
+            result[i, j] += idf * tf / (tf + {norm})
+return result
+"""
+IDF, NORM = "math.log(1 + (N - n + 0.5) / (n + 0.5))", "k1 * (1 - b + b * len(document) / mean)"
+
+
+def counted(words: str = "query", idf: str = IDF, norm: str = NORM) -> str:
+    return COUNTED.format(words=words, idf=idf, norm=norm)
+
+
+WRONG |= {
+    "bm25, idf of the paper": (BM25, counted(idf="math.log((N - n + 0.5) / (n + 0.5))"), "idf without the 1 +"),
+    "bm25, plain idf": (BM25, counted(idf="math.log(N / n) if n else 0.0"), "ln(N / n)"),
+    "bm25, idf in base 10": (BM25, counted(idf=IDF.replace("log", "log10")), "logarithm of base 10"),
+    "bm25, no length": (BM25, counted(norm="k1"), "length ignored"),
+    "bm25, swapped": (BM25, counted(norm="b * (1 - k1 + k1 * len(document) / mean)"), "k1 and b swapped"),
+    "bm25, a set of words": (BM25, counted(words="sorted(set(query))"), "query words once"),
+    "bm25, as in Wikipedia": (
+        BM25,
+        counted().replace("idf * tf /", "idf * tf * (k1 + 1) /"),
+        "(k1 + 1) in the numerator",
+    ),
+    "bm25, n of occurrences": (
+        BM25,
+        counted().replace("sum(word in document for", "sum(document.count(word) for"),
+        "occurrences counted as documents",
+    ),
+}
+
+
 @pytest.mark.parametrize(("master", "body", "mistake"), WRONG.values(), ids=WRONG)
 def test_a_wrong_answer_fails_with_its_mistakes_name(master, body, mistake):
     result = graded(master, body)
@@ -589,6 +631,40 @@ RIGHT |= {
         "start = 0\nfor part, state in zip(parts, states):\n"
         "    set_random_state(state, gradient.device)\n    pull = gradient[start : start + len(part)]\n"
         "    start += len(part)\n    with torch.enable_grad():\n        (network(part) * pull).sum().backward()",
+    ),
+}
+
+
+# lesson 19
+RIGHT |= {
+    "bm25, counted": (BM25, counted()),
+    "bm25, the idf in two logarithms": (BM25, counted(idf="math.log(N + 1) - math.log(n + 0.5)")),
+    "bm25, one matrix product": (
+        BM25,
+        "words = sorted({word for query in queries for word in query})\n"
+        "tf = [[document.count(word) for word in words] for document in documents]\n"
+        "tf = np.array(tf).reshape(len(documents), -1)\n"
+        "asked = np.array([[query.count(word) for word in words] for query in queries]).reshape(len(queries), -1)\n"
+        "length = np.array([len(document) for document in documents])[:, None]\n"
+        "idf = np.log1p((len(tf) - (tf > 0).sum(0) + 0.5) / ((tf > 0).sum(0) + 0.5))\n"
+        "return asked @ (idf * tf / (tf + k1 * (1 - b + b * length / length.mean()))).T",
+    ),
+    "bm25, an inverted index": (
+        BM25,
+        "index = {}\n"
+        "for row, document in enumerate(documents):\n"
+        "    for word, tf in Counter(document).items():\n"
+        "        index.setdefault(word, []).append((row, tf))\n"
+        "total = sum(len(document) for document in documents)\n"
+        "scores = np.zeros((len(queries), len(documents)))\n"
+        "for i, query in enumerate(queries):\n"
+        "    for word, times in Counter(query).items():\n"
+        "        found = index.get(word, [])\n"
+        "        weight = times * math.log(1 + (len(documents) - len(found) + 0.5) / (len(found) + 0.5))\n"
+        "        for row, tf in found:\n"
+        "            share = len(documents[row]) * len(documents) / total\n"
+        "            scores[i, row] += weight / (1 + k1 / tf * (1 - b + b * share))\n"
+        "return scores",
     ),
 }
 

@@ -55,6 +55,7 @@ def course(monkeypatch):
 @each_lesson
 def test_it_runs_and_every_claim_holds(path, course, minilm, stsb, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("MINISBERT_FIGURES", str(tmp_path / "figures"))
+    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path / "mine")
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(path), run_name="__main__")
     assert capsys.readouterr().out

@@ -2,14 +2,7 @@
 
 import pytest
 
-from lessons.grader import (  # noqa: F401 (their cases)
-    cases_encoder,
-    cases_loop,
-    cases_losses,
-    cases_scores,
-    cases_small,
-    cases_text,
-)
+from lessons.grader import ladder  # noqa: F401 (it imports all cases and checks)
 from lessons.grader.cases import EXAMPLES, TRAPS
 from lessons.grader.pieces import LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.mistakes import MISTAKES
@@ -22,8 +15,7 @@ from tests.parity import ROOT
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 def test_a_card_is_complete(piece):
     assert callable(piece.original)
-    home = f"minisbert.{piece.source.parent.name}.{piece.module}"
-    assert piece.original.__module__ == home, "the card must name the module that defines the function"
+    assert piece.original.__module__ == piece.home, "the card must name the module that defines the function"
     assert piece.lesson in LESSONS
     assert piece.level in (1, 2, 3)
     assert 1 <= piece.minutes <= 60

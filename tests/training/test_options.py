@@ -28,8 +28,9 @@ def flags(recipe: str) -> list[str]:
 
 def test_the_promised_recipes():
     heads = [f"sts-{head}{published}" for head in ("joint", "siamese", "cross") for published in ("-published", "")]
-    sbert = ["sbert-nli-published", "sbert-nli", "sbert-regression", "sbert-triplet"]
-    assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, "simcse-unsupervised", "simcse-supervised"] == RECIPES
+    sbert = ["sbert-nli-published", "snli-notebook", "sbert-nli", "sbert-regression", "sbert-triplet"]
+    simcse = [f"simcse-{kind}" for kind in ("unsupervised", "nt-xent", "supervised")]
+    assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, *simcse] == RECIPES
 
 
 # The settings of the sources, read from them by hand, with the defaults of their libraries.
@@ -98,6 +99,7 @@ SBERT = {  # section 3.1
             QUORA | {"lr": 5e-6, "pooling": "attention", "head_hidden": 512, "pos_weight": 2, "head_dropout": 0.1},
         ),
         ("sbert-nli-published", SBERT),
+        ("snli-notebook", SBERT | {"batches": "random", "max_length": 128, "clip": 0, "seed": 10}),
     ],
 )
 def test_a_published_recipe_has_the_settings_of_its_source(recipe, settings):

@@ -68,7 +68,8 @@ def written_out() -> Iterator[None]:
 @contextmanager
 def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
     """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables."""
-    places = [(vars(module), key) for module in _package() for key, value in vars(module).items() if value is original]
+    modules = [*_package(), *([] if isinstance(owner, type) else [owner])]
+    places = [(vars(module), key) for module in modules for key, value in vars(module).items() if value is original]
     tables = [table for module in _package() for table in vars(module).values() if isinstance(table, dict)]
     places += [(table, key) for table in tables for key, value in table.items() if value is original]
     inherited = isinstance(owner, type) and attribute not in vars(owner)

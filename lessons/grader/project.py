@@ -1,0 +1,150 @@
+"""The project of lesson 19, graded: a student's search engine, on queries that were not in its training.
+
+A project is a folder with a model, as ``SentenceEncoder.save`` or sentence-transformers writes it, in ``model/`` or in
+the folder itself, and perhaps a ``search.toml``:
+
+    store = "bits"      # what is kept of a document's vector: float32 (the default), int8 or bits
+    columns = 256       # only its first so many columns; by default 0, which means all
+    candidates = 40     # for bits: this many are found by Hamming distance, then sorted by the query's cosine
+"""
+
+import csv
+import hashlib
+import platform
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from lessons.search.docstrings import Entry, read_entries, split_of
+from lessons.search.measure import grades, interval, ndcg_of_each
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check_fields
+from minisbert.evaluation.retrieval import encode_with
+from minisbert.fast import quantized
+from minisbert.fast.search import top_k
+from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+from minisbert.system.files import atomic_file
+
+FIELDS = ("questions", "name", "ndcg@10", "low", "high", "recall@10", "bytes", "ms", "store", "machine")
+TIMED = 30  # queries, one at a time
+
+
+@dataclass(frozen=True)
+class Options:
+    """``search.toml``."""
+
+    store: Annotated[str, "float32|int8|bits"] = "float32"
+    columns: Annotated[int, "an integer from 0"] = 0
+    candidates: Annotated[int, "an integer from 1"] = 40
+
+
+def load_project(folder: Path) -> tuple[SentenceEncoder, Options]:
+    """The model and the options. ``InputError`` for a folder without a model, and for settings that are none."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder: name the one that holds your model")
+    options, file = Options(), folder / "search.toml"
+    if file.exists():
+        with reading(file):
+            options = Options(**tomllib.loads(file.read_text(encoding="utf-8")))
+            check_fields(options)
+    return SentenceEncoder.load(folder / "model" if (folder / "model").is_dir() else folder), options
+
+
+def hidden_rows(entries: list[Entry], secret: str, everything: bool) -> np.ndarray:
+    """The entries that are asked for: those of the test modules, or everything; with a secret, a random half."""
+    rows = np.array([row for row, entry in enumerate(entries) if everything or split_of(entry.module) == "test"])
+    if len(rows) < 20:
+        raise InputError(f"{len(rows)} held-out queries among {len(entries)} docstrings: at least 20 are needed")
+    if not secret:
+        return rows
+    seed = int.from_bytes(hashlib.sha256(secret.encode()).digest()[:8], "big")
+    return np.sort(np.random.default_rng(seed).permutation(rows)[: len(rows) // 2])
+
+
+class Engine:
+    """Documents encoded once and kept in few bytes or many, and the search in them."""
+
+    def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
+        self.encoder, self.options = encoder, options
+        self.stored = self.columns(encode_with(encoder, documents, DOCUMENT_PROMPTS, False))  # (N, D)
+        self.ranges = quantized.calibrate(self.stored)
+        if options.store == "int8":
+            self.stored = quantized.to_int8(self.stored, self.ranges)
+        if options.store == "bits":
+            self.stored = quantized.to_bits(self.stored)  # (N, D / 8)
+
+    def columns(self, vectors: np.ndarray) -> np.ndarray:
+        return vectors[:, : self.options.columns or None]
+
+    def search(self, queries: list[str], k: int) -> np.ndarray:
+        """The rows of the k nearest documents, (Q, k); the queries stay in float32."""
+        vectors = self.columns(encode_with(self.encoder, queries, QUERY_PROMPTS, False))  # (Q, D)
+        if self.options.store == "bits":
+            count = min(max(k, self.options.candidates), len(self.stored))
+            found = quantized.hamming_top_k(vectors, self.stored, count)[1]  # (Q, C)
+            signs = quantized.from_bits(self.stored[found], vectors.shape[1])  # (Q, C, D)
+            return quantized.rescore(vectors, found, signs, k)[1]
+        restored = quantized.from_int8(self.stored, self.ranges) if self.options.store == "int8" else self.stored
+        return top_k(vectors, restored, k)[1]
+
+
+def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", source: Path | None = None) -> None:
+    """Print nDCG@10 and recall@10 with intervals, bytes and milliseconds, and add a row to the leaderboard."""
+    encoder, options = load_project(folder)
+    entries = read_entries(source)
+    rows = hidden_rows(entries, secret, everything=source is not None)
+    others = read_board(board)  # before the work, so that a damaged one is reported at once
+    engine = Engine(encoder, options, [entry.document for entry in entries])
+    queries = [entries[row].query for row in rows]
+    found = engine.search(queries, 10)  # (Q, 10)
+    ndcg, hits = ndcg_of_each(found, rows), grades(found, rows).sum(axis=1)
+    seconds = []
+    for query in queries[:TIMED]:
+        started = time.perf_counter()
+        engine.search([query], 10)
+        seconds.append(time.perf_counter() - started)
+    (low, high), (least, most) = interval(ndcg), interval(hits)
+    size, ms = engine.stored[0].nbytes, 1000 * float(np.median(seconds))
+    print(f"{len(rows):,} hidden queries, {len(entries):,} documents")
+    print(f"nDCG@10    {ndcg.mean():.4f}   95 % of the draws in {low:.4f} .. {high:.4f}")
+    print(f"recall@10  {hits.mean():.4f}   95 % of the draws in {least:.4f} .. {most:.4f}")
+    print(f"index      {size} bytes a vector, {size * len(entries) / 1e6:.2f} MB")
+    print(f"search     {ms:.1f} ms for a query, encoding included")
+    asked = "\n".join([*queries, *(entry.document for entry in entries)])
+    values = (f"{ndcg.mean():.4f}", f"{low:.4f}", f"{high:.4f}", f"{hits.mean():.4f}", str(size), f"{ms:.1f}")
+    about = (options.store, f"{platform.machine()} Python {platform.python_version()}")
+    digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
+    write_board(board, [*others, (digest, name or folder.resolve().name, *values, *about)])
+
+
+# ---------------------------------------------------------------------------------------- leaderboard
+
+
+def read_board(path: Path) -> list[tuple[str, ...]]:
+    """The rows of a leaderboard, or of several one after the other; none if there is no file."""
+    if not path.exists():
+        return []
+    with reading(path) as at:
+        rows = []
+        for at.line, row in enumerate(csv.reader(path.read_text(encoding="utf-8").splitlines()), start=1):
+            if len(row) != len(FIELDS):
+                raise ValueError(f"{len(row)} columns; {', '.join(FIELDS)} are needed")
+            if tuple(row) != FIELDS:
+                float(row[2])  # or the line is not one of a leaderboard
+                rows.append(tuple(row))
+    return rows
+
+
+def write_board(path: Path, rows: list[tuple[str, ...]]) -> None:
+    """Sorted, the best of each set of questions first; equal rows once."""
+    ordered = sorted(dict.fromkeys(rows), key=lambda row: (row[0], -float(row[2]), int(row[6]), *row))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([FIELDS, *ordered])
+    say(f"wrote {path}: {len(ordered)} rows; compare those with equal questions")

@@ -1,0 +1,81 @@
+"""Guesses: a lesson asks for one before it shows the answer, and keeps it.
+
+In a terminal and in a notebook ``predict`` asks; where nobody can answer (a test, the site) it shows the choices. The
+first guess at a question counts. ``python -m lessons.check guesses`` adds them up.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lessons.grader.pieces import MINE
+from minisbert.core import read_json
+from minisbert.system.files import atomic_file, write_json
+
+FILE = MINE / "guesses.json"  # number -> guess, whether it was sure and right, number of choices
+
+
+@dataclass
+class Guess:
+    """One question. ``given`` is the guess, None without one; ``sure`` whether it came with an exclamation mark."""
+
+    number: str
+    choices: Sequence[str]
+    given: str | None = None
+    sure: bool = False
+
+    def answer(self, right: str) -> None:
+        """Print the answer beside the guess, and keep the guess if it is the first. ``right`` is one of the choices."""
+        if right not in self.choices:
+            raise ValueError(f"{right!r} is not one of the choices of {self.number}")
+        if self.given is None:
+            print(f"{self.number}  {right}")
+            return
+        print(f"{self.number}  {right}" + (", as you said" if self.given == right else f"; you said: {self.given}"))
+        one = {"guess": self.given, "sure": self.sure, "right": self.given == right, "choices": len(self.choices)}
+        FILE.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(FILE) as partial:
+            write_json(partial, {self.number: one} | kept())  # the first guess counts
+
+
+def kept() -> dict[str, Any]:
+    return read_json(FILE) if FILE.exists() else {}
+
+
+def predict(number: str, question: str, choices: Sequence[str]) -> Guess:
+    """Show a question with its choices, and ask for a guess unless there was one: ``2``, or ``2!`` for a sure one."""
+    print(f"{number}  {question}", *(f"      {i}  {choice}" for i, choice in enumerate(choices, start=1)), sep="\n")
+    if number in kept():
+        print(f"      your first guess: {kept()[number]['guess']}")
+    while (reply := ask(f"Your guess, 1 to {len(choices)} (2! if you are sure, Enter to skip): ")) is not None:
+        digits = reply.strip().removesuffix("!")
+        if digits.isdecimal() and 1 <= int(digits) <= len(choices):
+            return Guess(number, choices, choices[int(digits) - 1], reply.strip().endswith("!"))
+        print(f"A number from 1 to {len(choices)}, please.")
+    return Guess(number, choices)
+
+
+def ask(question: str) -> str | None:
+    """A line from whoever sits there; None for an empty one, and where nobody does."""
+    if "ipykernel" not in sys.modules and not (sys.stdin and sys.stdin.isatty()):
+        return None
+    try:
+        return input(question).strip() or None
+    except (EOFError, NotImplementedError):  # a notebook that is run without a front end cannot ask
+        return None
+
+
+def show_guesses() -> None:
+    """How many guesses were right: of the sure ones, and of the others beside what chance would give."""
+    found = list(kept().values())
+    if not found:
+        print("No guesses yet: the lessons ask for them under 'Predict, then run'.")
+        return
+    for name, some in (("sure", [g for g in found if g["sure"]]), ("not sure", [g for g in found if not g["sure"]])):
+        if some:
+            right, chance = sum(g["right"] for g in some), sum(1 / g["choices"] for g in some)
+            print(
+                f"{name:9} {right} of {len(some)} right ({right / len(some):.0%}; by chance {chance / len(some):.0%})"
+            )
+    print("Whoever is well calibrated is nearly always right when sure, and beats chance when not.")

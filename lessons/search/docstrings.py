@@ -1,0 +1,88 @@
+"""A corpus that every machine has: the docstrings of Python's standard library, read from its source by ``ast``.
+
+A query is the name of a class, function or method, split into words; its document is the first sentence of its
+docstring: ``zip file extract all`` and *Extract all members from the archive to the current working directory.*
+"""
+
+import ast
+import re
+import sysconfig
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SKIPPED = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "site-packages", "dist-packages"}
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+
+
+class Entry(NamedTuple):
+    module: str  # of the top level: email, not email.message
+    name: str  # zipfile.ZipFile.extractall
+    query: str  # zip file extract all
+    document: str
+
+
+def words_of(name: str) -> str:
+    """``words_of("HTTPServer.get_request") = "http server get request"``."""
+    return " ".join(WORD.findall(name)).lower()
+
+
+def terms(text: str) -> list[str]:
+    """The words of a text as BM25 counts them: ``terms("Read a .tar.gz!") = ["read", "a", "tar", "gz"]``."""
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def first_sentence(docstring: str) -> str:
+    """The first sentence of the first paragraph, in one line."""
+    paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
+    return re.split(r"(?<=[.!?])\s", paragraph, maxsplit=1)[0]
+
+
+def split_of(module: str) -> str:
+    """``train``, ``dev`` or ``test``, by a checksum of the name: a module is in one split, whatever the machine."""
+    share = zlib.crc32(module.encode()) % 10
+    return "test" if share < 3 else "dev" if share == 3 else "train"
+
+
+def read_entries(folder: str | Path | None = None) -> list[Entry]:
+    """All entries of a folder of Python source, by default the standard library; no query and no document twice.
+
+    Documents of fewer than four words are left out, and so are special methods: nobody searches for ``__init__``.
+    """
+    root = Path(folder or sysconfig.get_path("stdlib"))
+    found, queries, documents = [], set(), set()
+    for path in sorted(root.rglob("*.py")):
+        if SKIPPED.isdisjoint(path.relative_to(root).parts):
+            for entry in entries_of(path, root):
+                document = tuple(terms(entry.document))
+                if len(document) >= 4 and entry.query not in queries and document not in documents:
+                    found.append(entry)
+                    queries.add(entry.query)
+                    documents.add(document)
+    return found
+
+
+def entries_of(path: Path, root: Path) -> Iterator[Entry]:
+    """The entries of one file; none if it cannot be parsed, as the standard library has files that test just that."""
+    place = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return
+    for outer, node in definitions(tree):
+        docstring = ast.get_docstring(node)
+        query = words_of(f"{outer}{node.name}")
+        if docstring and query and not node.name.startswith("__"):
+            yield Entry(place.split(".")[0], f"{place}.{outer}{node.name}", query, first_sentence(docstring))
+
+
+def definitions(tree: ast.AST, outer: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """Every class, function and method with the name of its class and a dot, not what is inside of functions."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield outer, node
+        if isinstance(node, ast.ClassDef):
+            yield from definitions(node, f"{outer}{node.name}.")

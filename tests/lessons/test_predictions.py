@@ -1,0 +1,113 @@
+"""Guesses: asked before the answer, kept once, added up; and every lesson asks before it tells."""
+
+import ast
+import builtins
+import json
+import re
+import sys
+from itertools import pairwise
+
+import pytest
+
+from lessons import check, predictions
+from lessons.predictions import predict
+from minisbert.core import InputError
+from tests.lessons.test_lessons import each_lesson
+
+
+@pytest.fixture
+def replies(monkeypatch, tmp_path):
+    """What the student types, one line per question; guesses are kept in an empty folder."""
+    lines: list[str] = []
+    monkeypatch.setattr(predictions, "FILE", tmp_path / "mine" / "guesses.json")
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(builtins, "input", lambda _: lines.pop(0))
+    return lines
+
+
+def guessed(replies, number, typed, right):
+    replies[:] = [typed]
+    predict(number, "How many?", ["one", "two", "three"]).answer(right)
+
+
+def test_a_guess_is_kept_with_the_answer(replies, capsys):
+    guessed(replies, "01.1", "2!", "two")
+    guessed(replies, "01.2", " 3 ", "one")
+    said = capsys.readouterr().out
+    assert "01.1  How many?\n      1  one\n      2  two\n      3  three\n" in said
+    assert "01.1  two, as you said" in said
+    assert "01.2  one; you said: three" in said
+    assert json.loads(predictions.FILE.read_text()) == {
+        "01.1": {"guess": "two", "sure": True, "right": True, "choices": 3},
+        "01.2": {"guess": "three", "sure": False, "right": False, "choices": 3},
+    }
+
+
+def test_the_first_guess_counts(replies, capsys):
+    guessed(replies, "01.1", "1", "two")
+    guessed(replies, "01.1", "2", "two")
+    assert "your first guess: one" in capsys.readouterr().out
+    assert json.loads(predictions.FILE.read_text())["01.1"]["guess"] == "one"
+
+
+def test_what_is_no_choice_is_asked_again_and_nothing_skips(replies, capsys):
+    replies[:] = ["0", "4", "two", "²", ""]
+    predict("01.1", "How many?", ["one", "two", "three"]).answer("two")
+    said = capsys.readouterr().out
+    assert said.count("A number from 1 to 3, please.") == 4
+    assert said.endswith("01.1  two\n")
+    assert not predictions.FILE.exists()
+
+
+@pytest.mark.parametrize("error", [EOFError, NotImplementedError])
+def test_where_nobody_can_answer_the_lesson_goes_on(replies, monkeypatch, error):
+    def closed(_):
+        raise error
+
+    monkeypatch.setattr(builtins, "input", closed)
+    assert predict("01.1", "How many?", ["one", "two"]).given is None
+    monkeypatch.setattr(sys, "stdin", None)
+    assert predict("01.1", "How many?", ["one", "two"]).given is None
+
+
+def test_an_answer_that_is_no_choice_is_a_mistake_of_the_lesson(replies):
+    with pytest.raises(ValueError, match="'four' is not one of the choices"):
+        guessed(replies, "01.1", "1", "four")
+
+
+def test_the_sum(replies, capsys):
+    check.main(["guesses"])
+    assert "No guesses yet" in capsys.readouterr().out
+    for number, (typed, right) in enumerate([("1!", "one"), ("1!", "one"), ("2", "one"), ("1", "one")]):
+        guessed(replies, f"01.{number}", typed, right)
+    capsys.readouterr()
+    check.main(["guesses"])
+    said = capsys.readouterr().out
+    assert "sure      2 of 2 right (100%; by chance 33%)" in said
+    assert "not sure  1 of 2 right (50%; by chance 33%)" in said
+
+
+def test_a_damaged_file_is_named(replies):
+    predictions.FILE.parent.mkdir()
+    predictions.FILE.write_text("[1]")
+    with pytest.raises(InputError, match=r"guesses\.json must hold a JSON dict"):
+        check.main(["guesses"])
+
+
+@each_lesson
+def test_every_lesson_asks_in_one_cell_and_tells_in_the_next(path):
+    cells = re.split(r"^# %%.*\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    asked = 0
+    for cell, following in pairwise(cells):
+        if "predict(" not in cell or cell.startswith("#") or "import" in cell:
+            continue
+        asked += 1
+        (statement,) = ast.parse(cell).body  # nothing beside the question, so nothing that gives the answer away
+        number, _, choices = (ast.literal_eval(argument) for argument in statement.value.args)
+        assert number == f"{path.stem[:2]}.{asked}"
+        assert len({*choices}) == len(choices) >= 2
+        last = ast.parse(following).body[-1].value
+        assert ast.unparse(last.func) == "guess.answer"
+        assert ast.literal_eval(last.args[0]) in choices
+    assert asked >= 2
+    assert path.read_text(encoding="utf-8").count("guess.answer(") == asked

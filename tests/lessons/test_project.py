@@ -1,0 +1,263 @@
+"""Lesson 19's project: the corpus, the measure, and ``python -m lessons.check project``."""
+
+import csv
+import io
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lessons import check
+from lessons.grader import project
+from lessons.search import docstrings
+from lessons.search.bm25 import bm25_scores
+from lessons.search.measure import grades, interval, ndcg_of_each
+from minisbert.core import InputError
+from minisbert.evaluation.retrieval_metrics import ndcg_at_k, recall_at_k
+from tests.parity import ROOT
+
+# ----------------------------------------------------------------------------------------- the corpus
+
+MODULE = '''
+import nothing_of_this_name
+
+
+class TarFile:
+    """Reads and writes archives of files. More about it."""
+
+    def addFile2(self):
+        """Add one file to the archive
+
+        and more"""
+
+    def __init__(self):
+        """Make a new archive of files."""
+
+    class Inner:
+        async def next_HTTPRequest(self):
+            """Wait for the next request, e.g. of a browser. Then return."""
+
+
+def short():
+    """Too short here."""
+
+
+def again():
+    """Reads and writes   ARCHIVES of files!"""
+'''
+
+
+@pytest.fixture
+def source(tmp_path):
+    """Three modules of a package, one of them no Python at all."""
+    (tmp_path / "source" / "pack" / "tests").mkdir(parents=True)
+    for name, text in (("__init__", MODULE), ("broken", "def f(:\n"), ("tests/more", MODULE.replace("Tar", "Zip"))):
+        (tmp_path / "source" / "pack" / f"{name}.py").write_text(text)
+    return tmp_path / "source"
+
+
+def test_names_and_first_sentences(source):
+    assert [tuple(entry) for entry in docstrings.read_entries(source)] == [
+        ("pack", "pack.TarFile", "tar file", "Reads and writes archives of files."),
+        ("pack", "pack.TarFile.addFile2", "tar file add file 2", "Add one file to the archive"),
+        (
+            "pack",
+            "pack.TarFile.Inner.next_HTTPRequest",
+            "tar file inner next http request",
+            "Wait for the next request, e.g.",
+        ),
+    ]
+
+
+def test_the_standard_library():
+    entries = docstrings.read_entries()
+    assert 3000 < len(entries) < 10_000
+    assert len({entry.query for entry in entries}) == len({entry.document for entry in entries}) == len(entries)
+    counts = {name: sum(docstrings.split_of(e.module) == name for e in entries) for name in ("train", "dev", "test")}
+    assert counts["train"] > 1500
+    assert counts["dev"] > 200
+    assert counts["test"] > 1000
+
+
+def test_a_module_is_in_one_split_for_ever():
+    of = {name: docstrings.split_of(name) for name in ("email", "tarfile", "asyncio", "tkinter")}
+    assert of == {"email": "test", "tarfile": "test", "asyncio": "train", "tkinter": "dev"}
+
+
+# ---------------------------------------------------------------------------------------- the measure
+
+
+def test_the_measure_is_the_packages():
+    generator = np.random.default_rng(0)
+    found = np.stack([generator.permutation(40)[:12] for _ in range(50)])
+    right = generator.integers(40, size=50)
+    ones = np.ones((50, 1))
+    ranked = grades(found, right)
+    assert ndcg_of_each(found, right).mean() == pytest.approx(ndcg_at_k(ranked, ones, 10), abs=1e-12)
+    assert ranked[:, :10].sum(axis=1).mean() == pytest.approx(recall_at_k(ranked, ones, 10), abs=1e-12)
+
+
+def test_the_interval_is_as_wide_as_it_should_be():
+    values = np.random.default_rng(1).normal(3.0, 2.0, size=400)
+    low, high = interval(values)
+    assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
+    assert (low + high) / 2 == pytest.approx(values.mean(), abs=0.03)
+    assert interval(values) == (low, high)
+
+
+def test_bm25_leaves_no_word_out_and_adds_none():
+    documents = [["a", "b"], ["b"], ["c", "c", "a"]]
+    one, other = bm25_scores([["a", "b"], ["b", "a"]], documents)
+    assert np.allclose(one, other, rtol=0, atol=1e-15)
+    assert np.allclose(one, bm25_scores([["a"], ["b"]], documents).sum(axis=0), rtol=0, atol=1e-15)
+
+
+# ---------------------------------------------------------------------------------------- the project
+
+
+@pytest.fixture
+def corpus(monkeypatch):
+    """A corpus of 60 entries, 30 of them of a test module."""
+    entries = [
+        docstrings.Entry(module, f"{module}.f{i}", f"{word} {i}", f"Returns the {word} of number {i}.")
+        for module, word in (("email", "mail"), ("asyncio", "loop"))
+        for i in range(30)
+    ]
+    monkeypatch.setattr(project, "read_entries", lambda source=None: entries)
+    return entries
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A project with the tiny model."""
+    (tmp_path / "ada").mkdir()
+    (tmp_path / "ada" / "model").symlink_to(tiny)
+    return tmp_path / "ada"
+
+
+def board(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+def graded(*arguments: object) -> str:
+    with redirect_stdout(io.StringIO()) as said:
+        check.main(["project", *map(str, arguments)])
+    return said.getvalue()
+
+
+def test_a_project_is_graded_and_entered(corpus, folder, tmp_path):
+    file = tmp_path / "board.csv"
+    said = graded(folder, "--board", file)
+    assert "30 hidden queries, 60 documents" in said
+    (row,) = board(file)
+    assert row["name"] == "ada"
+    assert float(row["low"]) <= float(row["ndcg@10"]) <= float(row["high"]) <= float(row["recall@10"]) <= 1
+    assert f"nDCG@10    {row['ndcg@10']}" in said
+    assert (int(row["bytes"]), row["store"]) == (4 * 24, "float32")
+    assert float(row["ms"]) > 0
+    graded(folder / "model", "--board", file, "--name", "bob")  # the model's own folder will do
+    assert [(one["name"], one["ndcg@10"]) for one in board(file)] == [("ada", row["ndcg@10"]), ("bob", row["ndcg@10"])]
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ('store = "int8"', 24),
+        ('store = "bits"\ncandidates = 60', 3),
+        ('columns = 16\nstore = "bits"', 2),
+        ("columns = 5", 20),
+    ],
+)
+def test_the_settings_decide_what_is_kept(corpus, folder, tmp_path, settings, size):
+    (folder / "search.toml").write_text(settings)
+    graded(folder, "--board", tmp_path / "board.csv")
+    (row,) = board(tmp_path / "board.csv")
+    assert int(row["bytes"]) == size
+    assert 0 <= float(row["ndcg@10"]) <= 1
+
+
+def test_the_scores_are_those_of_a_plain_search(corpus, folder, tiny, tmp_path):
+    from minisbert.models.sentence_encoder import SentenceEncoder
+
+    encoder = SentenceEncoder.load(tiny)
+    documents, asked = (encoder.encode([getattr(e, side) for e in corpus]) for side in ("document", "query"))
+    order = np.argsort(-(asked[:30].astype(float) @ documents.T.astype(float)), axis=1, kind="stable")
+    ranks = np.argmax(order == np.arange(30)[:, None], axis=1) + 1
+    expected = np.where(ranks <= 10, 1 / np.log2(ranks + 1), 0).mean()
+    assert f"nDCG@10    {expected:.4f}" in graded(folder, "--board", tmp_path / "board.csv")
+
+
+def test_a_secret_chooses_half_of_the_queries(corpus, folder, tmp_path):
+    chosen = [project.hidden_rows(corpus, secret, False).tolist() for secret in ("rosebud", "rosebud", "Rosebud")]
+    assert chosen[0] == chosen[1] != chosen[2]
+    assert all(len(rows) == 15 and {*rows} < {*range(30)} and rows == sorted(rows) for rows in chosen)
+    file = tmp_path / "board.csv"
+    for secret in ("rosebud", "Rosebud"):
+        assert "15 hidden queries" in graded(folder, "--board", file, "--secret", secret)
+        assert secret not in file.read_text()
+    assert len({row["questions"] for row in board(file)}) == 2
+
+
+def test_another_source_is_asked_for_whole(corpus):
+    assert len(project.hidden_rows(corpus, "", True)) == 60
+    with pytest.raises(InputError, match="10 held-out queries among 10 docstrings: at least 20"):
+        project.hidden_rows(corpus[:10], "", True)
+
+
+ROWS = [
+    ("q1", "low", "0.3000", "0.2", "0.4", "0.5", "48", "1.0", "bits", "x"),
+    ("q1", "high", "0.9000", "0.8", "0.95", "0.5", "1536", "1.0", "float32", "x"),
+    ("q0", "other", "0.1000", "0.0", "0.2", "0.5", "48", "1.0", "bits", "x"),
+    ("q1", "small", "0.9000", "0.8", "0.95", "0.5", "48", "1.0", "bits", "x"),
+]
+
+
+def test_leaderboards_can_be_put_one_after_the_other(tmp_path):
+    one, other = tmp_path / "one.csv", tmp_path / "other.csv"
+    project.write_board(one, ROWS[:2])
+    project.write_board(other, [*ROWS[2:], ROWS[0]])
+    one.write_text(one.read_text() + other.read_text())
+    rows = project.read_board(one)
+    project.write_board(one, rows)
+    assert [row["name"] for row in board(one)] == ["other", "small", "high", "low"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda folder: (folder / "model").unlink(), "ada"),
+        (lambda folder: (folder / "search.toml").write_text("store ="), "search.toml"),
+        (lambda folder: (folder / "search.toml").write_text("stores = 'bits'"), "search.toml: .*stores"),
+        (lambda folder: (folder / "search.toml").write_text("store = 'zip'"), "search.toml: store must be float32"),
+        (lambda folder: (folder / "search.toml").write_text("columns = -1"), "search.toml: columns must be an integer"),
+        (lambda folder: (folder / "search.toml").write_bytes(b"\xff"), "search.toml: not UTF-8"),
+        (lambda folder: (folder.parent / "board.csv").write_text("a,b\n"), "board.csv, line 1: 2 columns"),
+        (lambda folder: (folder.parent / "board.csv").write_text(",".join("abcdefghij")), "board.csv, line 1: .*'c'"),
+    ],
+)
+def test_what_cannot_be_graded_is_one_line(corpus, folder, tmp_path, spoil, says):
+    spoil(folder)
+    before = {path: path.read_bytes() for path in tmp_path.glob("*.csv")}
+    with pytest.raises(InputError, match=says) as caught:
+        graded(folder, "--board", tmp_path / "board.csv")
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.glob("*.csv")} == before
+
+
+def test_a_missing_folder_ends_the_command_with_2(tmp_path):
+    command = [sys.executable, "-m", "lessons.check", "project", str(tmp_path / "nobody")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "nobody is not a folder" in done.stderr
+
+
+def test_the_help_names_the_settings(capsys):
+    with pytest.raises(SystemExit):
+        check.main(["project", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for name in ("store = float32, int8 or bits", "columns = N", "candidates = N", "--secret", "--source"):
+        assert name in said

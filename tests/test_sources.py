@@ -1,0 +1,58 @@
+"""docs/sources.md: each item of the five texts is where it says, and each work that is cited stands on the page."""
+
+import re
+
+import pytest
+
+from docs.make_sources import PAGE, STATUSES, replaced, texts
+from tests.conftest import ROOT
+
+ITEMS = [(f"{name}-{n:02}", *item) for name, text in texts().items() for n, item in enumerate(text["items"], 1)]
+CITED = [
+    path
+    for folder, kind in (("minisbert", "*.py"), ("lessons", "*.py"), ("docs", "*.md"))
+    for path in (ROOT / folder).rglob(kind)
+    if path != PAGE and "mine" not in path.parts
+]
+AUTHORS = r"((?:[A-Z][^\W\d_]+(?:, | and | & ))*[A-Z][^\W\d_]+(?: et al\.)?),? \(?((?:19|20)\d\d)\b"
+NO_AUTHORS = {"DBF", "Face", "OpenVINO", "March"}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(("item", "lines", "what", "status", "path", "anchor"), ITEMS, ids=[row[0] for row in ITEMS])
+def test_an_item_is_where_it_says(item, lines, what, status, path, anchor):
+    assert status in STATUSES
+    assert re.fullmatch(r"\d+(-\d+)?(, \d+(-\d+)?)*", lines)
+    assert what
+    if status == "missing":
+        assert not path
+        assert not anchor
+    else:
+        assert anchor
+        assert words(anchor) in words((ROOT / path).read_text(encoding="utf-8")), f"{item}: {what}"
+
+
+def test_the_page_has_the_items_as_they_are():
+    page = PAGE.read_text(encoding="utf-8")
+    assert replaced(page) == page, "run python docs/make_sources.py"
+
+
+def test_at_most_three_items_are_left_out():
+    assert sum(status == "out" for _, _, _, status, _, _ in ITEMS) <= 3
+
+
+def test_every_cited_work_stands_on_the_page():
+    lines = PAGE.read_text(encoding="utf-8").replace("é", "e").splitlines()
+    found = {
+        (re.split(", | and | & | et al", authors)[0], year)
+        for path in CITED
+        for authors, year in re.findall(AUTHORS, words(path.read_text(encoding="utf-8").replace("\n#", "\n")))
+    }
+    found = {(author, year) for author, year in found if author not in NO_AUTHORS}
+    assert len(found) > 40, "else the pattern finds no citations"
+    assert [
+        " ".join(work) for work in sorted(found) if not any(all(part in line for part in work) for line in lines)
+    ] == []
