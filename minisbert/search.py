@@ -2,7 +2,7 @@
 
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
-python -m minisbert.search corpus.txt --query "A guitar." --index parts  # from: encode --out parts --part-rows N
+python -m minisbert.search corpus.txt --query "A guitar." --index shards # from: encode --out shards --shard-rows N
 python -m minisbert.search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
@@ -47,9 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
-    encoder, vectors = load_and_encode(corpus, options, options.corpus)
-    queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
-    scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
+    with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
+        queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
+        scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
     if options.json:
         results = [
             {"query": query, "hits": [{"score": s, "index": i, "text": corpus[i]} for s, i in zip(*hits, strict=True)]}

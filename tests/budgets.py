@@ -11,7 +11,7 @@ BUDGETS = {
     "data": 1400,
     "evaluation": 1057,
     "training": 2360,
-    "corpus": 1190,
+    "corpus": 1300,
     "diagnosis": 2150,
     "commands": 1553,
 }

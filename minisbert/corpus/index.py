@@ -8,7 +8,8 @@ import argparse
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError
-from minisbert.corpus.mapped import check_fit, find_parts, part_vectors
+from minisbert.corpus.shard_vectors import Shards, check_fit, find_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.matrices import Stacked
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
@@ -41,7 +42,7 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
         type=Path,
         metavar="F",
         help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read them from a "
-        "folder of parts of the same file, written by encode --part-rows",
+        "folder of shards of the same file, written by encode --shard-rows",
     )
     kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
 
@@ -54,16 +55,17 @@ def read_corpus(path: str) -> list[str]:
     return texts
 
 
+@contextmanager
 def load_and_encode(
     texts: Sequence[str], options: argparse.Namespace, file: str = ""
-) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
-    """The model and the vectors (N, D) of the texts, from the index or the folder of parts if one is given.
+) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked]]:
+    """The model and the vectors (N, D) of the texts, from the index or the folder of shards if one is given.
 
-    Parts must be those of ``file``, where the texts are from.
+    Shards must be those of ``file``, where the texts are from, and still be the same at the end of the block.
     """
     manifest, folder = None, options.index
-    if in_parts(options):
-        manifest = find_parts(folder, file, len(texts))  # before the model is loaded
+    if in_shards(options):
+        manifest = find_shards(folder, file, len(texts))  # before the model is loaded
     elif options.index:
         check_index(options.index)
     encoder = load_encoder(options)
@@ -71,13 +73,16 @@ def load_and_encode(
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
         check_fit(folder, manifest, file, encoder, model_hash(encoder, ""), prompt)
-        return encoder, part_vectors(folder, manifest)
-    if options.index:
-        return encoder, indexed_vectors(encoder, texts, options.index, prompt)
-    return encoder, encode_with_progress(encoder, texts, prompt)
+        vectors = Shards(folder, manifest)
+        yield encoder, vectors
+        vectors.check()
+    elif options.index:
+        yield encoder, indexed_vectors(encoder, texts, options.index, prompt)
+    else:
+        yield encoder, encode_with_progress(encoder, texts, prompt)
 
 
-def in_parts(options: argparse.Namespace) -> bool:
+def in_shards(options: argparse.Namespace) -> bool:
     """Is ``--index`` a folder? An index is a file."""
     return options.index is not None and options.index.is_dir()
 
@@ -117,7 +122,7 @@ def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
 def check_index(path: Path) -> dict[str, str] | None:
     """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
     if path.suffix != ".safetensors":
-        raise InputError(f"--index {path}: the name must end in .safetensors, or be that of a folder of parts")
+        raise InputError(f"--index {path}: the name must end in .safetensors, or be that of a folder of shards")
     try:
         str(path).encode()
     except UnicodeEncodeError as error:
