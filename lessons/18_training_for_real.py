@@ -270,11 +270,11 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(9.6, 3.2), layout="constrained", width_ratios=(3, 3, 2))
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.6, 2.7), layout="constrained", width_ratios=(3, 3, 2))
     for (lr, (_, values, _)), shade in zip(rates.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True):
         smooth = np.convolve(values, np.ones(8) / 8, "valid")
         left.plot(range(8, len(values) + 1), smooth, color=shade, label=f"lr {lr:g}: dev {dev_by_rate[lr]:.1f}")
-    left.set(xlabel="step", ylabel="loss", ylim=(0, 0.12), title=f"One epoch; dev was {start_dev:.1f}")
+    left.set(xlabel="step", ylabel="loss", ylim=(0, 0.16), title=f"One epoch; dev was {start_dev:.1f}")
     left.legend(frameon=False)
     for values, shade, name in ((small_loss, "#c0392b", "training"), (small_dev_loss, "#1f4e79", "dev")):
         middle.plot(range(1, 13), values, color=shade, marker=".", label=name)
@@ -517,4 +517,4 @@ guess.answer("94 and 84")
 # - Gao, Yao and Chen 2021, *SimCSE*, equation 1 (in-batch negatives) and equation 5 (hard negatives).
 # - Wang and Isola 2020, *Understanding contrastive representation learning*: uniformity, which sees collapse.
 # - Reimers and Gurevych 2017, *Reporting score distributions makes a difference*: why three seeds and not the best one.
-# - docs/recipes.md and docs/training.md: the whole model's scores, minutes and settings.
+# - [docs/training.md](../docs/training.md): the settings of `python -m minisbert.train` and what each does.
