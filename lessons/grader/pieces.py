@@ -35,6 +35,7 @@ class Piece:
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
+    needs: tuple[str, ...] = ()  # classes of the package that it is written with
     note: str = ""  # what its docstring leaves open, for the stub
 
     @property
@@ -68,18 +69,25 @@ class Piece:
         """The master function, before anything replaces it."""
         return getattr(self.owner, self.path[-1])
 
-    @property
-    def stars(self) -> str:
-        return "★" * self.level + "☆" * (3 - self.level)
+
+def stars(level: int) -> str:
+    """A level of 1 to 3."""
+    return "★" * level + "☆" * (3 - level)
 
 
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
-    tuples = ("checks", "hints", "parts", "refused")
+    tuples = ("checks", "hints", "needs", "parts", "refused")
     pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 
 
+def _exercises() -> dict[str, dict[str, Any]]:
+    found = tomllib.loads((Path(__file__).parent / "answers.toml").read_text(encoding="utf-8"))
+    return {exercise["at"]: exercise for exercise in found["exercises"]}
+
+
+EXERCISES = _exercises()  # hint and answer, by lesson and number: "05.2"
 LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order of the course
 
 
