@@ -223,9 +223,8 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
     options = parser.parse_args(arguments)
     for key, value in vars(options).items():
         if key not in FREE and value != config[key]:
-            raise InputError(
-                f"--{key.replace('_', '-')} {value}: {run} was started with {config[key]} and continues with it"
-            )
+            flag = f"--{key.replace('_', '-')} {value}"
+            raise InputError(f"{flag}: {run} was started with {config[key]} and continues with it")
     return options
 
 
@@ -239,14 +238,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     for name, default in settings.items():
         if name not in config:
             raise InputError(f"{path} has no {name!r}: it was edited, or written by another version")
-        value, flag = config[name], "--" + name.replace("_", "-")
-        settings[name] = value
+        value = settings[name] = config[name]
         if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
             continue
         try:
-            same = getattr(parser.parse_args([f"{flag}={value}"]), name) == value
+            same = getattr(parser.parse_args([f"--{name.replace('_', '-')}={value}"]), name) == value
         except argparse.ArgumentError as error:
             raise InputError(f"{path}: {name!r} is {one_line(value)}: {error.message[:200]}") from error
         if not same:
-            raise InputError(f"{path}: {name!r} is {one_line(value)}, of another type than {flag} takes")
+            raise InputError(f"{path}: {name!r} is {one_line(value)}, of another type than its flag takes")
     return settings
