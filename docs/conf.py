@@ -25,7 +25,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # the build and a kernel sh
 
 project = "minisbert"
 root_doc = "docs/index"
-include_patterns = ["README.md", "docs/*.md", "lessons/*.md", "lessons/[0-9][0-9]_*.py", "weights/README.md"]
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "docs/*.md",
+    "lessons/*.md",
+    "lessons/[0-9][0-9]_*.py",
+    "weights/README.md",
+]
 exclude_patterns = [".*", "build", "data", "runs", "lessons/mine"]
 extensions = ["myst_nb", "sphinx_design", "lesson_pages"]
 highlight_language = "none"  # an indented block is a formula

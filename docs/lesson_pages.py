@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 SOURCES = [*sorted((ROOT / "minisbert").rglob("*.py")), *sorted((ROOT / "lessons").rglob("[a-z]*.py"))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
+ANSWERS = CARDS.with_name("answers.toml")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -91,7 +92,19 @@ def read(text: str, repository: str) -> NotebookNode:
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
     )
-    return NotebookNode(book | {"cells": [*book.cells, *hints(lesson)]})
+    return NotebookNode(book | {"cells": [*book.cells, *answers(lesson), *hints(lesson)]})
+
+
+def answers(lesson: int) -> list[NotebookNode]:
+    """The exercises' hints and answers, each in a dropdown; no cell if the lesson has none."""
+    lines = []
+    for exercise in tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["exercises"]:
+        chapter, _, number = exercise["at"].partition(".")
+        for key in ("hint", "answer") if int(chapter) == lesson else ():
+            parts = exercise[key].split("`")  # code at odd places
+            text = "`".join(part if i % 2 else plain(part) for i, part in enumerate(parts))
+            lines += [f":::{{dropdown}} Exercise {number}: {key}", text, ":::", ""]
+    return [new_markdown_cell("\n".join(["## Hints and answers", "", *lines]))] if lines else []
 
 
 def hints(lesson: int) -> list[NotebookNode]:
@@ -147,7 +160,9 @@ def definitions(path: Path) -> dict[str, int]:
 @cache
 def formulas() -> dict[str, str]:
     """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
-    rooms = [ROOT / "minisbert" / room for room in ("fast", "objectives", "core")]  # the book's, if two share a name
+    rooms = [
+        ROOT / "minisbert" / room for room in ("training", "evaluation", "fast", "core")
+    ]  # the book's, if two share a name
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
         for room in rooms

@@ -3,6 +3,7 @@
     python -m lessons.check start 05        stubs of lesson 05 to lessons/mine/lesson_05.py
     python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
     python -m lessons.check hint 05         one more hint for the next unsolved piece
+    python -m lessons.check answer 05 2     a hint for exercise 2; asked again, the answer
     python -m lessons.check list            your progress
     python -m lessons.check guesses         how many of your predictions were right
     python -m lessons.check graft           your pieces inside the real model
@@ -22,7 +23,7 @@ from pathlib import Path
 
 from lessons.grader import sandbox
 from lessons.grader.classroom import FORMATS, class_table, grade_all, grade_class
-from lessons.grader.pieces import LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of
+from lessons.grader.pieces import EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece, mine, pieces_of, stars
 from lessons.grader.result import Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
 from lessons.predictions import show_guesses
@@ -54,7 +55,7 @@ def start(lesson: int) -> None:
         say(f"wrote {shown(path)}")
     print(f"Lesson {lesson:02}, {LESSONS[lesson]}: {len(pieces)} to write\n")
     for piece in pieces:
-        print(f"  {piece.master:<40}{piece.stars}  {piece.minutes:>3} min\n      {piece.what_for}")
+        print(f"  {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min\n      {piece.what_for}")
     print(f"\nEdit {shown(path)}, then: {RUN} run {lesson:02}")
 
 
@@ -106,7 +107,7 @@ def run(lesson: int | None) -> bool:
 def print_ladder(piece: Piece, result: Result) -> None:
     """One line per rung, up to the first that failed, and the known mistakes that explain it."""
     where = f"line {result.line}" if result.line else ""
-    print(f"\n{piece.master:<40}{piece.stars}  {result.status:<12}{where}")
+    print(f"\n{piece.master:<40}{stars(piece.level)}  {result.status:<12}{where}")
     if result.status == "unwritten":
         return
     for title, holds, seen in result.rungs:
@@ -149,6 +150,24 @@ def hint(lesson: int, name: str | None) -> None:
         print(f"That was the last one. The master copy: {shown(piece.source)}, line {line}")
 
 
+def answer(lesson: int, number: int) -> None:
+    """The hint for an exercise; with its answer if the hint was shown before."""
+    found = {name: exercise for name, exercise in EXERCISES.items() if name.startswith(f"{lesson:02}.")}
+    name = f"{lesson:02}.{number}"
+    if name not in found:
+        numbers = ", ".join(name.partition(".")[2] for name in found)
+        raise InputError(f"lesson {lesson:02} has answers to the exercises {numbers}; {RUN} run grades the others")
+    progress, exercise = Progress(), found[name]
+    print(f"{name}  {stars(exercise['hard'])} hard  {stars(exercise['matters'])} important")
+    print(f"\nHint: {exercise['hint']}")
+    if progress.hints.get(name):
+        print(f"\nAnswer: {exercise['answer']}")
+    else:
+        print(f"\nThe same command again shows the answer: {RUN} answer {lesson:02} {number}")
+    progress.hints[name] = 1
+    progress.save()
+
+
 # -------------------------------------------------------------------------------------------- list
 
 
@@ -162,7 +181,7 @@ def show_progress() -> None:
             state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
             passed += state == "passed"
             told = f"{hints} of {len(piece.hints)} hints" if hints else ""
-            print(f"    {piece.master:<40}{piece.stars}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
+            print(f"    {piece.master:<40}{stars(piece.level)}  {piece.minutes:>3} min  {state:<22}{told}".rstrip())
     print(f"\n{passed} of {len(PIECES)} passed")
 
 
@@ -190,6 +209,9 @@ def parser() -> argparse.ArgumentParser:
     hinting = commands.add_parser("hint", help="one more hint for the next unsolved piece of a lesson")
     hinting.add_argument("lesson", **number)
     hinting.add_argument("piece", nargs="?", metavar="PIECE", help="for this piece, by the end of its name")
+    answering = commands.add_parser("answer", help="a hint for an exercise; asked again, its answer")
+    answering.add_argument("lesson", **number)
+    answering.add_argument("exercise", type=int, metavar="N", help="the exercise's number")
     commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
     commands.add_parser("guesses", help="how many of your predictions were right")
@@ -231,6 +253,8 @@ def main(arguments: list[str] | None = None) -> None:
         good = run(options.lesson)
     elif options.command == "hint":
         hint(options.lesson, options.piece)
+    elif options.command == "answer":
+        answer(options.lesson, options.exercise)
     elif options.command == "reset":
         reset(options.lesson)
     elif options.command == "list":

@@ -68,9 +68,10 @@ class Piece:
         """The master function, before anything replaces it."""
         return getattr(self.owner, self.path[-1])
 
-    @property
-    def stars(self) -> str:
-        return "★" * self.level + "☆" * (3 - self.level)
+
+def stars(level: int) -> str:
+    """A level of 1 to 3."""
+    return "★" * level + "☆" * (3 - level)
 
 
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
@@ -80,6 +81,12 @@ def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 
 
+def _exercises() -> dict[str, dict[str, Any]]:
+    found = tomllib.loads((Path(__file__).parent / "answers.toml").read_text(encoding="utf-8"))
+    return {exercise["at"]: exercise for exercise in found["exercises"]}
+
+
+EXERCISES = _exercises()  # hint and answer, by lesson and number: "05.2"
 LESSONS, PIECES = _read()  # title by number; piece by master's name, in the order of the course
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lessons import check
 from lessons.grader import sandbox
-from lessons.grader.pieces import LESSONS, PIECES, mine, pieces_of
+from lessons.grader.pieces import EXERCISES, LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.grader.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
@@ -424,3 +424,34 @@ def test_the_command_as_typed(tmp_path):
     assert done.returncode == 1, done.stderr
     assert '("summed, not averaged")' in done.stdout
     assert "loop.linear_schedule                    ★☆☆  unwritten" in done.stdout
+
+
+# ------------------------------------------------------------------------------------------- answers
+
+
+def test_an_answer_comes_after_its_hint(folder, capsys):
+    assert command("answer", "05", "2") == 0
+    first = capsys.readouterr().out
+    assert EXERCISES["05.2"]["hint"] in first
+    assert EXERCISES["05.2"]["answer"] not in first
+    assert command("answer", "05", "2") == 0
+    assert EXERCISES["05.2"]["answer"] in capsys.readouterr().out
+    assert Progress().hints == {"05.2": 1}
+
+
+def test_an_exercise_that_is_graded_has_no_answer(folder):
+    with pytest.raises(InputError, match=r"answers to the exercises 1, 2, 3; python -m lessons\.check run grades"):
+        check.main(["answer", "05", "4"])
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_exercise_has_a_hint_and_an_answer(lesson):
+    text = lesson_file(lesson).read_text(encoding="utf-8").partition("\n# ## Exercises\n")[2]
+    graded = re.findall(r"^# (\d+)\. Graded", text, re.MULTILINE)
+    asked = [f"{lesson:02}.{n}" for n in re.findall(r"^# (\d+)\. ", text, re.MULTILINE) if n not in graded]
+    assert [name for name in EXERCISES if name.startswith(f"{lesson:02}.")] == asked
+    for name in asked:
+        exercise = EXERCISES[name]
+        assert {exercise["hard"], exercise["matters"]} <= {1, 2, 3}
+        assert len(exercise["hint"]) > 10
+        assert len(exercise["answer"]) > 40
