@@ -273,6 +273,20 @@ guess.answer("4 to 15 points")
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
 # (lesson 12; exercise 2).
 #
+# Now ask it something that is no method's name.
+
+# %%
+own = ["wait until a thread has finished", "remove a directory and everything in it", "what is the meaning of life"]
+scores, found = top_k(tuned.encode(own), better, 3)  # (3, 3) each
+for question, values, hits in zip(own, scores, found, strict=True):
+    print(question)
+    for value, i in zip(values, hits, strict=True):
+        print(f"    {value:.2f} {entries[i].name}: {shorten(documents[i], 70)}")
+known = [entries[i].name for i in found[0]]
+assert "threading.Thread.join" in known, "whose docstring says *terminates*, and whose name nobody mentioned"
+assert scores[2, 0] < 0.5 < scores[0, 0], "there is always a best document; only its cosine says that it knows nothing"
+
+# %% [markdown]
 # ## Reranking
 #
 # So far each engine looks at query and document apart. The classical next step: take the best fifty and let a better
