@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.peers import turns
 from minisbert.core import InputError
 from minisbert.corpus.manifest import Manifest, file_hash, scan, text_hash, write_manifest
-from minisbert.corpus.shards import merge_parts, write_part
+from minisbert.corpus.shards import merge_shards, write_shard
 
 Found = dict[str, dict[str, float]]  # the columns of a table by row
 WIDTH, PARTS, CHUNK = 384, 7, 10_000  # of the random vectors; rows made at a time
@@ -42,7 +42,7 @@ def write_parts(folder: Path, rows: int) -> list[Path]:
     folder.mkdir()
     write_manifest(folder, manifest)
     for part in range(len(places)):
-        write_part(random_rows(part, manifest.shape(part)[0]), folder, manifest, part)
+        write_shard(random_rows(part, manifest.shape(part)[0]), folder, manifest, part)
     return [manifest.path(folder, part) for part in range(len(places))]
 
 
@@ -78,7 +78,7 @@ def merge_speed(megabytes: int, rounds: int, place: Path) -> dict:
     folder, out = place / "random", place / "merged.npy"
     paths = write_parts(folder, rows)
     sides: dict[str, Callable] = {
-        "merge": lambda: merge_parts(folder, out),
+        "merge": lambda: merge_shards(folder, out),
         "copy": lambda: copy(paths, out),
         "hash alone": lambda: hash_all(paths),
     }

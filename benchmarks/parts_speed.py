@@ -6,7 +6,7 @@
 
 processes  the same file by two processes of one thread and by one of two threads, in alternation: seconds from the
            start to the end of the last process, and of the same on a file of one row for each, which is the start-up
-merge      ``merge_parts`` of a folder of random vectors beside a copy of the same files into one, and beside their hash
+merge      ``merge_shards`` of a folder of random vectors beside a copy of the same files, and beside their hash
            alone, which merging also computes: megabytes a second. Before each, the parts are dropped from the cache of
            the file system; what is written counts once it is on the disk
 memory     peak MiB of rank 0 of two, and of encoding to one ``.npy``, on a quarter of the rows and on all
@@ -37,7 +37,7 @@ from benchmarks.parts_files import Found, merge_speed, require, scan_speed
 from benchmarks.peers import turns
 from benchmarks.stream_memory import short_texts
 from minisbert.corpus.manifest import file_hash
-from minisbert.corpus.shards import merge_parts
+from minisbert.corpus.shards import merge_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.system.console import run_command, say
 from minisbert.training.options import number
@@ -97,7 +97,7 @@ def processes(model: str, texts: list[str], part_rows: int, size: int, rounds: i
         seconds[name][what].append(seconds_of(encode_command(model, source, out, height, threads), count))
         if what == "all":
             now, path = place / "merged.npy", place / f"{count}.npy"
-            require(merge_parts(out, now)[0] == rows, f"{name} wrote another number of vectors than {rows:,}")
+            require(merge_shards(out, now)[0] == rows, f"{name} wrote another number of vectors than {rows:,}")
             require(name not in merged or same_bytes(now, path), f"{name} wrote other bytes in another round")
             merged[name] = now.replace(path)
         shutil.rmtree(out)

@@ -4,9 +4,10 @@ python -m minisbert.encode "A cat sits." "A kitten is sitting." "The stock marke
 python -m minisbert.encode --file sentences.txt --out vectors.npy
 python -m minisbert.encode --file millions.txt --out vectors.npy --precision bfloat16
 sort -u sentences.txt | python -m minisbert.encode - --out vectors.safetensors
+python -m minisbert.encode --file corpus.txt --quantize int8 --out codes.safetensors
 python -m minisbert.encode --file nine.txt --heatmap nine.png
-python -m minisbert.encode --file billions.txt.gz --out parts --part-rows 100000
-python -m minisbert.encode merge parts --out vectors.npy
+python -m minisbert.encode --file billions.txt.gz --out shards --shard-rows 100000
+python -m minisbert.encode merge shards --out vectors.npy
 """
 
 import argparse
@@ -17,7 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.corpus.shards import encode_parts, merge_parts, own_device
+from minisbert.corpus.codes import KINDS
+from minisbert.corpus.shards import encode_shards, merge_shards, own_device
 from minisbert.corpus.vectors import encode_to_file, file_lines
 from minisbert.data.scored_pairs import text_lines
 from minisbert.evaluation import plots
@@ -47,7 +49,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m minisbert.encode",
         description="Print the similarities of a few texts, or write the vectors of many to a file.",
         epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."\n'
-        "Parts to one file: python -m minisbert.encode merge DIR --out F.npy",
+        "Codes for search: python -m minisbert.encode --file corpus.txt --quantize int8 --out codes.safetensors\n"
+        "Shards to one file: python -m minisbert.encode merge DIR --out F.npy",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
@@ -67,51 +70,60 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
     group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
-    group = parser.add_argument_group("parts, for millions of texts and several processes")
-    group.add_argument("--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out")
-    group.add_argument("--overwrite", action="store_true", help="replace parts of another input, model or option")
+    group.add_argument(
+        "--quantize",
+        choices=KINDS,
+        help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
+    )
+    group = parser.add_argument_group("shards, for millions of texts and several processes")
+    group.add_argument(
+        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
     if bool(options.texts) == bool(options.file):
         raise InputError('give either texts or --file, such as: python -m minisbert.encode "A cat." "A dog."')
     if options.texts != ["-"] and not all(text.strip() for text in options.texts):
         raise InputError("an empty text has nothing to encode")
-    check_parts(options)
-    if options.out and not options.part_rows and options.out.suffix not in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors, or give --part-rows")
+    check_shards(options)
+    if options.out and not options.shard_rows and options.out.suffix not in (".npy", ".safetensors"):
+        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors, or give --shard-rows")
     if options.heatmap and options.heatmap.suffix != ".png":
         raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
     if options.heatmap and options.out:
         raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
+    if options.quantize and (not options.out or options.out.suffix != ".safetensors" or options.output != "sentence"):
+        raise InputError("--quantize needs --out F.safetensors, and vectors of sentences: shards and .npy are float32")
     if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
         raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
     return options
 
 
-def check_parts(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that ``--part-rows`` needs or does not go with."""
-    if options.part_rows is None:
+def check_shards(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` for options that ``--shard-rows`` needs or does not go with."""
+    if options.shard_rows is None:
         if options.overwrite:
-            raise InputError("--overwrite is for the folder of --part-rows; a file is replaced without it")
+            raise InputError("--overwrite is for the folder of --shard-rows; a file is replaced without it")
         return
-    if options.part_rows < 1:
-        raise InputError(f"--part-rows {options.part_rows}: at least one row is needed")
+    if options.shard_rows < 1:
+        raise InputError(f"--shard-rows {options.shard_rows}: at least one row is needed")
     if not options.file or not options.out:
-        raise InputError("--part-rows needs --file F, which every rank reads, and --out DIR, a folder")
+        raise InputError("--shard-rows needs --file F, which every rank reads, and --out DIR, a folder")
     if options.out.suffix in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: with --part-rows a folder is written, choose a name without ending")
+        raise InputError(f"--out {options.out}: with --shard-rows a folder is written, choose a name without ending")
     if options.output != "sentence":
-        raise InputError("--part-rows writes vectors of sentences; --output token has one file only")
+        raise InputError("--shard-rows writes vectors of sentences; --output token has one file only")
 
 
 def parse_merge(arguments: list[str]) -> argparse.Namespace:
     """The options of ``merge``."""
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.encode merge",
-        description="Copy the parts of a folder, after --part-rows, to one file, in bounded memory; checks every hash.",
-        epilog="Example: python -m minisbert.encode merge parts --out vectors.npy",
+        description="Copy the shards of a folder to one file, in bounded memory; checks every hash.",
+        epilog="Example: python -m minisbert.encode merge shards --out vectors.npy",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the parts")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
     if options.out.suffix != ".npy":
@@ -121,7 +133,7 @@ def parse_merge(arguments: list[str]) -> argparse.Namespace:
 
 def merge(arguments: list[str]) -> None:
     options = parse_merge(arguments)
-    rows, width = merge_parts(options.folder, options.out)
+    rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 
 
@@ -150,10 +162,10 @@ def main(arguments: list[str] | None = None) -> None:
     check_outputs(options)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
-    if options.part_rows:
+    if options.shard_rows:
         load = partial(load_encoder, options, own_device)
         try:
-            encode_parts(load, options.file, options.out, options.part_rows, options.overwrite, **chosen)
+            encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
         except (InputError, OSError) as error:
             write_error_file(error)  # torchrun, which stops the other ranks, repeats it at the end
             raise
@@ -171,14 +183,15 @@ def main(arguments: list[str] | None = None) -> None:
     check_number(total, options)
     encoder = load_encoder(options)
     if options.out:
-        rows, width = encode_to_file(encoder, texts, total, options.out, progress=True, **chosen)
+        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
     else:
         vectors = encoder.encode(texts, progress=True, **chosen)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
     if options.out:
         noun = "vectors" if options.output == "sentence" else "texts' states"
-        say(f"wrote {rows:,} {noun} of width {width} to {options.out}")
+        form = f" as {options.quantize} codes" if options.quantize else ""
+        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
         return
     matrix = encoder.similarity(vectors, vectors)
     if len(texts) <= MAX_MATRIX:

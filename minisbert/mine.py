@@ -8,18 +8,20 @@ python -m minisbert.mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 1
 import argparse
 import json
 import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_parts, load_and_encode, read_corpus
+from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_shards, load_and_encode, read_corpus
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.data.tuples import read_tuples
 from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
-from minisbert.models.options import ROLES, prompt_of
+from minisbert.models.options import ROLES, model_files, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file, check_output
@@ -67,11 +69,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.rules = Rules(**numbers)
     if options.out.suffix != ".jsonl":
         raise InputError(f"--out {options.out}: the name must end in .jsonl")
-    if in_parts(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes):
+    if in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes):
         raise InputError(
-            f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its parts, .txt"
+            f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
         )
-    check_output(options.out, options.pairs, options.corpus, options.index)
+    if options.out.exists():
+        check_output(options.out, options.pairs, options.corpus, *model_files(options.model))
     return options
 
 
@@ -89,23 +92,23 @@ def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus), corpus
 
 
+@contextmanager
 def encode_documents(
     task: Candidates, corpus: list[str], options: argparse.Namespace
-) -> tuple[SentenceEncoder, np.ndarray | Stacked]:
-    """The model and the vectors (N, D) of the documents; with parts, only those that the corpus lacks are encoded."""
-    if not in_parts(options):
-        return load_and_encode(task.documents, options)
-    encoder, vectors = load_and_encode(corpus, options, options.corpus)
-    rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
-    more = task.documents[len(rows) :]
-    if not more and len(rows) == len(corpus):
-        return encoder, vectors
-    added = np.empty((0, vectors.shape[1]), vectors.dtype)
-    if more:
-        added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
-    known = Chosen(vectors, np.array([*rows.values()]))
-    counts = len(rows), len(more)
-    return encoder, Stacked([known, added].__getitem__, counts, vectors.shape[1], vectors.dtype)
+) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked]]:
+    """The model and the vectors (N, D) of the documents; with shards, only those that the corpus lacks are encoded."""
+    if not in_shards(options):
+        with load_and_encode(task.documents, options) as found:
+            yield found
+        return
+    with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
+        rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
+        known, more = Chosen(vectors, np.array([*rows.values()])), task.documents[len(rows) :]
+        added = np.empty((0, vectors.shape[1]), vectors.dtype)
+        if more:
+            added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
+        counts = len(rows), len(more)
+        yield encoder, Stacked([known, added].__getitem__, counts, vectors.shape[1], vectors.dtype)
 
 
 def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
@@ -143,9 +146,9 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     (task, corpus), rules = read_files(options), options.rules
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        encoder, documents = encode_documents(task, corpus, options)
-        anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
-        mined = mine(anchors, documents, task, rules, progress=True)
+        with encode_documents(task, corpus, options) as (encoder, documents):
+            anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
+            mined = mine(anchors, documents, task, rules, progress=True)
         found = summary(task, mined, rules)
         if not found["triplets"]:
             reasons = ", ".join(f"{count:,} by {name}" for name, count in found["left_out"].items() if count)

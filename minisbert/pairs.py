@@ -1,4 +1,4 @@
-"""Find the closest pairs in a file of sentences: near duplicates, paraphrases.
+"""Find the closest pairs in a file of sentences: near-duplicates, paraphrases.
 
 python -m minisbert.pairs sentences.txt --top 20
 python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs, all are compared")
-    _, vectors = load_and_encode(texts, options, options.file)
-    scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
+    with load_and_encode(texts, options, options.file) as (_, vectors):
+        scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
     reached = int((scores >= options.min_score).sum())
     if reached < len(scores):
         say(f"{reached} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")

@@ -214,7 +214,7 @@ def test_merging_beside_copying(quick, tmp_path, monkeypatch):
     assert found["megabytes"] == pytest.approx(1, rel=0.01)
     assert set(found["sides"]) == {"merge", "copy", "hash alone"}
     assert [path.name for path in tmp_path.iterdir()] == ["random"]
-    monkeypatch.setattr(parts_files, "merge_parts", lambda folder, out: np.save(out, np.ones((651, 384), np.float32)))
+    monkeypatch.setattr(parts_files, "merge_shards", lambda folder, out: np.save(out, np.ones((651, 384), np.float32)))
     (tmp_path / "again").mkdir()
     with pytest.raises(InputError, match="part 0 was merged to other numbers"):
         parts_files.merge_speed(1, 1, tmp_path / "again")

@@ -126,7 +126,7 @@ def test_no_command_replaces_a_file_that_it_reads(tiny, tmp_path, monkeypatch, n
         Path(link).symlink_to(target)
     if name == "merge":
         Path("texts.txt").write_text("a cat\na dog\n")
-        command("encode --model M --file texts.txt --out shards --part-rows 1")
+        command("encode --model M --file texts.txt --out shards --shard-rows 1")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(InputError, match=r"would replace .*, which this command reads|is in the folder of the"):
         command(REPLACING[name])

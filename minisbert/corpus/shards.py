@@ -1,9 +1,9 @@
-"""Encode a file in parts: a folder of ``.npy`` files that any number of processes fill and that survives a kill.
+"""Encode a file in shards: a folder of ``.npy`` files that any number of processes fill and that survives a kill.
 
-    python -m minisbert.encode --file sentences.txt --out vectors --part-rows 100000
+    python -m minisbert.encode --file sentences.txt --out vectors --shard-rows 100000
 
-Rank r of W takes parts r, r + W, r + 2 W, ... The ranks do not talk to each other: what is to be done is in the
-manifest (``corpus/manifest.py``), and what is done is on disk. A part is written atomically, and counts only if its
+Rank r of W takes shards r, r + W, r + 2 W, ... The ranks do not talk to each other: what is to be done is in the
+manifest (``corpus/manifest.py``), and what is done is on disk. A shard is written atomically, and counts only if its
 file has the hash that was noted when it was written; so a second start encodes what is missing or damaged and nothing
 else.
 """
@@ -19,22 +19,19 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.corpus.index import model_hash
+from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.manifest import (
     BLOCK,
     MANIFEST,
     Manifest,
-    clean_up,
     differences,
-    file_hash,
-    is_intact,
-    locked,
-    noted_hashes,
     read_manifest,
     scan,
     text_hash,
     write_manifest,
 )
+from minisbert.corpus.notes import check_foreign, clean_up, hash_of, is_intact, locked, noted_hashes
+from minisbert.corpus.shard_vectors import check_shard
 from minisbert.corpus.vectors import open_texts, write_header, write_npy
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -70,43 +67,43 @@ def own_device(name: str) -> torch.device:
     return device
 
 
-def encode_parts(
-    load: Callable[[], SentenceEncoder], file: str, folder: Path, part_rows: int, overwrite: bool, **options: Any
+def encode_shards(
+    load: Callable[[], SentenceEncoder], file: str, folder: Path, shard_rows: int, overwrite: bool, **options: Any
 ) -> None:
-    """Encode this rank's parts of ``file`` that ``folder`` lacks. ``options`` are those of ``encode``.
+    """Encode this rank's shards of ``file`` that ``folder`` lacks. ``options`` are those of ``encode``.
 
     The model is loaded once the folder is known to be usable. Raises ``InputError`` for a folder that was made with
     another input, model or option, which ``overwrite`` replaces; for a rank that is already at work; and for an input
-    that changes while it is read. Parts that are complete stay in any case.
+    that changes while it is read. Shards that are complete stay in any case.
     """
     if not Path(file).is_file():  # a missing file and a pipe: it is read several times
         with open_texts(file):
-            raise InputError(f"{file} can be read only once, parts need a file")
+            raise InputError(f"{file} can be read only once, shards need a file")
     rank, size = read_rank()
     who = f"rank {rank} of {size}: " if size > 1 else ""
-    read_manifest(folder, overwrite)  # before anything is created in a folder of something else
+    check_foreign(folder, read_manifest(folder, overwrite))  # before anything is created there
     with locked(folder, rank):
         encoder = load()
-        manifest = agree(encoder, file, folder, part_rows, overwrite, options)
+        manifest = agree(encoder, file, folder, shard_rows, overwrite, options)
         clean_up(folder, len(manifest.parts), rank, size)
         own = range(rank, len(manifest.parts), size)
         missing = find_missing(folder, manifest, own, rank == 0)
-        truncated = write_parts(encoder, file, folder, manifest, missing, rank == 0, options)
-    rows = sum(manifest.shape(part)[0] for part in missing)
+        truncated = write_shards(encoder, file, folder, manifest, missing, rank == 0, options)
+    rows = sum(manifest.shape(shard)[0] for shard in missing)
     if truncated:
         say(who + encoder.tokenizer.cut_message(truncated, rows))
     kept = f"; {len(own) - len(missing):,} were complete" if len(own) > len(missing) else ""
-    say(f"{who}wrote {len(missing):,} parts with {rows:,} vectors of width {manifest.width} to {folder}{kept}")
+    say(f"{who}wrote {len(missing):,} shards with {rows:,} vectors of width {manifest.width} to {folder}{kept}")
 
 
 def agree(
-    encoder: SentenceEncoder, file: str, folder: Path, part_rows: int, overwrite: bool, given: dict[str, Any]
+    encoder: SentenceEncoder, file: str, folder: Path, shard_rows: int, overwrite: bool, given: dict[str, Any]
 ) -> Manifest:
     """The folder's manifest, which is written if there is none. Every rank comes to the same one by itself."""
     example = encoder.encode(["a"], **given)  # (1, D); an option that is out of range is found here
     model = model_hash(encoder, "")
     options = {
-        "part_rows": part_rows,
+        "part_rows": shard_rows,
         "precision": str(choose_precision(given["precision"], encoder.device)[0]).removeprefix("torch."),
         "normalize": given["normalize"],
         "truncate_dim": given["truncate_dim"],
@@ -120,12 +117,13 @@ def agree(
         if not changed and text_hash(file) == found.input["sha256"]:
             return found
         refuse(folder, found, changed or ["another text"], overwrite)
-    source, parts = scan(file, part_rows)
+    source, parts = scan(file, shard_rows)
     manifest = Manifest(source, model, options, example.shape[1], str(example.dtype), parts)
     other = read_manifest(folder, overwrite)  # another rank may have written it in the meantime
     if other is None or other.identity != manifest.identity:
         if other is not None:
             refuse(folder, other, differences(other, model, options) or ["another text"], overwrite)
+        check_foreign(folder, other, len(parts))
         write_manifest(folder, manifest)
     return manifest
 
@@ -140,23 +138,23 @@ def refuse(folder: Path, found: Manifest, changed: list[str], overwrite: bool) -
 
 
 def find_missing(folder: Path, manifest: Manifest, own: range, shown: bool) -> list[int]:
-    """The parts of ``own`` that are not there or do not have the hash that was noted; reports damaged ones."""
+    """The shards of ``own`` that are not there or do not have the hash that was noted; reports damaged ones."""
     missing = []
     with LiveLine() as line:
-        for done, part in enumerate(own):
-            if not is_intact(folder, manifest, part):
-                missing.append(part)
+        for done, shard in enumerate(own):
+            if not is_intact(folder, manifest, shard):
+                missing.append(shard)
             if shown:
-                line.show(f"checking {folder}: {done:,} of {len(own):,} parts")
+                line.show(f"checking {folder}: {done:,} of {len(own):,} shards")
     return missing
 
 
-def write_parts(
-    encoder: SentenceEncoder, file: str, folder: Path, manifest: Manifest, parts: list[int], shown: bool, options: dict
+def write_shards(
+    encoder: SentenceEncoder, file: str, folder: Path, manifest: Manifest, shards: list[int], shown: bool, options: dict
 ) -> int:
-    """Encode and write some parts in order; how many texts were cut."""
+    """Encode and write some shards in order; how many texts were cut."""
     truncated = finished = 0
-    rows = sum(manifest.shape(part)[0] for part in parts)
+    rows = sum(manifest.shape(shard)[0] for shard in shards)
     started = time.monotonic()
 
     def report(chunk: np.ndarray) -> np.ndarray:
@@ -165,19 +163,19 @@ def write_parts(
         rate = finished / max(time.monotonic() - started, 1e-9)
         if shown:
             left = duration((rows - finished) / rate)
-            line.show(f"part {part}: {finished:,} of {rows:,} texts, {rate:,.0f} a second, {left} left")
+            line.show(f"shard {shard}: {finished:,} of {rows:,} texts, {rate:,.0f} a second, {left} left")
         return chunk
 
     with Interrupts(), open_texts(file) as stream, LiveLine() as line:
-        for part in parts:
-            texts = part_texts(stream, manifest.parts[part], file)
-            write_part(map(report, encoder.encode_stream(texts, **options)), folder, manifest, part)
+        for shard in shards:
+            texts = shard_texts(stream, manifest.parts[shard], file)
+            write_shard(map(report, encoder.encode_stream(texts, **options)), folder, manifest, shard)
             truncated += encoder.truncated
     return truncated
 
 
-def part_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator[str]:
-    """The texts of a part; at their end ``InputError`` if they are not the bytes that the manifest was made from."""
+def shard_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator[str]:
+    """The texts of a shard; at their end ``InputError`` if they are not the bytes that the manifest was made from."""
     stream.seek(place["offset"])  # in a .gz, forward only reads on
     left, digest = place["bytes"], hashlib.sha256()
     coding = "utf-8" if place["offset"] else "utf-8-sig"  # a byte order mark at the start is not text
@@ -188,49 +186,49 @@ def part_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator[
         yield line.decode(coding, "replace").removesuffix("\n").rstrip("\r")
         coding = "utf-8"
     if digest.hexdigest() != place["sha256"]:
-        raise InputError(f"{file} has changed while it was read; the parts written so far belong to its former text")
+        raise InputError(f"{file} has changed while it was read; the shards written so far were made from the old file")
 
 
-def write_part(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, part: int) -> None:
-    """Write a part's file and then the note of its hash, which makes it count."""
-    path = manifest.path(folder, part)
+def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, shard: int) -> None:
+    """Write a shard's file and then the note of its hash, which makes it count."""
+    path = manifest.path(folder, shard)
     with atomic_file(path) as partial:
-        write_npy(chunks, manifest.shape(part)[0], partial)
-        with open(partial, "rb") as stream:
-            digest = file_hash(stream)
+        write_npy(chunks, manifest.shape(shard)[0], partial)
+        digest = hash_of(partial)
         current = read_manifest(folder)
         if current is None or current.identity != manifest.identity:
             raise InputError(f"{folder / MANIFEST} was replaced by another start meanwhile: this one ends")
     with atomic_file(path.with_suffix(".json")) as partial:
-        write_json(partial, {"sha256": digest, "manifest": manifest.identity})
+        write_json(partial, {"part": shard, "sha256": digest, "manifest": manifest.identity})
 
 
-def merge_parts(folder: Path, out: Path) -> tuple[int, int]:
-    """Copy all parts to one ``.npy``, a few MiB in memory at a time, and check their hashes; the shape, (N, D).
+def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
+    """Copy all shards to one ``.npy``, a few MiB in memory at a time, and check their hashes; the shape, (N, D).
 
-    Raises ``InputError``, and writes nothing, if a part is missing or does not have the hash that was noted.
+    Raises ``InputError``, and writes nothing, if a shard is missing or does not have the hash that was noted.
     """
     manifest = read_manifest(folder)
     if manifest is None:
-        raise InputError(f"{folder} is not a folder of parts: it has no {MANIFEST}")
+        raise InputError(f"{folder} is not a folder of shards: it has no {MANIFEST}")
     if out.resolve().parent == folder.resolve():
-        raise InputError(f"--out {out} is in the folder of the parts: choose another place")
+        raise InputError(f"--out {out} is in the folder of the shards: choose another place")
     notes = noted_hashes(folder, manifest)
+    starts = [check_shard(folder, manifest, shard) for shard in range(len(notes))]
     shape = manifest.input["rows"], manifest.width
     with atomic_file(out) as partial, open(partial, "wb") as target, LiveLine() as line:
         write_header(target, np.dtype(manifest.dtype), shape)
-        for part, note in enumerate(notes):
-            line.show(f"merging {folder}: {part:,} of {len(notes):,} parts")
-            path = manifest.path(folder, part)
-            if copy_part(path, manifest.data_bytes(part), target) != note:
+        for shard, (note, start) in enumerate(zip(notes, starts, strict=True)):
+            line.show(f"merging {folder}: {shard:,} of {len(notes):,} shards")
+            path = manifest.path(folder, shard)
+            if copy_shard(path, start, target) != note:
                 raise InputError(f"{path} is damaged or cut short: start encoding again, which writes it anew")
     return shape
 
 
-def copy_part(path: Path, size: int, target: IO[bytes]) -> str:
-    """Copy the last ``size`` bytes of a file, those of the vectors; the sha256 of the whole file."""
+def copy_shard(path: Path, start: int, target: IO[bytes]) -> str:
+    """Copy a file from ``start`` on, where its vectors begin; the sha256 of the whole file."""
     with open(path, "rb") as stream:
-        digest = hashlib.sha256(stream.read(max(path.stat().st_size - size, 0)))
+        digest = hashlib.sha256(stream.read(start))
         while block := stream.read(BLOCK):
             digest.update(block)
             target.write(block)

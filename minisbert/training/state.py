@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -24,10 +23,6 @@ from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
 from minisbert.training.options import FREE
 from minisbert.training.processes import processes, say_once
-
-WEIGHTS = np.frombuffer(hashlib.shake_128().digest(8192), "<u8") | np.uint64(1)  # 1,024 of 64 bits, for content_hash
-HALF = np.uint64(32)  # bits of a word
-BLOCK = 32  # sums at a time: 256 KiB, which fit a core's cache
 
 
 @dataclass
@@ -66,10 +61,10 @@ def save_state(
     about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": data}
     about |= {"processes": processes(), "progress": dataclasses.asdict(progress)}
     with atomic_folder(folder) as partial, ThreadPoolExecutor(1) as pool:
-        found = pool.submit(content_hash, tensors, about)  # while the disk writes
+        sha256 = pool.submit(content_hash, tensors, about)  # while the disk writes
         write_safetensors(tensors, partial / "state.safetensors")
         flush(partial / "state.safetensors")
-        write_json(partial / "state.json", about | {"hash": found.result()})
+        write_json(partial / "state.json", about | {"sha256": sha256.result()})
 
 
 def load_state(
@@ -81,11 +76,11 @@ def load_state(
     the number of threads: another number splits sums differently, which changes their last bits.
     """
     about, path = read_json(folder / "state.json"), folder / "state.safetensors"
-    if "hash" not in about:
-        raise InputError(f"{folder}/state.json was written by another version: it has no hash")
-    tensors, stored = read_safetensors(path), about.pop("hash")
+    if "sha256" not in about:
+        raise InputError(f"{folder}/state.json was written by another version: it has no sha256")
+    tensors, stored = read_safetensors(path), about.pop("sha256")
     if content_hash(tensors, about) != stored:
-        raise InputError(f"{folder} is damaged or was edited: its contents do not have the hash in state.json")
+        raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
     if other := set(about["progress"]) ^ {known.name for known in dataclasses.fields(RunState)}:
         raise InputError(f"{folder}/state.json was written by another version: progress has or lacks {sorted(other)}")
     if about["data"] != data:
@@ -116,24 +111,11 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
-    """A hash of the JSON settings and of every tensor: name, dtype, shape and bytes. It finds damage, not attacks.
-
-    sha256 of all the bytes would take as long as writing them. It gets a 64-bit sum of each 8 KiB instead, at the
-    speed of the memory: the words by fixed odd weights, modulo 2^64 (Carter & Wegman 1979; Lemire & Kaser 2014).
-    One changed word always changes its sum, other damage does but for a chance of about 2^-32.
-    """
+    """The sha256 of the JSON settings and of every tensor: name, dtype, shape and bytes."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        content = tensor.reshape(-1).view(torch.uint8).numpy()
-        end = content.size // WEIGHTS.nbytes * WEIGHTS.nbytes
-        rows = content[:end].view(WEIGHTS.dtype).reshape(-1, len(WEIGHTS))
-        for start in range(0, len(rows), BLOCK):
-            words = rows[start : start + BLOCK]
-            # subtle: the top bit of a word reaches only the top bit of its product, so two such changes would cancel
-            # each other; mixed in again 32 bits lower, it reaches the upper half
-            digest.update(np.einsum("ij,j->i", words ^ (words >> HALF), WEIGHTS))
-        digest.update(content[end:])
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
     return digest.hexdigest()
 
 

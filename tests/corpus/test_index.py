@@ -1,6 +1,6 @@
 """An index is reused while model and texts are the same, rebuilt otherwise, and never replaces another file.
 
-In its place a folder of parts is read, or refused by name; it is never changed.
+In its place a folder of shards is read, or refused by name; it is never changed.
 """
 
 import errno
@@ -19,8 +19,10 @@ from safetensors.torch import save_file
 
 from minisbert import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.index import corpus_hash, indexed_vectors, model_hash
-from minisbert.corpus.mapped import find_parts
+from minisbert.corpus.hashes import corpus_hash, model_hash
+from minisbert.corpus.index import indexed_vectors
+from minisbert.corpus.manifest import MANIFEST
+from minisbert.corpus.shard_vectors import find_shards
 from minisbert.fast.search import closest_pairs, top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
@@ -211,7 +213,7 @@ def test_the_hash_of_texts_depends_on_order_and_boundaries():
     assert len({corpus_hash(texts) for texts in kinds}) == len(kinds)
 
 
-# ------------------------------------------------------------------------------------------ a folder of parts
+# ------------------------------------------------------------------------------------------ a folder of shards
 
 LINES = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "a dog", "  the sun", "a bird"]
 LINES = [
@@ -235,8 +237,10 @@ def parts(tiny, text, tmp_path) -> Callable[..., Path]:
     """A function that encodes the text in parts of ``rows``; their folder."""
 
     def run(*flags: str, rows: int = 4) -> Path:
-        folder = tmp_path / "parts"
-        encode.main(["--model", str(tiny), "--file", str(text), "--out", str(folder), "--part-rows", str(rows), *flags])
+        folder = tmp_path / "shards"
+        encode.main(
+            ["--model", str(tiny), "--file", str(text), "--out", str(folder), "--shard-rows", str(rows), *flags]
+        )
         return folder
 
     return run
@@ -324,7 +328,7 @@ def test_compressed_text_is_the_same_text(tiny, text, parts, capsys):
 
 def test_a_corpus_prompt_that_the_parts_have(tiny, text, parts, capsys):
     folder = parts("--prompt", "the sun ")
-    with pytest.raises(InputError, match="parts was made with prompt 'the sun ', not '': give what it was made with"):
+    with pytest.raises(InputError, match="shards was made with prompt 'the sun ', not '': give what it was made with"):
         search.main(queries(tiny, text, folder))
     capsys.readouterr()
     search.main(queries(tiny, text, folder, "--corpus-prompt", "the sun ", "--top", "1"))
@@ -343,7 +347,7 @@ def test_a_corpus_prompt_that_the_parts_have(tiny, text, parts, capsys):
         (
             [],
             ["--pooling", "cls"],
-            "parts was made with pooling 'mean', not 'cls': give what it was made with, or encode",
+            "shards was made with pooling 'mean', not 'cls': give what it was made with, or encode",
         ),
         ([], ["--max-length", "8"], "with max_length 16, not 8"),
         ([], ["--corpus-prompt", "x "], "with prompt '', not 'x '"),
@@ -357,7 +361,7 @@ def test_parts_of_another_option_are_refused_by_name(tiny, text, parts, encoded,
     encoded.clear()
     with pytest.raises(InputError, match=message) as error:
         search.main(queries(tiny, text, folder, *flags))
-    assert f"python -m minisbert.encode --file {text} --out FOLDER --part-rows 4" in str(error.value)
+    assert f"python -m minisbert.encode --file {text} --out FOLDER --shard-rows 4" in str(error.value)
     assert encoded == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -367,7 +371,7 @@ def test_parts_of_another_model_are_refused(tiny, text, parts, tmp_path):
     with torch.no_grad():
         encoder.bert.embeddings.word.weight[7, 3] += 0.5
     encoder.save(tmp_path / "other")
-    with pytest.raises(InputError, match="parts was made with another model: give what it was made with"):
+    with pytest.raises(InputError, match="shards was made with another model: give what it was made with"):
         search.main(queries(tmp_path / "other", text, folder))
 
 
@@ -377,12 +381,27 @@ def no_model(monkeypatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("a model was loaded"))
 
 
-@pytest.mark.parametrize("change", ["another line", "empty lines", "one less", "an edited line"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace(b"\n", b"\r\n"), lambda text: text + b"\n\n", lambda text: text[:-1],
+        lambda text: text.replace(b"moon\n", b"moon\n \n", 1), lambda text: b"\xef\xbb\xbf" + text,
+    ],
+)  # fmt: skip
+def test_the_same_lines_with_other_ends_are_the_same_text(tiny, text, parts, capsys, change):
+    folder = parts()
+    search.main(queries(tiny, text, folder))
+    expected = capsys.readouterr().out
+    text.write_bytes(change(text.read_bytes()))
+    search.main(queries(tiny, text, folder))
+    assert capsys.readouterr().out == expected
+
+
+@pytest.mark.parametrize("change", ["another line", "a space more", "one less", "an edited line"])
 def test_parts_of_another_text_are_refused(tiny, text, parts, no_model, change):
-    """``encode`` refuses empty lines, so a text with some is never that of parts."""
     folder = parts()
     content = text.read_text()
-    lines = {"another line": content + "a cat\n", "empty lines": content.replace("moon\n", "moon\n\n", 1)}
+    lines = {"another line": content + "a cat\n", "a space more": content.replace("moon\n", "moon \n", 1)}
     lines |= {"one less": "\n".join(LINES[:-1]), "an edited line": content.replace("dog", "fox", 1)}
     text.write_text(lines[change])
     no_model()
@@ -391,8 +410,8 @@ def test_parts_of_another_text_are_refused(tiny, text, parts, no_model, change):
 
 
 def test_a_text_that_changed_after_it_was_read(text, parts):
-    with pytest.raises(InputError, match=r"texts\.txt had 10 texts when it was read, .*parts has 11: did it change"):
-        find_parts(parts(), str(text), 10)
+    with pytest.raises(InputError, match=r"texts\.txt had 10 texts when it was read, .*shards has 11: did it change"):
+        find_shards(parts(), str(text), 10)
 
 
 @pytest.mark.parametrize("lacking", ["part-00001.npy", "part-00001.json"])
@@ -401,9 +420,9 @@ def test_missing_parts_are_named_with_the_command_that_completes_them(tiny, text
     (folder / lacking).unlink()
     (folder / "part-00003.npy").unlink()
     no_model()
-    with pytest.raises(InputError, match=r"lacks 2 of 4 parts, 'part-00001\.npy', 'part-00003\.npy': enc") as error:
+    with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'part-00001\.npy', 'part-00003\.npy': enc") as error:
         search.main(queries(tiny, text, folder))
-    assert f"python -m minisbert.encode --file 'texts.txt' --out {folder} --part-rows 3 and" in str(error.value)
+    assert f"python -m minisbert.encode --file 'texts.txt' --out {folder} --shard-rows 3 and" in str(error.value)
 
 
 def test_parts_of_a_former_text_do_not_count(tiny, text, parts, monkeypatch, capsys):
@@ -413,7 +432,7 @@ def test_parts_of_a_former_text_do_not_count(tiny, text, parts, monkeypatch, cap
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     parts("--overwrite")
-    with pytest.raises(InputError, match=r"lacks 1 of 3 parts, 'part-00001\.npy'"):
+    with pytest.raises(InputError, match=r"lacks 1 of 3 shards, 'part-00001\.npy'"):
         search.main(queries(tiny, text, folder))
 
 
@@ -442,6 +461,36 @@ def test_damaged_parts_are_refused(tiny, text, parts, no_model, damage):
         search.main(queries(tiny, text, folder))
 
 
+def replaced(folder: Path) -> None:
+    for end in ("json", "npy"):
+        (folder / f"new.{end}").write_bytes((folder / f"part-00001.{end}").read_bytes())
+        (folder / f"new.{end}").replace(folder / f"part-00001.{end}")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        replaced, lambda folder: resized(-5)(folder / "part-00001.npy"), lambda folder: (folder / MANIFEST).unlink(),
+        lambda folder: (folder / "part-00001.npy").unlink(), lambda folder: os.utime(folder / "part-00002.npy"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("moment", ["before the first read", "after the last"])
+def test_shards_that_change_while_they_are_read(tiny, text, parts, monkeypatch, capsys, change, moment):
+    """Not one result is printed, and a file that is cut short is no bus error."""
+    folder = parts()
+
+    def changing(*arguments: object, **options: object) -> tuple:
+        found = top_k(*arguments, **options) if moment == "after the last" else None
+        change(folder)
+        return found or top_k(*arguments, **options)
+
+    monkeypatch.setattr(search, "top_k", changing)
+    message = r"shards has changed while it was read|part-00001\.npy is damaged|No such file.*part-00001\.npy"
+    with pytest.raises((InputError, OSError), match=message):
+        search.main(queries(tiny, text, folder))
+    assert capsys.readouterr().out == ""
+
+
 def test_nan_in_a_part_is_named(tiny, text, parts):
     folder = parts()
     vectors = np.load(folder / "part-00001.npy", mmap_mode="r+")
@@ -458,7 +507,7 @@ def test_folders_that_are_no_parts(tiny, text, tmp_path, no_model):
     with pytest.raises(InputError, match=r"i\.safetensors is a folder without manifest\.json: give one that"):
         search.main(queries(tiny, text, folder))
     (folder / "manifest.json").write_text("{}")
-    with pytest.raises(InputError, match=r"manifest\.json is not the manifest of a folder of parts: choose another f"):
+    with pytest.raises(InputError, match=r"manifest\.json is not the manifest of a folder of shards: choose another f"):
         search.main(queries(tiny, text, folder))
     with pytest.raises(InputError, match=r"--index .*no: the name must end in \.safetensors, or be that of a folder"):
         search.main(queries(tiny, text, tmp_path / "no"))
@@ -467,12 +516,12 @@ def test_folders_that_are_no_parts(tiny, text, tmp_path, no_model):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_text_that_can_be_read_only_once(text, parts, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match=r"pipe can be read only once: with the parts in .*parts, a file is needed"):
-        find_parts(parts(), str(tmp_path / "pipe"), 11)
+    with pytest.raises(InputError, match=r"pipe can be read only once: with the shards in .*shards, a file is needed"):
+        find_shards(parts(), str(tmp_path / "pipe"), 11)
 
 
 @pytest.mark.parametrize("corpus", [[], ["--corpus", "corpus.jsonl"]])
 def test_mining_in_parts_needs_their_text(tiny, parts, tmp_path, corpus):
     command = ["--pairs", "pairs.tsv", "--out", str(tmp_path / "o.jsonl"), "--model", str(tiny)]
-    with pytest.raises(InputError, match=r"parts is a folder: it needs --corpus FILE with the texts of its parts"):
+    with pytest.raises(InputError, match=r"shards is a folder: it needs --corpus FILE with the texts of its shards"):
         mine.main([*command, *corpus, "--index", str(parts())])

@@ -1,4 +1,4 @@
-"""A folder of parts: the same bytes whatever the number of processes, starts and kills, and the vectors of one call.
+"""A folder of shards: the same bytes whatever the number of processes, starts and kills, and the vectors of one call.
 
 Parts that are computed again have the same rows in the same batches, so they are compared by their bytes: that must
 hold on any CPU. One call batches the rows otherwise, and a CPU may round a product by the number of its rows, so merged
@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from minisbert.core import InputError
-from minisbert.corpus import manifest
+from minisbert.corpus import manifest, notes
 from minisbert.corpus import shards as parts
 from minisbert.encode import main
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -45,7 +45,7 @@ def text(tmp_path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    return tmp_path / "parts"
+    return tmp_path / "shards"
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def encode(tiny, text, folder) -> Callable[..., None]:
     """The command, in parts of two: four parts, the last with one row."""
 
     def run(*flags: str, file: Path = text, rows: int = 2) -> None:
-        main(["--model", str(tiny), "--file", str(file), "--out", str(folder), "--part-rows", str(rows), *flags])
+        main(["--model", str(tiny), "--file", str(file), "--out", str(folder), "--shard-rows", str(rows), *flags])
 
     return run
 
@@ -90,7 +90,7 @@ def merged(folder: Path, tmp_path: Path, name: str = "merged.npy") -> bytes:
 def undisturbed(tiny, text, tmp_path) -> bytes:
     """The merged file of one start in parts of two that nothing interrupts."""
     folder = tmp_path / "undisturbed"
-    main(["--model", str(tiny), "--file", str(text), "--out", str(folder), "--part-rows", "2"])
+    main(["--model", str(tiny), "--file", str(text), "--out", str(folder), "--shard-rows", "2"])
     return merged(folder, tmp_path, "undisturbed.npy")
 
 
@@ -118,7 +118,7 @@ def test_merged_parts_have_the_vectors_of_one_call(encode, folder, tmp_path, who
 
 def test_a_part_is_a_file_for_numpy(encode, folder, tiny, capsys):
     encode("--truncate-dim", "5", "--normalize", "--prompt", "the sun ")
-    assert f"wrote 4 parts with 7 vectors of width 5 to {folder}\n" in capsys.readouterr().err
+    assert f"wrote 4 shards with 7 vectors of width 5 to {folder}\n" in capsys.readouterr().err
     expected = SentenceEncoder.load(tiny).encode(TEXTS[2:4], truncate_dim=5, normalize=True, prompt="the sun ")
     # equal to the bit: the same rows in the same batch
     np.testing.assert_array_equal(np.load(folder / "part-00001.npy"), expected)
@@ -132,8 +132,8 @@ def test_ranks_share_the_parts_without_talking(encode, folder, tmp_path, undistu
     assert names(folder) == sorted({*complete(4)} - {*complete(3), *complete(1)} | {
         ".rank-00001.lock", "manifest.json", "part-00001.npy", "part-00001.json",
     })  # fmt: skip
-    assert "rank 1 of 2: wrote 2 parts with 3 vectors of width 24" in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"lacks 2 of 4 parts, 'part-00000\.npy', 'part-00002\.npy': encode them"):
+    assert "rank 1 of 2: wrote 2 shards with 3 vectors of width 24" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'part-00000\.npy', 'part-00002\.npy': encode them"):
         merged(folder, tmp_path)
     monkeypatch.setenv(variables[0], "0")
     encode()
@@ -192,13 +192,13 @@ def test_a_second_start_does_what_is_missing_or_damaged(
             merged(folder, tmp_path)
         assert not (tmp_path / "merged.npy").exists()
     else:
-        with pytest.raises(InputError, match=r"lacks 1 of 4 parts, 'part-00002\.npy'"):
+        with pytest.raises(InputError, match=r"lacks 1 of 4 shards, 'part-00002\.npy'"):
             merged(folder, tmp_path)
     encoded.clear()
     capsys.readouterr()
     encode()
     assert encoded == ["a", *TEXTS[4:6]]
-    assert "wrote 1 parts with 2 vectors of width 24" in (said := capsys.readouterr().err)
+    assert "wrote 1 shards with 2 vectors of width 24" in (said := capsys.readouterr().err)
     assert "; 3 were complete" in said
     assert ("part-00002.npy is damaged" in said) == (damage is not Path.unlink and ending == "npy")
     assert merged(folder, tmp_path) == undisturbed
@@ -293,7 +293,7 @@ def test_ctrl_c_keeps_the_parts_that_are_complete(encode, folder, encoded, monke
         (["--prompt", "x "], "with prompt '', not 'x '"),
         (["--pooling", "cls"], "with pooling 'mean', not 'cls': give"),
         (["--max-length", "8"], "with max_length 16, not 8: give"),
-        (["--part-rows", "3", "--normalize"], "with part_rows 2, not 3; normalize None, not True"),
+        (["--shard-rows", "3", "--normalize"], "with shard_rows 2, not 3; normalize None, not True"),
     ],
 )
 def test_another_option_is_refused_by_name(encode, folder, encoded, flags, message):
@@ -411,11 +411,11 @@ def test_a_manifest_that_is_replaced_meanwhile_ends_the_older_start(encode, fold
 
 
 def test_two_starts_of_one_rank(encode, folder, monkeypatch):
-    with manifest.locked(folder, 0), pytest.raises(InputError, match="another process is encoding as rank 0 there"):
+    with notes.locked(folder, 0), pytest.raises(InputError, match="another process is encoding as rank 0 there"):
         encode()
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    with manifest.locked(folder, 1):
+    with notes.locked(folder, 1):
         encode()
     assert names(folder) == sorted({*complete(3, ranks=2)} - {"part-00001.npy", "part-00001.json"})
 
@@ -479,11 +479,115 @@ def test_what_is_no_manifest(encode, folder, content):
 def test_a_folder_of_something_else_is_left_alone(encode, folder, text):
     folder.mkdir()
     (folder / "thesis.tex").touch()
-    with pytest.raises(InputError, match=r"not a folder of parts \(it holds 'thesis\.tex'\)"):
+    with pytest.raises(InputError, match=r"not a folder of shards: it holds 'thesis\.tex', which encode did not write"):
         encode("--overwrite")
     assert names(folder) == ["thesis.tex"]
     with pytest.raises(InputError, match=r"texts\.txt is not a folder"):
         main(["merge", str(text), "--out", "v.npy"])
+
+
+FOREIGN = ["part-00001.npy", "part-00001.json", "part-99999.txt", "part-2024", "part-00077", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_tools_are_neither_replaced_nor_removed(encode, folder, name):
+    folder.mkdir()
+    (folder / name).mkdir() if name == "part-00077" else (folder / name).write_text("{}")
+    with pytest.raises(InputError, match=rf"holds '{name}', which encode did not write; choose another --out"):
+        encode("--overwrite")
+    assert names(folder) == [name]
+
+
+def test_a_folder_with_a_manifest_keeps_what_the_manifest_does_not_list(encode, folder, text):
+    encode()
+    others = {"part-00004.npy": b"vectors", "part-00077.npy": b"vectors", "part-2024.json": b"{}", "notes.txt": b""}
+    for name, content in others.items():
+        (folder / name).write_bytes(content)
+    (folder / "part-00078").mkdir()
+    encode()
+    text.write_text("a cat\nmoon\n")
+    encode("--overwrite")  # one shard is left
+    assert names(folder) == sorted([*complete(1), *others, "part-00078"])
+    text.write_text("\n".join(["moon", *TEXTS, *TEXTS]))
+    with pytest.raises(InputError, match=r"holds 'part-00004\.npy', which encode did not write"):
+        encode("--overwrite")
+    assert {name: (folder / name).read_bytes() for name in others} == others
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_place_of_the_lock(encode, folder):
+    folder.mkdir()
+    os.mkfifo(folder / ".rank-00000.lock")
+    with pytest.raises(InputError, match=r"\.rank-00000\.lock is not a file that can be locked: remove it"):
+        encode()
+
+
+def test_shards_that_are_exchanged_with_their_notes(encode, folder, tmp_path, undisturbed, encoded):
+    encode()
+    for end in ("npy", "json"):
+        first, second = (folder / f"part-0000{n}.{end}" for n in (0, 1))
+        content = first.read_bytes()
+        first.write_bytes(second.read_bytes())
+        second.write_bytes(content)
+    with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'part-00000\.npy', 'part-00001\.npy'"):
+        merged(folder, tmp_path)
+    encoded.clear()
+    encode()
+    assert encoded == ["a", *TEXTS[:4]]
+    assert merged(folder, tmp_path) == undisturbed
+
+
+def test_notes_without_a_number_are_accepted(encode, folder, encoded):
+    """Earlier versions wrote none."""
+    encode()
+    for path in folder.glob("part-*.json"):
+        note = json.loads(path.read_text())
+        del note["part"]
+        path.write_text(json.dumps(note))
+    encoded.clear()
+    encode()
+    assert encoded == ["a"]
+
+
+def forge(folder: Path, name: str, values: dict) -> None:
+    """Change a manifest, and whatever hashes depend on it."""
+    found = manifest.read_manifest(folder)
+    value = getattr(found, name)
+    forged = replace(found, **{name: value | values if isinstance(value, dict) else values})
+    manifest.write_manifest(folder, forged)
+    for shard in range(4):
+        path = folder / f"part-{shard:05}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"manifest": forged.identity}))
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("width", "24"), ("width", -5), ("width", 2.5), ("width", True), ("dtype", "str"), ("dtype", "nonsense"),
+        ("dtype", "V8"), ("input", {"rows": "7"}), ("input", {"rows": -5}), ("input", {"rows": 10**15}),
+        ("input", {"rows": None}), ("options", {"part_rows": 0}), ("options", {"part_rows": "2"}),
+        ("options", {"part_rows": 10**15}), ("parts", {}), ("parts", []), ("parts", [3, 4, 5, 6]),
+        ("parts", [{"offset": -1, "bytes": 3, "sha256": ""}] * 4), ("parts", [{"offset": 0}] * 4),
+    ],
+)  # fmt: skip
+def test_a_forged_manifest_is_damaged(encode, folder, tmp_path, name, values):
+    encode()
+    forge(folder, name, values)
+    for command in (encode, lambda: merged(folder, tmp_path)):
+        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+            command()
+
+
+@pytest.mark.parametrize(
+    ("name", "values"), [("width", 10**15), ("width", 12), ("dtype", "float64"), ("input", {"rows": 8})]
+)
+def test_a_forged_manifest_that_does_not_fit_the_shards(encode, folder, tmp_path, name, values):
+    """Every hash is right, so only the files' own shape and type tell."""
+    encode()
+    forge(folder, name, values)
+    with pytest.raises(InputError, match=r"part-0000\d\.npy is damaged or cut short"):
+        merged(folder, tmp_path)
+    assert not (tmp_path / "merged.npy").exists()
 
 
 def test_a_full_disk_keeps_the_parts_before_it(encode, folder, tmp_path, undisturbed, encoded, monkeypatch):
@@ -505,10 +609,10 @@ def test_a_full_disk_keeps_the_parts_before_it(encode, folder, tmp_path, undistu
 
 
 def test_merging_what_cannot_be_merged(encode, folder, tmp_path):
-    with pytest.raises(InputError, match=r"is not a folder of parts: it has no manifest\.json"):
+    with pytest.raises(InputError, match=r"is not a folder of shards: it has no manifest\.json"):
         main(["merge", str(tmp_path / "no"), "--out", str(tmp_path / "v.npy")])
     encode()
-    with pytest.raises(InputError, match="is in the folder of the parts"):
+    with pytest.raises(InputError, match="is in the folder of the shards"):
         main(["merge", str(folder), "--out", str(folder / "part-00000.npy")])
     with pytest.raises(InputError, match=r"v\.csv: the name must end in \.npy"):
         main(["merge", str(folder), "--out", "v.csv"])

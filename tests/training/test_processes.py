@@ -16,7 +16,7 @@ from torch import nn
 from minisbert.core import InputError
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.processes import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.processes import ProcessGroup, process_group, run_distributed_command, say_once
 from minisbert.training.training import main
 from tests import toys
 from tests.conftest import ROOT
@@ -143,6 +143,14 @@ def test_one_process_of_torchrun_is_alone(environment):
     environment(WORLD_SIZE="1", RANK="0")
     with process_group("cpu") as group:
         assert group == ALONE
+
+
+@pytest.mark.parametrize(("started", "rank", "said"), [(False, 1, "hello\n"), (True, 0, "hello\n"), (True, 1, "")])
+def test_only_rank_0_prints_a_message(monkeypatch, capsys, started, rank, said):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: started)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+    say_once("hello")
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 import json
 import math
 import os
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
@@ -23,6 +26,7 @@ from minisbert.training.run import Run
 from minisbert.training.state import RunState
 from minisbert.training.training import main
 from tests import toys
+from tests.conftest import ROOT
 
 
 @pytest.fixture
@@ -318,3 +322,34 @@ def test_every_step_has_dropout_masks_of_its_process(flags, monkeypatch):
     monkeypatch.setattr(ProcessGroup, "reseed", lambda group, seed, step: seeds.append((seed, step)))
     main(flags)
     assert seeds == [(42, 0), (42, 1), (42, 2), (42, 3)]
+
+
+@pytest.mark.parametrize(("save_every", "saved"), [("1", [1, 2, 3, 4]), ("3", [3, 4]), ("4", [4]), ("100", [4])])
+def test_the_state_is_saved_every_few_steps_and_once_at_the_end(flags, monkeypatch, save_every, saved):
+    save, steps = Run.save, []
+    monkeypatch.setattr(Run, "save", lambda run: steps.append(run.state.step) or save(run))
+    main([*flags, "--save-every", save_every])
+    assert steps == saved
+
+
+def test_from_the_command_to_the_optimizer_are_few_files_and_to_the_loss_two_calls(flags, monkeypatch):
+    stacks = {}
+
+    def spy(module, name: str) -> None:
+        function = getattr(module, name)
+
+        def called(*arguments, **options):
+            stack = [(frame.filename, frame.name) for frame in traceback.extract_stack()]
+            stacks[name] = [(file, function) for file, function in stack if file.startswith(str(ROOT / "minisbert"))]
+            return function(*arguments, **options)
+
+        monkeypatch.setattr(module, name, called)
+
+    spy(torch.optim.AdamW, "step")
+    spy(formulas, "cosine_mse_loss")
+    monkeypatch.setattr(sys, "argv", ["minisbert.train", *flags])
+    runpy.run_module("minisbert.train", run_name="__main__")
+    assert stacks["step"][0][0].endswith("minisbert/train.py")
+    assert stacks["step"][-1][1] == "fit"
+    assert len({file for file, _ in stacks["step"]}) <= 7
+    assert [function for _, function in stacks["cosine_mse_loss"][-2:]] == ["fit", "loss"]
