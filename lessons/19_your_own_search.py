@@ -170,10 +170,12 @@ assert 0.25 < of("BM25") < 0.42, "a third, with fifteen lines and no training: a
 # was the name of a method.
 
 # %%
+encoder = SentenceEncoder.load("all-MiniLM-L6-v2", limit=48)  # docstrings' first sentences are short
+
+# %%
 guess = predict("19.1", "BM25, or MiniLM as it comes: which finds more?", ["BM25", "MiniLM", "too close to call"])
 
 # %%
-encoder = SentenceEncoder.load("all-MiniLM-L6-v2", limit=48)  # docstrings' first sentences are short
 D = encoder.width
 
 
