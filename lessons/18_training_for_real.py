@@ -485,7 +485,7 @@ assert abs(broken["clip forgotten"][1] - dev_by_rate[3e-4]) < 0.5, "and this one
 # training set. Two epochs.
 
 # %%
-guess = predict("18.7", "Dev and test, beside 88.8 and 84.0:", ["89 and 84", "94 and 84", "94 and 90", "89 and 80"])
+guess = predict("18.7", "Dev and test, beside 88.8 and 84.0:", ["89 and 84", "96 and 84", "96 and 90", "89 and 80"])
 
 # %%
 leaked, _, _ = run(regression, train + dev, epochs=2)
@@ -496,7 +496,7 @@ print(f"leaked: dev {leak_dev:.2f}, test {leak_test:.2f}")
 assert leak_dev > honest + 2, "a triumph,"
 assert abs(leak_test - on_test[1]) < 1.5, "of which test knows nothing"
 torch.set_num_threads(threads)
-guess.answer("94 and 84")
+guess.answer("96 and 84")
 
 # %% [markdown]
 # ## Exercises
@@ -508,7 +508,7 @@ guess.answer("94 and 84")
 # 3. Put `regression` on a batch of `train` into `tell_apart`. How much of the loss of dev comes back, and how many of
 #    the 24 stay? Write sentences of your own before you answer.
 # 4. Delete `model.train()` in `run`, and train with `look=16`. What does the training loss say, and what does dev?
-# 5. A colleague reports a dev score of 94. You have the model and the data. How do you find out whether dev leaked?
+# 5. A colleague reports a dev score of 96. You have the model and the data. How do you find out whether dev leaked?
 # 6. Graded: write `fit`. `python -m lessons.check start 18`, `run 18`, `hint 18`.
 #
 # ## Sources
