@@ -260,11 +260,7 @@ def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
 @pytest.mark.parametrize(
     ("objective", "more", "message"),
     [
-        (
-            "mnr",
-            ["--micro-tokens", "20"],
-            "--micro-tokens 20: training row 0, counted from 0, alone takes 24 tokens; give at least that many, or cut",
-        ),
+        ("mnr", ["--micro-tokens", "20"], "--micro-tokens 20: training row 0, counted from 0, alone has 24 tokens"),
         ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
         ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens both divide a batch"),
         ("cross", ["--variant", "published-bug", "--micro-tokens", "90"], "--micro-tokens: objective cross compares"),
