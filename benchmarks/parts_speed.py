@@ -40,7 +40,7 @@ from minisbert.corpus.manifest import file_hash
 from minisbert.corpus.shards import merge_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.system.console import run_command, say
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 KINDS = ("processes", "merge", "memory", "scan")
 SAME = 2e-6  # between vectors that other threads computed: the tolerance for unit vectors in float32
