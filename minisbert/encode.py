@@ -4,6 +4,7 @@ python -m minisbert.encode "A cat sits." "A kitten is sitting." "The stock marke
 python -m minisbert.encode --file sentences.txt --out vectors.npy
 python -m minisbert.encode --file millions.txt --out vectors.npy --precision bfloat16
 sort -u sentences.txt | python -m minisbert.encode - --out vectors.safetensors
+python -m minisbert.encode --file corpus.txt --quantize int8 --out codes.safetensors
 python -m minisbert.encode --file nine.txt --heatmap nine.png
 python -m minisbert.encode --file billions.txt.gz --out shards --shard-rows 100000
 python -m minisbert.encode merge shards --out vectors.npy
@@ -17,9 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
+from minisbert.corpus.codes import KINDS
 from minisbert.corpus.shards import encode_shards, merge_shards, own_device
 from minisbert.corpus.vectors import encode_to_file, file_lines
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, model_files
@@ -47,6 +49,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         prog="python -m minisbert.encode",
         description="Print the similarities of a few texts, or write the vectors of many to a file.",
         epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."\n'
+        "Codes for search: python -m minisbert.encode --file corpus.txt --quantize int8 --out codes.safetensors\n"
         "Shards to one file: python -m minisbert.encode merge DIR --out F.npy",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -67,6 +70,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
     group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
+    group.add_argument(
+        "--quantize",
+        choices=KINDS,
+        help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
+    )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
     group.add_argument(
         "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out"
@@ -85,6 +93,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
     if options.heatmap and options.out:
         raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
+    if options.quantize and (not options.out or options.out.suffix != ".safetensors" or options.output != "sentence"):
+        raise InputError("--quantize needs --out F.safetensors, and vectors of sentences: shards and .npy are float32")
     if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
         raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
     return options
@@ -173,14 +183,15 @@ def main(arguments: list[str] | None = None) -> None:
     check_number(total, options)
     encoder = load_encoder(options)
     if options.out:
-        rows, width = encode_to_file(encoder, texts, total, options.out, progress=True, **chosen)
+        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
     else:
         vectors = encoder.encode(texts, progress=True, **chosen)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
     if options.out:
         noun = "vectors" if options.output == "sentence" else "texts' states"
-        say(f"wrote {rows:,} {noun} of width {width} to {options.out}")
+        form = f" as {options.quantize} codes" if options.quantize else ""
+        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
         return
     matrix = encoder.similarity(vectors, vectors)
     if len(texts) <= MAX_MATRIX:

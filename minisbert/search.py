@@ -3,6 +3,7 @@
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
 python -m minisbert.search corpus.txt --query "A guitar." --index shards # from: encode --out shards --shard-rows N
+python -m minisbert.search corpus.txt --query "A guitar." --index bits.safetensors  # from: encode --quantize binary
 python -m minisbert.search corpus.txt --query "A guitar." --query-prompt "query: " --corpus-prompt "passage: "
 """
 
@@ -10,6 +11,7 @@ import argparse
 import json
 
 from minisbert.core import InputError
+from minisbert.corpus.codes import RESCORE, Bits
 from minisbert.corpus.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.search import top_k
@@ -22,7 +24,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.search",
         description="The sentences of a corpus closest in meaning to each query, by cosine.",
-        epilog='Example: python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5',
+        epilog='Examples: python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5\n'
+        '          python -m minisbert.search corpus.txt --query "A guitar." --index bits.safetensors --rescore 8',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "corpus", metavar="CORPUS", help="one sentence per line, .txt or .txt.gz; empty lines are skipped"
@@ -30,6 +34,13 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
     parser.add_argument("--queries", metavar="FILE", help="one query per line")
     parser.add_argument("--top", type=int, default=5, metavar="K", help="results per query (default: %(default)s)")
+    parser.add_argument(
+        "--rescore",
+        type=int,
+        metavar="K",
+        help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
+        f"(default: {RESCORE}); int8 codes are compared with float32 queries throughout",
+    )
     add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
     if bool(options.query) == bool(options.queries):
@@ -37,8 +48,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.queries = options.query or read_sentences(options.queries)[0]
     if not all(query.strip() for query in options.queries):
         raise InputError("an empty query matches nothing in particular: give it a text")
-    if options.top < 1:
-        raise InputError(f"--top {options.top}: at least 1 is needed")
+    for name in ("top", "rescore"):
+        if (number := getattr(options, name)) is not None and number < 1:
+            raise InputError(f"--{name} {number}: at least 1 is needed")
     return options
 
 
@@ -49,7 +61,11 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
     with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
         queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
-        scores, indices = top_k(queries, vectors, min(options.top, len(corpus)), progress=True)
+        top = min(options.top, len(corpus))
+        if isinstance(vectors, Bits):
+            scores, indices = vectors.top_k(queries, top, options.rescore or RESCORE)
+        else:
+            scores, indices = top_k(queries, vectors, top, progress=True)
     if options.json:
         results = [
             {"query": query, "hits": [{"score": s, "index": i, "text": corpus[i]} for s, i in zip(*hits, strict=True)]}

@@ -5,24 +5,22 @@ hashes match and rebuilt when stale or damaged; a file that is not an index is n
 """
 
 import argparse
-import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from minisbert.core import InputError
+from minisbert.corpus.codes import MARK as CODES
+from minisbert.corpus.codes import Bits, read_codes
+from minisbert.corpus.hashes import corpus_hash, model_hash, tensors_hash
 from minisbert.corpus.shard_vectors import Shards, check_fit, find_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.matrices import Stacked
 from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
 from minisbert.models.options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
-from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file
@@ -58,24 +56,33 @@ def read_corpus(path: str) -> list[str]:
 @contextmanager
 def load_and_encode(
     texts: Sequence[str], options: argparse.Namespace, file: str = ""
-) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked]]:
+) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked | Bits]]:
     """The model and the vectors (N, D) of the texts, from the index or the folder of shards if one is given.
 
     Shards must be those of ``file``, where the texts are from, and still be the same at the end of the block.
     """
-    manifest, folder = None, options.index
+    manifest, about = None, None
     if in_shards(options):
-        manifest = find_shards(folder, file, len(texts))  # before the model is loaded
+        manifest = find_shards(options.index, file, len(texts))  # before the model is loaded
     elif options.index:
-        check_index(options.index)
+        about = check_index(options.index)
+    quantized = about is not None and about["minisbert"] == CODES["minisbert"]
+    if getattr(options, "rescore", None) and not quantized:
+        raise InputError("--rescore is for vectors of encode --quantize: give them by --index F.safetensors")
     encoder = load_encoder(options)
     roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
-        check_fit(folder, manifest, file, encoder, model_hash(encoder, ""), prompt)
-        vectors = Shards(folder, manifest)
+        check_fit(options.index, manifest, file, encoder, model_hash(encoder, ""), prompt)
+        vectors = Shards(options.index, manifest)
         yield encoder, vectors
         vectors.check()
+    elif quantized:
+        width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
+        codes = read_codes(options.index, about, texts, model_hash(encoder, prompt), width)
+        if isinstance(codes, Bits) and not hasattr(options, "rescore"):
+            raise InputError(f"{options.index} holds bits, which only search reads: encode with --quantize int8")
+        yield encoder, codes
     elif options.index:
         yield encoder, indexed_vectors(encoder, texts, options.index, prompt)
     else:
@@ -105,7 +112,7 @@ def indexed_vectors(
         say(f"{path} {reason}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        wanted["vectors"] = vectors_hash(torch.from_numpy(vectors))
+        wanted["vectors"] = tensors_hash({"vectors": torch.from_numpy(vectors)})
         write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
@@ -114,7 +121,7 @@ def indexed_vectors(
 def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
     """The vectors (N, D) of an index, None if they are not those that were written."""
     vectors = read_safetensors(path).get("vectors")
-    if vectors is None or metadata.get("vectors") != vectors_hash(vectors):
+    if vectors is None or metadata.get("vectors") != tensors_hash({"vectors": vectors}):
         return None
     return vectors.numpy()
 
@@ -146,47 +153,3 @@ def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt:
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
     return vectors
-
-
-def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
-    """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
-    compiled_for = getattr(encoder, "precision", "float32")
-    encoder = encoder.eager()
-    settings = {
-        "bert": dataclasses.asdict(encoder.bert.config),
-        "pooling": encoder.pooling_mode,
-        "dense": [layer.activation for layer in encoder.dense],
-        "normalize": encoder.normalize,
-        "limit": encoder.tokenizer.limit,
-        "cut_start": encoder.tokenizer.cut_start,
-        "truncate_dim": encoder.settings.truncate_dim,
-        "prompt": [choose_prompt(encoder.settings, prompt), encoder.settings.include_prompt],
-        "tokenizer": encoder.tokenizer.backend.to_str(),
-    }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
-    for name, parameter in encoder.named_parameters():
-        update(digest, name, parameter)
-    if compiled_for != "float32":
-        digest.update(compiled_for.encode())
-    return digest.hexdigest()
-
-
-def vectors_hash(vectors: Tensor) -> str:
-    """sha256 of dtype, shape and bytes."""
-    digest = hashlib.sha256()
-    update(digest, "vectors", vectors)
-    return digest.hexdigest()
-
-
-def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
-    """Add a tensor to a hash: its name, dtype, shape and bytes."""
-    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-    digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
-
-
-def corpus_hash(texts: Sequence[str]) -> str:
-    """sha256 of the texts, in order."""
-    digest = hashlib.sha256()
-    for text in texts:
-        digest.update(json.dumps(text).encode() + b"\n")  # quoted: ["a", "b"] and ["a\nb"] differ
-    return digest.hexdigest()

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.corpus.index import model_hash
+from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.manifest import (
     BLOCK,
     MANIFEST,

@@ -11,8 +11,11 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.data.scored_pairs import text_lines
+from minisbert.corpus.codes import write_codes
+from minisbert.corpus.hashes import model_hash
+from minisbert.data.rows import text_lines
 from minisbert.models.checkpoint import write_safetensors
+from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import atomic_file, open_bytes
 
@@ -37,12 +40,18 @@ def file_lines(path: str) -> Iterator[str]:
 
 
 def encode_to_file(
-    encoder: SentenceEncoder, texts: list[str] | Iterator[str], total: int, out: Path, **options: Any
+    encoder: SentenceEncoder,
+    texts: list[str] | Iterator[str],
+    total: int,
+    out: Path,
+    quantize: str | None = None,
+    **options: Any,
 ) -> tuple[int, int]:
     """Encode ``total`` texts with the ``options`` of ``encode`` and write them to ``out``; the shape, (N, D).
 
     An iterator is streamed, to ``.npy`` only: neither its texts nor the vectors are ever all in memory.
     With ``output="token"``, to ``.safetensors`` only, every token's state is written (see ``write_tokens``).
+    With ``quantize``, to ``.safetensors`` only, codes are written (see ``corpus/codes.py``).
     """
     with atomic_file(out) as partial:
         if not isinstance(texts, list):
@@ -51,6 +60,10 @@ def encode_to_file(
         if options.get("output") == "token":
             write_tokens(vectors, partial)
             return total, vectors[0].shape[1]
+        if quantize:
+            prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
+            write_codes(vectors, texts, quantize, model_hash(encoder, prompt), partial)
+            return vectors.shape
         if out.suffix == ".npy":
             return write_npy(iter([vectors]), total, partial)
         write_safetensors({"vectors": torch.from_numpy(vectors)}, partial)

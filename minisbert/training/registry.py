@@ -44,12 +44,9 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     """The encoder with the options' pooling and dropout. Raises ``InputError`` as ``SentenceEncoder.load`` does."""
-    pooling = options.pooling
-    if (
-        options.objective in ("cross-encoder", "cross-attention")
-        and ModelFolder(find_model(options.model)).pooling is None
-    ):
-        pooling = "cls"  # these heads read tokens and pool nothing, so a plain BERT needs no --pooling
+    pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
+    if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
+        pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)

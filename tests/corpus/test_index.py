@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 
 from minisbert import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.index import corpus_hash, indexed_vectors, model_hash
+from minisbert.corpus.hashes import corpus_hash, model_hash
+from minisbert.corpus.index import indexed_vectors
 from minisbert.corpus.manifest import MANIFEST
 from minisbert.corpus.shard_vectors import find_shards
 from minisbert.fast.search import closest_pairs, top_k

@@ -1,0 +1,102 @@
+"""Vectors in fewer bytes on disk: what ``encode --quantize`` writes and ``search --index`` reads.
+
+    int8      codes (N, D) int8 and ranges (2, D) float32: a quarter of the bytes of float32
+    binary    bits (N, ceil(D / 8)) uint8, one bit per column: a 32nd
+
+The metadata has the kind, the width D, and hashes of the model, the texts and the tensors. ``fast/quantized.py`` turns
+vectors to codes and back. Queries stay float32.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from minisbert.core import InputError, reading
+from minisbert.corpus.hashes import corpus_hash, tensors_hash
+from minisbert.fast.matrices import Stacked
+from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
+from minisbert.models.checkpoint import read_safetensors, write_safetensors
+
+KINDS = ("int8", "binary")
+MARK = {"minisbert": "codes"}
+RESCORE = 4  # candidates by bits for each result
+NUMBERS = 2**22  # to rescore at once
+
+
+def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str, path: Path) -> None:
+    """Quantise vectors (N, D) of the texts and write them; ``model`` is the model's hash."""
+    with reading(f"--quantize {kind}"):
+        ranges = calibrate(vectors) if kind == "int8" else None
+        arrays = {"bits": to_bits(vectors)} if ranges is None else {"codes": to_int8(vectors, ranges), "ranges": ranges}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    about = {"kind": kind, "width": str(vectors.shape[1]), "model": model, "corpus": plain_hash(texts)}
+    write_safetensors(tensors, path, MARK | about | {"tensors": tensors_hash(tensors)})
+
+
+def plain_hash(texts: Sequence[str]) -> str:
+    """Of the texts without white space at their ends, which some readers of corpora strip."""
+    return corpus_hash([text.strip() for text in texts])
+
+
+def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: str, width: int) -> "Stacked | Bits":
+    """The vectors of a file with this metadata: int8 codes as float32 (N, D), decoded as they are read, or bits.
+
+    Raises ``InputError`` for another model, other texts, another width, and a damaged file: nothing is rebuilt here.
+    """
+    wanted = {"model": model, "corpus": plain_hash(texts), "width": str(width)}
+    if stale := [name for name, value in wanted.items() if about.get(name) != value]:
+        raise InputError(
+            f"{path} was made with another {' and another '.join(stale)}: give what it was made with, or write it "
+            f"again with encode --quantize {about.get('kind')}"
+        )
+    tensors = read_safetensors(path)
+    if tensors_hash(tensors) != about.get("tensors"):
+        raise InputError(f"{path} is damaged: write it again with encode --quantize {about.get('kind')}")
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    with reading(path):
+        bits = about["kind"] == "binary"
+        codes, shape = arrays["bits" if bits else "codes"], (len(texts), -(-width // 8) if bits else width)
+        if codes.shape != shape:
+            raise ValueError(f"codes of shape {codes.shape}, {shape} is needed")
+        found = Bits(codes, width) if bits else Decoded(codes, arrays["ranges"])
+        found[:1]  # raises an error for another type
+    return found if bits else Stacked([found].__getitem__, [len(codes)], width, "float32")
+
+
+@dataclass
+class Decoded:
+    """int8 codes (N, D) that are float32 vectors where they are read."""
+
+    codes: np.ndarray
+    ranges: np.ndarray
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return from_int8(self.codes[rows], self.ranges)
+
+
+@dataclass
+class Bits:
+    """The signs of N vectors of a width, in bits (N, ceil(width / 8))."""
+
+    bits: np.ndarray
+    width: int
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        return from_bits(self.bits[rows], self.width)
+
+    def top_k(self, queries: np.ndarray, k: int, times: int = RESCORE) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and indices, (Q, k) each, best first: float32 queries (Q, D), as they are, with the signs.
+
+        Candidates are the ``times`` k rows whose bits differ least from those of the query. A score is the cosine of
+        the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
+        """
+        most = min(times * k, len(self.bits))
+        height = max(1, NUMBERS // (most * self.width))  # queries at a time
+        found = []
+        for some in (queries[start : start + height] for start in range(0, len(queries), height)):
+            candidates = hamming_top_k(some, self.bits, most)[1]
+            found.append(rescore(some, candidates, self[candidates], k))
+        return tuple(np.concatenate(blocks) for blocks in zip(*found, strict=True))

@@ -1,0 +1,57 @@
+"""Hashes of what vectors are made from: the model, the texts, and the tensors themselves."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from minisbert.models.prompts import choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+
+def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
+    """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
+    compiled_for = getattr(encoder, "precision", "float32")
+    encoder = encoder.eager()
+    settings = {
+        "bert": dataclasses.asdict(encoder.bert.config),
+        "pooling": encoder.pooling_mode,
+        "dense": [layer.activation for layer in encoder.dense],
+        "normalize": encoder.normalize,
+        "limit": encoder.tokenizer.limit,
+        "cut_start": encoder.tokenizer.cut_start,
+        "truncate_dim": encoder.settings.truncate_dim,
+        "prompt": [choose_prompt(encoder.settings, prompt), encoder.settings.include_prompt],
+        "tokenizer": encoder.tokenizer.backend.to_str(),
+    }
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for name, parameter in encoder.named_parameters():
+        update(digest, name, parameter)
+    if compiled_for != "float32":
+        digest.update(compiled_for.encode())
+    return digest.hexdigest()
+
+
+def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
+    """sha256 of the name, dtype, shape and bytes of each."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        update(digest, name, tensors[name])
+    return digest.hexdigest()
+
+
+def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+    """Add a tensor to a hash: its name, dtype, shape and bytes."""
+    digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+    digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())
+
+
+def corpus_hash(texts: Sequence[str]) -> str:
+    """sha256 of the texts, in order."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(json.dumps(text).encode() + b"\n")  # quoted: ["a", "b"] and ["a\nb"] differ
+    return digest.hexdigest()
