@@ -538,7 +538,7 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("softmax", "sentences", "holds no lines of JSON"),
         ("triplet", "scored", "the first column holds numbers: scores or labels of pairs?"),
         ("mnr", "duplicates", "the first column holds numbers: scores or labels of pairs?"),
-        ("triplet", "sentences", "line 1: 1 columns; 3 are needed (anchor, positive, negative)"),
+        ("triplet", "sentences", "line 1: 1 column; anchor and positive are needed"),
         ("simcse", "triplets", "line 1: a table; objective simcse reads plain sentences, one a line"),
         ("simcse", "nli", "holds lines of JSON: objective simcse reads a file of plain sentences"),
         ("cosine", "snli", "snli has no rows of the kind that is needed: objective cosine reads stsb or a file of"),
