@@ -5,12 +5,12 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1522,
-    "system": 1062,
+    "system": 1074,
     "fast": 873,
     "models": 2840,
     "data": 1340,
-    "evaluation": 1057,
-    "training": 2395,
+    "evaluation": 1050,
+    "training": 2375,
     "corpus": 1440,
     "diagnosis": 2140,
     "commands": 1582,

@@ -22,8 +22,8 @@ from minisbert.data.corpora import (
     read_tuples,
     split_rows,
 )
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
-from minisbert.data.rows import first_line, holds_json, is_number
+from minisbert.data.formats import LABELLED, NLI, NLI_KEYS, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
+from minisbert.data.rows import first_line, first_value, holds_json, is_number
 from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
@@ -167,7 +167,9 @@ def all_numbers(flags: Sequence[bool]) -> bool:
 
 
 def holds_nli(path: str) -> bool:
-    return Path(path).suffix == ".zip" or '"gold_label"' in first_line(path)
+    """Whether a file is an archive of NLI rows, or its first line has their keys."""
+    value = None if Path(path).suffix == ".zip" else first_value(path)
+    return Path(path).suffix == ".zip" or (isinstance(value, dict) and set(NLI_KEYS) <= set(value))
 
 
 def several(data: str) -> list[str]:

@@ -86,7 +86,7 @@ def table_format(head: Sequence[tuple[int, list[str]]], mark: str, findings: Fin
         findings.add("index-column", line)
         return None, layout
     if label is None:
-        return unlabelled(header, width, line, findings), layout
+        return unlabelled(header, width, mark, line, findings), layout
     if len(texts) < 2:
         findings.add("one-text", line)
     elif share(columns[label], is_nli) >= MOSTLY:
@@ -96,7 +96,10 @@ def table_format(head: Sequence[tuple[int, list[str]]], mark: str, findings: Fin
     return None, layout
 
 
-def unlabelled(header: list[str] | None, width: int, line: int, findings: Findings) -> Format | None:
+def unlabelled(header: list[str] | None, width: int, mark: str, line: int, findings: Findings) -> Format | None:
+    if width == 1 and mark == "tabs":  # in the first row alone
+        findings.add("ragged", line, "most rows have a single column")
+        return None
     if width == 1:
         findings.add("one-column", line)
         return SENTENCES

@@ -212,12 +212,16 @@ def first_line(path: str | Path, split: str = "") -> str:
 
 def holds_json(path: str | Path) -> bool:
     """Whether a file holds lines of JSON objects or lists: by its name, else by its first line."""
-    if {".jsonl", ".json", ".zip"} & set(Path(path).suffixes):
-        return True
+    return bool({".jsonl", ".json", ".zip"} & set(Path(path).suffixes)) or first_value(path) is not None
+
+
+def first_value(path: str | Path) -> dict | list | None:
+    """The JSON object or list in the first line, if it is one."""
     try:
-        return isinstance(json.loads(first_line(path)), dict | list)
+        value = json.loads(first_line(path))
     except (ValueError, RecursionError):
-        return False
+        return None
+    return value if isinstance(value, dict | list) else None
 
 
 def check_unicode(text: str, where: str) -> None:

@@ -82,7 +82,7 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
     config = vars(read_settings(run / "config.json"))
     for name, value in explicit.items():
         if name not in FREE and value != config[name]:
-            raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and cannot change it")
+            raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
     return Settings(**config | {"threads": None} | explicit)  # unless given again, the number that the state has
 
 
