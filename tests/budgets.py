@@ -11,7 +11,7 @@ BUDGETS = {
     "data": 1400,
     "evaluation": 1057,
     "training": 2360,
-    "corpus": 1440,
+    "corpus": 1430,
     "diagnosis": 2150,
     "commands": 1582,
 }
