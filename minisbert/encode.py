@@ -21,7 +21,7 @@ from minisbert.core import InputError
 from minisbert.corpus.codes import KINDS
 from minisbert.corpus.shards import encode_shards, merge_shards, own_device
 from minisbert.corpus.vectors import encode_to_file, file_lines
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, model_files

@@ -12,8 +12,8 @@ import json
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.data.faults import NOTE, PROBLEM, WARNING, Finding
-from minisbert.diagnosis.collected import Collected
+from minisbert.data.findings import NOTE, PROBLEM, WARNING, Finding
+from minisbert.diagnosis.inspected_file import InspectedFile
 from minisbert.diagnosis.inspection import command, compare, inspect
 from minisbert.diagnosis.inspection_plot import inspection
 from minisbert.evaluation.plots import require
@@ -43,10 +43,10 @@ def load_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
     return Tokenizer.load(folder if model is None else find_model(model), max_length)
 
 
-def print_file(found: Collected) -> None:
+def print_file(found: InspectedFile) -> None:
     """The report on one file."""
     content = found.summary()
-    print(f"{found.path}: {found.form.kind}, {found.form.layout}")
+    print(f"{found.path}: {found.name}, {found.layout}")
     print(f"  {'rows':<9}{content['rows']:,}")
     if content["texts"]:
         print(f"  {'texts':<9}{content['texts']:,}, {content['distinct_texts']:,} distinct")
@@ -99,7 +99,7 @@ def print_shared(shared: list[dict]) -> None:
         print()
 
 
-def print_command(files: list[Collected], line: str | None) -> None:
+def print_command(files: list[InspectedFile], line: str | None) -> None:
     if line is None:
         print("No form that can be trained on was recognised: see docs/training.md.")
     else:

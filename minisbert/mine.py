@@ -18,7 +18,7 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_shards, load_and_encode, read_corpus
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
-from minisbert.data.tuples import read_tuples
+from minisbert.data.corpora import read_tuples
 from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, model_files, prompt_of

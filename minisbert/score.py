@@ -12,9 +12,10 @@ import argparse
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.data.scored_pairs import MAX_SCORE, read_lines, tab_rows
+from minisbert.data.rows import Rows
 from minisbert.models.options import add_compiled_option, if_compiled
 from minisbert.models.pair_model import PairModel
+from minisbert.models.scoring import MAX_SCORE
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
@@ -34,10 +35,10 @@ def read_pairs(path: str) -> list[tuple[str, str]]:
     """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
     with reading(path) as at:
-        for at.line, cells in tab_rows(read_lines(path)):
-            if len(cells) != 2 or not all(cell.strip() for cell in cells):
+        for at.line, cells in Rows(path).cells("\t"):
+            if len(cells) != 2 or not all(cells):
                 raise ValueError("expected two sentences with a tab between them")
-            pairs.append((cells[0].strip(), cells[1].strip()))
+            pairs.append((cells[0], cells[1]))
     if not pairs:
         raise InputError(f"{path} contains no sentence pairs")
     return pairs

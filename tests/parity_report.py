@@ -20,7 +20,7 @@ import torch
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
-from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.diagnosis.mistakes.planting import Mistake, written_out
 from tests import checks, formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401
 from tests.conftest import ROOT
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, Comparison, compare, golden
@@ -237,8 +237,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out-markdown", type=Path, default=ROOT / "docs" / "parity.md", metavar="FILE")
     parser.add_argument("--out-picture", type=Path, default=ROOT / "docs" / "parity.png", metavar="FILE")
     options = parser.parse_args(arguments)
-    found = run_checks()
-    catches = [catch(mistake) for mistake in MISTAKES.values()]
+    with written_out():  # the checks and the mistakes are about the formulas as the book has them
+        found = run_checks()
+        catches = [catch(mistake) for mistake in MISTAKES.values()]
     report, picture = options.out_markdown.resolve(), options.out_picture.resolve()
     draw(*picture_rows(found, catches), picture)
     report.parent.mkdir(parents=True, exist_ok=True)

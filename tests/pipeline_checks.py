@@ -4,6 +4,7 @@ Importing this module adds them to ``checks.CHECKS``. The references are the ``t
 checkpoints saved by the reference libraries, torch's optimizer and schedulers, and plain counting.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from minisbert.training import distillation
 from tests.checks import check, normal
 from tests.formula_checks import fact, randomised
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
+from tests.reference.plain_loop import losses_of_steps
 from tests.reference.texts import SENTENCES, TEXTS
 
 VOCABULARY = read_json(ROOT / "weights" / "tiny" / "tokenizer.json")["model"]["vocab"]
@@ -217,6 +219,45 @@ def five_steps(name: str, **others: Any) -> Iterator[Comparison]:
         yield compare(f"parameter after step {step}{name}", value, reference.detach(), PIECE)
         yield compare(f"m after step {step}{name}", m, state["exp_avg"], PIECE)
         yield compare(f"v after step {step}{name}", v, state["exp_avg_sq"], PIECE)
+
+
+@check
+def fit_steps() -> Iterator[Comparison]:
+    """Five steps of ``fit``, with micro-batches of different sizes, against torch's tools on whole batches."""
+    x, y = normal(12, 3, seed=1).detach(), normal(12, 1, seed=2).detach()
+    batches = [[0, 1, 2, 3, 4], [5, 6, 7], [8, 9, 10, 11], [3, 1], [7, 2, 9, 4, 0]]
+
+    def loss(model: nn.Module, rows: list[int]) -> Tensor:
+        return (model(x[rows]) - y[rows]).pow(2).mean()
+
+    def prepared() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = randomised(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)))
+        groups = [{"params": list(model[0].parameters())}, {"params": list(model[2].parameters()), "lr": 0.3}]
+        return model, torch.optim.SGD(groups, lr=0.1, momentum=0.5)
+
+    def schedule(step: int) -> float:
+        return (0.0, 0.5, 1.0, 0.75, 0.5, 0.25)[step]
+
+    # a clipped gradient is 1e-6 / |g| shorter by torch than by the formula: both are right
+    for clip, bound in ((np.inf, PIECE), (0.25, 1e-5)):
+        model, optimizer = prepared()
+        expected = losses_of_steps(model, loss, batches, optimizer, schedule, clip)
+        fitted, optimizer = prepared()
+        options = {"clip": clip, "micro_batches": lambda rows: [rows[:2], rows[2:]] if rows[2:] else [rows]}
+        steps = [*loop.fit(fitted, loss, batches[:3], optimizer, schedule, **options)]
+        for group, rate in zip(optimizer.param_groups, (0.1, 0.3), strict=True):
+            group["lr"] = rate  # whoever does not keep the first rates in the optimizer reads them here
+        steps += loop.fit(fitted, loss, batches[3:], optimizer, schedule, start=3, **options)
+        name = "" if clip == np.inf else ", clipped"
+        values = torch.tensor([step.loss for step in steps], dtype=torch.float64)
+        yield compare(f"5 losses{name}", values, expected, bound)
+        for (key, ours), theirs in zip(fitted.named_parameters(), model.parameters(), strict=True):
+            yield compare(f"{key} after 5 steps{name}", ours, theirs, bound)
+    before = [parameter.detach().clone() for parameter in fitted.parameters()]
+    with contextlib.suppress(loop.Diverged):
+        list(loop.fit(fitted, lambda model, rows: loss(model, rows) * np.nan, batches, optimizer, schedule, start=1))
+    for (key, ours), theirs in zip(fitted.named_parameters(), before, strict=True):
+        yield compare(f"{key} after a loss of NaN", ours, theirs, PIECE)
 
 
 # ------------------------------------------------------------------------------------------- search

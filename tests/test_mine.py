@@ -9,8 +9,7 @@ import pytest
 from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
-from minisbert.data.corpora import read_triplets
-from minisbert.data.tuples import read_tuples
+from minisbert.data.corpora import read_triplets, read_tuples
 from minisbert.mine import main
 
 PAIRS = [("cat", "kitten"), ("dog", "puppy"), ("cat", "tomcat"), ("rain", "shower"), ("dog", "puppy")]

@@ -5,7 +5,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, JointHead, siamese
-from minisbert.data.corpora import NLI_LABELS
+from minisbert.data.formats import NLI_LABELS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.score import EXAMPLES, main

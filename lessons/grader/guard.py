@@ -34,7 +34,7 @@ ALLOWED = set(
 SUBMODULES = set(
     "collections.abc numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random numpy.typing torch.autograd "
     "torch.autograd.functional torch.distributions torch.fft torch.functional torch.linalg torch.nn "
-    "torch.nn.functional torch.nn.init torch.random torch.special".split()
+    "torch.nn.functional torch.nn.init torch.nn.utils torch.optim torch.random torch.special".split()
 )
 # ways out of the file: to other modules (torch and numpy hold many), to frames, to files
 FORBIDDEN_NAMES = set("__import__ exec eval compile open globals vars locals setattr delattr breakpoint input".split())

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from lessons.grader import (  # noqa: F401 (their cases)
     cases_encoder,
+    cases_loop,
     cases_losses,
     cases_scores,
     cases_search,
@@ -33,10 +34,12 @@ from lessons.grader.guard import Refused, refusing, untouched
 from lessons.grader.pieces import Piece
 from lessons.grader.result import RUNGS, Result
 from lessons.mistakes import MISTAKES
-from minisbert.core import one_line
+from minisbert.core import InputError, one_line
 from minisbert.diagnosis.mistakes.planting import planted, replaced, written_out
 from tests import formula_checks, head_checks, loss_checks, metric_checks, pipeline_checks  # noqa: F401 (their checks)
 from tests.checks import CHECKS
+
+END = object()  # of a generator
 
 
 @dataclass(frozen=True)
@@ -148,6 +151,8 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
             ) from error
         finally:
             inside = False
+        if inspect.isgenerator(result):
+            result = steps_of(result, piece, function, guard)
         if not equal(before, kept([*args, *kwargs.values()]), 0.0):
             found.append(Finding("inputs", "inputs", False, "an argument is not what it was before the call"))
         if problem := form_problem(result, expected):
@@ -158,6 +163,21 @@ def watched(piece: Piece, function: Callable, found: list[Finding], calls: list[
         return result
 
     return call
+
+
+def steps_of(generator: Iterator, piece: Piece, function: Callable, guard: bool) -> Iterator:
+    """What the learner's generator yields; each of its steps is guarded as a call is."""
+    while True:
+        try:
+            with refusing(piece.refused, piece.original) if guard else contextlib.nullcontext():
+                value = next(generator, END)
+        except (NotImplementedError, Trouble, InputError):  # the last is the package's, which a case may expect
+            raise
+        except (Exception, SystemExit) as error:
+            raise Trouble(told(error, function)) from error
+        if value is END:
+            return
+        yield value
 
 
 @contextlib.contextmanager

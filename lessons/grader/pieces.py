@@ -35,6 +35,7 @@ class Piece:
     hints: tuple[str, ...]
     parts: tuple[str, ...] = ()  # other functions whose known mistakes may be in it as well
     refused: tuple[str, ...] = ()  # ready-made functions that would do its work
+    needs: tuple[str, ...] = ()  # classes of the package that it is written with
     note: str = ""  # what its docstring leaves open, for the stub
 
     @property
@@ -76,7 +77,7 @@ def stars(level: int) -> str:
 
 def _read() -> tuple[dict[int, str], dict[str, Piece]]:
     cards = tomllib.loads((Path(__file__).parent / "cards.toml").read_text(encoding="utf-8"))
-    tuples = ("checks", "hints", "parts", "refused")
+    tuples = ("checks", "hints", "needs", "parts", "refused")
     pieces = [Piece(**card | {key: tuple(card[key]) for key in tuples if key in card}) for card in cards["pieces"]]
     return {int(number): title for number, title in cards["lessons"].items()}, {p.master: p for p in pieces}
 

@@ -241,6 +241,7 @@ def helpers(pieces: list[Piece]) -> set[tuple[str, str]]:
         found |= {(home, name) for file, name in needed if (home := file.home(name))}
         for name in names_used(piece) - set(piece.refused):
             home = source.home(name)
-            if home and name.islower() and not name.startswith("_"):  # classes and constants are no helpers
+            helper = name.islower() and not name.startswith("_")  # constants are none, classes if the card has them
+            if home and (helper or name in piece.needs):
                 found.add((home, name))
     return {(home, name) for home, name in found if PIECES.get(f"{home.split('.')[-1]}.{name}") not in pieces}

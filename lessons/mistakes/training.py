@@ -1,6 +1,7 @@
-"""Mistakes in training: the schedule of the learning rate, the optimizer, and batches computed in parts."""
+"""Mistakes in training: the schedule of the learning rate, the optimizer, the loop, and batches computed in parts."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -98,6 +99,169 @@ def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999)
 @mistake(loop, "adamw_step", "betas and eps hard-coded", "neither betas nor eps are those that are asked for")
 def _(parameter, gradient, m, v, step, lr, weight_decay=0.01, betas=(0.9, 0.999), eps=1e-8):
     return _step(parameter, gradient, m, v, step, lr, weight_decay)
+
+
+# ------------------------------------------------------------------------------------------ the loop
+
+
+class _Loop:
+    """``fit`` in pieces, each of which a mistake can override."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, schedule: Callable[[int], float], clip: float):
+        self.optimizer, self.schedule, self.clip = optimizer, schedule, clip
+        self.groups = optimizer.param_groups
+        self.parameters = [parameter for group in self.groups for parameter in group["params"]]
+
+    def set_rate(self, number: int) -> float:
+        multiplier = self.schedule(number)
+        for group in self.groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * multiplier
+        return multiplier
+
+    def reset(self) -> None:
+        self.optimizer.zero_grad()
+
+    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
+        return len(micro_batch) / len(batch)
+
+    def after_backward(self) -> None:
+        """After each micro-batch."""
+
+    def clipped(self) -> Tensor:
+        return nn.utils.clip_grad_norm_(self.parameters, self.clip)
+
+    def finish(self, finite: bool) -> None:
+        if not finite:
+            raise loop.Diverged("not finite; step skipped")
+        self.optimizer.step()
+
+
+def _fit_with(parts: type[_Loop]) -> Callable:
+    """``fit`` with these pieces."""
+
+    def fit(
+        model, loss, batches, optimizer, schedule, start=0, clip=math.inf, micro_batches=lambda batch: [batch]
+    ) -> Iterator[loop.Step]:
+        own = parts(optimizer, schedule, clip)
+        for number, batch in enumerate(batches, start=start):
+            multiplier = own.set_rate(number)
+            own.reset()
+            total, cut = 0.0, micro_batches(batch)
+            for micro_batch in cut:
+                scaled = loss(model, micro_batch) * own.weight(micro_batch, batch, len(cut))
+                scaled.backward()
+                own.after_backward()
+                total += scaled.item()
+            norm = own.clipped()
+            own.finish(math.isfinite(total) and bool(norm.isfinite()))
+            yield loop.Step(number + 1, batch, total, multiplier)
+
+    return fit
+
+
+def _loop_mistake(name: str, meaning: str) -> Callable[[type[_Loop]], None]:
+    return lambda parts: mistake(loop, "fit", name, meaning)(_fit_with(parts)) and None
+
+
+@_loop_mistake("gradients not zeroed", "each step's gradient is added to those of all steps before")
+class _(_Loop):
+    def reset(self) -> None:
+        pass
+
+
+@_loop_mistake("gradients zeroed in every micro-batch", "only the last micro-batch of a batch counts")
+class _(_Loop):
+    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
+        self.optimizer.zero_grad()
+        return super().weight(micro_batch, batch, count)
+
+
+@_loop_mistake("micro-batches added up unweighted", "the means of the micro-batches are added, not averaged")
+class _(_Loop):
+    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
+        return 1.0
+
+
+@_loop_mistake("micro-batches weighted equally", "a micro-batch of one row counts as much as one of ten")
+class _(_Loop):
+    def weight(self, micro_batch: Sequence, batch: Sequence, count: int) -> float:
+        return 1 / count
+
+
+@_loop_mistake("a step per micro-batch", "the optimizer steps after each micro-batch, on the gradients so far")
+class _(_Loop):
+    def after_backward(self) -> None:
+        self.optimizer.step()
+
+    def finish(self, finite: bool) -> None:
+        if not finite:
+            raise loop.Diverged("not finite")
+
+
+@_loop_mistake("multipliers that compound", "the learning rate of the last step is multiplied, not the first one")
+class _(_Loop):
+    def set_rate(self, number: int) -> float:
+        multiplier = self.schedule(number)
+        for group in self.groups:
+            group["lr"] *= multiplier
+        return multiplier
+
+
+@_loop_mistake("the schedule one step ahead", "the multiplier is that of the next step")
+class _(_Loop):
+    def set_rate(self, number: int) -> float:
+        return super().set_rate(number + 1)
+
+
+@_loop_mistake("the learning rate never set", "the schedule is asked, and the optimizer not told")
+class _(_Loop):
+    def set_rate(self, number: int) -> float:
+        return self.schedule(number)
+
+
+@_loop_mistake("the first group's rate for all", "parameter groups lose their own learning rates")
+class _(_Loop):
+    def set_rate(self, number: int) -> float:
+        multiplier = super().set_rate(number)
+        for group in self.groups:
+            group["lr"] = self.groups[0]["lr"]
+        return multiplier
+
+
+@_loop_mistake("clip forgotten", "gradients of any length reach the optimizer")
+class _(_Loop):
+    def clipped(self) -> Tensor:
+        return nn.utils.clip_grad_norm_(self.parameters, math.inf)
+
+
+@_loop_mistake(
+    "clipped number by number", "each number of the gradient is cut off, not its length: the direction turns"
+)
+class _(_Loop):
+    def clipped(self) -> Tensor:
+        norm = nn.utils.clip_grad_norm_(self.parameters, math.inf)
+        nn.utils.clip_grad_value_(self.parameters, self.clip)
+        return norm
+
+
+@_loop_mistake("clipped in every micro-batch", "the gradients so far are clipped after each micro-batch")
+class _(_Loop):
+    def after_backward(self) -> None:
+        self.clipped()
+
+
+@_loop_mistake("stepped before the check", "the step is made first, and then the loss is found to be NaN")
+class _(_Loop):
+    def finish(self, finite: bool) -> None:
+        self.optimizer.step()
+        if not finite:
+            raise loop.Diverged("not finite")
+
+
+@_loop_mistake("NaN not noticed", "a loss of NaN reaches the weights, and training goes on")
+class _(_Loop):
+    def finish(self, finite: bool) -> None:
+        self.optimizer.step()
 
 
 # -------------------------------------------------------------------------------- batches in parts

@@ -20,7 +20,7 @@ import numpy as np
 
 from minisbert.core import InputError, one_line
 from minisbert.corpus.vectors import open_texts
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.system.console import LiveLine
 from minisbert.system.files import atomic_file, read_text, write_json
 

@@ -13,7 +13,7 @@ import torch
 from minisbert.core import InputError
 from minisbert.corpus.codes import write_codes
 from minisbert.corpus.hashes import model_hash
-from minisbert.data.scored_pairs import text_lines
+from minisbert.data.rows import text_lines
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from minisbert.core import InputError, one_line
-from minisbert.data.corpora import file_lines
+from minisbert.data.rows import Rows
 from minisbert.data.scored_pairs import ScoredPair
 
 FORMS = "crop:SHARE, delete:SHARE, delete-one or synonym:FILE, with a share between 0 and 1 such as crop:0.1"
@@ -57,10 +57,11 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
     Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file without any.
     """
     found: dict[str, list[str]] = {}
-    for where, line in file_lines(path):
+    rows = Rows(path)
+    for number, line in enumerate(rows.lines(), start=1):
         words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
         if len(words) == 1:
-            raise InputError(f"{where}: one word; expected two or more of the same meaning, as in: big, large, huge")
+            raise InputError(f"{rows.at(number)}: one word; expected several of one meaning, as in: big, large, huge")
         for word in words:
             found.setdefault(word.lower(), []).extend(other for other in words if other.lower() != word.lower())
     if not any(found.values()):

@@ -5,49 +5,32 @@ Each function returns rows and notes by split; a note is a message that says whe
 
 import argparse
 import os
-import re
-from collections.abc import Callable, Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 from minisbert.core import InputError
 from minisbert.data.corpora import (
     NLI_ARCHIVES,
     LabelledPair,
     Triplet,
-    file_lines,
     load_nli,
     nli_triplets,
     read_duplicates,
     read_sentences,
     read_triplets,
+    read_tuples,
     split_rows,
 )
+from minisbert.data.formats import LABELLED, NLI, NLI_KEYS, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
+from minisbert.data.rows import first_line, first_value, holds_json, is_number
 from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
-from minisbert.data.tuples import read_tuples
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
 
 HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
 
 Notes = dict[str, str]
-
-
-@dataclass(frozen=True)
-class Form:
-    """A kind of row: the named dataset with such rows, if there is one, and what a file of them contains."""
-
-    own: str | None
-    file: str
-    json: bool | None  # whether its lines are JSON; None: either
-
-
-SCORED = Form("stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", json=False)
-NLI = Form("snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", json=True)
-DUPLICATES = Form("quora", "duplicates (label 0 or 1, sentence1, sentence2)", json=False)
-TRIPLETS = Form("snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", json=None)
-TUPLES = Form("snli", "pairs or triplets (anchor, positive, negatives) or NLI rows (.jsonl or .zip)", json=None)
-SENTENCES = Form(None, "plain sentences, one a line (.txt or .txt.gz)", json=False)
 
 
 def scored_rows(
@@ -76,7 +59,7 @@ def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]]
 
 def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
     """Duplicate or not: Quora's release, or a file."""
-    rows, notes = labelled_rows(options, DUPLICATES, load_duplicates)
+    rows, notes = labelled_rows(options, LABELLED, load_duplicates)
     for split in ("dev", "test"):
         if not any(row.label for row in rows[split]):
             raise InputError(f"{split} {notes[split]}: no pair has label 1, so F1 is not defined; give more rows")
@@ -84,7 +67,7 @@ def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[Labelled
 
 
 def labelled_rows(
-    options: argparse.Namespace, form: Form, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
+    options: argparse.Namespace, form: Format, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
 ) -> tuple[dict[str, list[LabelledPair]], Notes]:
     """The rows that ``read`` returns for a name, a split and a limit. Only ``snli`` comes with splits.
 
@@ -99,19 +82,24 @@ def labelled_rows(
         rows[split], skipped = read(name, split, options.limit if split == "train" else None)
         notes[split] = note(name, rows[split], "pairs", skipped)
     missing = [split for split in ("dev", "test") if split not in rows]
-    if missing:
-        count = len(rows["train"])
-        try:
-            rows["train"], held_out = split_rows(rows["train"], 1 - HELD_OUT * len(missing), options.seed)
-            shares = split_rows(held_out, 0.5, options.seed) if len(missing) == 2 else (held_out,)
-        except ValueError as error:
-            raise InputError(
-                f"{names['train']}: {count} pairs are too few to hold some out as {' and '.join(missing)}: "
-                "give more, or --dev FILE and --test FILE"
-            ) from error
-        rows |= dict(zip(missing, shares, strict=True))
-        notes |= {split: note("held out of it", rows[split], "pairs") for split in missing}
-    return rows, notes
+    try:
+        rows["train"], held_out = hold_out(rows["train"], missing, options.seed)
+    except ValueError as error:
+        raise InputError(
+            f"{names['train']}: {len(rows['train'])} pairs are too few to hold some out as {' and '.join(missing)}: "
+            "give more, or --dev FILE and --test FILE"
+        ) from error
+    notes |= {split: note("held out of it", held_out[split], "pairs") for split in missing}
+    return rows | held_out, notes
+
+
+def hold_out(rows: list[Any], splits: Sequence[str], seed: int) -> tuple[list[Any], dict[str, list[Any]]]:
+    """The rows without a tenth for each split, and these tenths; ``ValueError`` if one would be empty."""
+    if not splits:
+        return rows, {}
+    rows, held_out = split_rows(rows, 1 - HELD_OUT * len(splits), seed)
+    shares = split_rows(held_out, 0.5, seed) if len(splits) == 2 else (held_out,)
+    return rows, dict(zip(splits, shares, strict=True))
 
 
 def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tuple[str, ...]], str]:
@@ -119,12 +107,12 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tupl
 
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
-    form, read = (TRIPLETS, read_triplets) if options.objective == "triplet" else (TUPLES, read_tuples)
+    form, read = (TRIPLETS, read_triplets) if options.objective == "triplet" else (PAIRS, read_tuples)
     data = source_for(options, options.data, form)
     names = several(data)
     if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
         rows, skipped = read(data, options.limit)
-        if all(re.fullmatch(r"\d+(\.\d*)?", row[0]) for row in rows[1:] or rows):  # the first may be a header
+        if all_numbers([is_number(row[0]) for row in rows]):
             raise InputError(
                 f"{data}: the first column holds numbers: scores or labels of pairs? "
                 f"Objective {options.objective} reads {form.file}"
@@ -150,7 +138,7 @@ def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
 # ----------------------------------------------------------------------------------- names and files
 
 
-def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str:
+def source_for(options: argparse.Namespace, name: str | None, form: Format) -> str:
     """``name``, or the form's own dataset if it is None; NLI rows may have several names, as in ``A,B``.
 
     Raises ``InputError`` for a dataset or file of another form.
@@ -167,19 +155,21 @@ def source_for(options: argparse.Namespace, name: str | None, form: Form) -> str
     if name in assets():
         raise InputError(f"{name} has no rows of the kind that is needed: {reads}")
     if form.json is not None and Path(name).suffix != ".zip":
-        is_json = re.match(r'\s*[{\[]\s*"', first_line(name)) is not None
+        is_json = holds_json(name)
         if is_json != form.json:
             raise InputError(f"{name} holds {'' if is_json else 'no '}lines of JSON: {reads}")
     return name
 
 
-def first_line(path: str) -> str:
-    """The first line that is not blank."""
-    return next((line for _, line in file_lines(path) if line.strip()), "")
+def all_numbers(flags: Sequence[bool]) -> bool:
+    """Whether the first texts are numbers, as of scores or labels; that of the first row may be a header."""
+    return all(flags[1:] or flags)
 
 
 def holds_nli(path: str) -> bool:
-    return Path(path).suffix == ".zip" or '"gold_label"' in first_line(path)
+    """Whether a file is an archive of NLI rows, or its first line has their keys."""
+    value = None if Path(path).suffix == ".zip" else first_value(path)
+    return Path(path).suffix == ".zip" or (isinstance(value, dict) and set(NLI_KEYS) <= set(value))
 
 
 def several(data: str) -> list[str]:
@@ -209,7 +199,7 @@ def quora() -> Path:
         return ensure("quora") / asset("quora").files[0].name
     except InputError as error:
         address = asset("quora").sources[0]["url"]
-        raise InputError(f"{error} (from {address}; or --data FILE of {DUPLICATES.file})") from error
+        raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.file})") from error
 
 
 def note(name: str, rows: Sized, what: str, skipped: int = 0) -> str:

@@ -6,20 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.data.forms import WITH_LABELS
-from minisbert.diagnosis.collected import Collected
+from minisbert.diagnosis.inspected_file import InspectedFile
 from minisbert.evaluation.plots import COLOURS, require, save, shorten, tidy
 
 MOST_BARS = 60  # of a histogram of lengths
 
 
-def inspection(files: Sequence[Collected], target: Path) -> None:
+def inspection(files: Sequence[InspectedFile], target: Path) -> None:
     """Draw a row of panels for each file to ``target``, a PNG file."""
     require()
     save(draw_inspection(files), target)
 
 
-def draw_inspection(files: Sequence[Collected]) -> Any:
+def draw_inspection(files: Sequence[InspectedFile]) -> Any:
     """A ``Figure``: for each file its lengths in tokens with the limit, and its labels."""
     from matplotlib.figure import Figure
 
@@ -31,14 +30,14 @@ def draw_inspection(files: Sequence[Collected]) -> Any:
             draw_tokens(left, found)
         else:
             empty(left, "no lengths")
-        if found.form.kind in WITH_LABELS and found.lines:
+        if len(found.labels):
             draw_labels(right, found)
         else:
-            empty(right, f"{found.form.kind}: no labels")
+            empty(right, f"{found.name}: no labels")
     return figure
 
 
-def draw_tokens(axes: Any, found: Collected) -> None:
+def draw_tokens(axes: Any, found: InspectedFile) -> None:
     counts, limit = np.array(found.lengths.counts), found.lengths.limit
     width = -(-int(counts.max()) // MOST_BARS)  # lengths per bar
     edges = np.arange(0.5, counts.max() + width + 0.5, width)
@@ -52,11 +51,11 @@ def draw_tokens(axes: Any, found: Collected) -> None:
     tidy([axes], integer_axes=[axes.yaxis])
 
 
-def draw_labels(axes: Any, found: Collected) -> None:
+def draw_labels(axes: Any, found: InspectedFile) -> None:
     bars = found.label_bars()
     axes.barh(range(len(bars)), list(bars.values()), color=COLOURS[0])
     axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
-    axes.set(xlabel="rows", title=f"labels of {found.form.kind}")
+    axes.set(xlabel="rows", title=f"labels of {found.name}")
     axes.title.set_fontsize(9)
     axes.invert_yaxis()
     tidy([axes], integer_axes=[axes.xaxis])

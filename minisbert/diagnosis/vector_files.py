@@ -10,7 +10,7 @@ import torch
 
 from minisbert.core import reading
 from minisbert.core.checks import Place
-from minisbert.data.scored_pairs import is_number
+from minisbert.data.rows import is_number
 from minisbert.models.checkpoint import read_safetensors
 from minisbert.system.files import decode, listed, open_bytes
 

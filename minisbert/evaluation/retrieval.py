@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.data.corpora import check_unicode, file_lines, json_values
-from minisbert.data.scored_pairs import tab_rows
+from minisbert.data.rows import Rows, check_unicode
 from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.fast.search import top_k
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
@@ -85,7 +84,9 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 def read_texts(path: str | Path) -> dict[str, str]:
     """The texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
-    for where, row in json_values(path):
+    rows = Rows(path)
+    for line, row in rows.values():
+        where = rows.at(line)
         if not isinstance(row, dict) or not all(isinstance(row.get(key, unset), str) for key, unset in KEYS.items()):
             raise InputError(f"{where}: _id, text and maybe title are needed, all strings, not {one_line(row)}")
         check_unicode("".join(row.get(key, "") for key in KEYS), where)
@@ -100,8 +101,7 @@ def read_texts(path: str | Path) -> dict[str, str]:
 def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
     """``FILE, line N``, the ids of query and document, and the grade of every judgement."""
     with reading(path) as at:
-        for index, (at.line, cells) in enumerate(tab_rows(line for _, line in file_lines(path))):
-            cells = [cell.strip() for cell in cells]
+        for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
             if len(cells) != len(HEADER):
                 raise ValueError(f"{len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
             query, document, score = cells

@@ -8,8 +8,9 @@ import numpy as np
 
 from minisbert.core import InputError, reading
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.corpora import LabelledPair, Triplet, file_lines, read_triplets
-from minisbert.data.scored_pairs import ScoredPair, is_number
+from minisbert.data.corpora import LabelledPair, Triplet, read_triplets
+from minisbert.data.rows import Rows, is_number
+from minisbert.data.scored_pairs import ScoredPair
 from minisbert.evaluation.more_metrics import triplet_accuracy
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -55,7 +56,7 @@ def holds_triplets(path: str) -> bool:
         return True
     if not Path(path).is_file():  # a pipe can be read only once
         return False
-    line = next((line for _, line in file_lines(path) if line.strip()), "")
+    line = next((line for line in Rows(path).lines() if line.strip()), "")
     cells = line.split("\t") if "\t" in line else next(csv.reader([line]), [])
     return len(cells) == 3 and cells[0].strip().lower() != "score" and not is_number(cells[0])
 

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs, parse_score, read_lines
+from minisbert.data.formats import parse_score
+from minisbert.data.rows import Rows
+from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
@@ -121,7 +123,9 @@ def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int =
             first, second = (text.strip() for text in (*texts, "", "")[:2])
             if not first or not second:
                 raise ValueError("two sentences separated by a tab are needed")
-            pairs.append(ScoredPair(first, second, parse_score(score, f"{gold}, line {at.line}", scale=5.0)))
+            with reading(gold) as place:
+                place.line = at.line
+                pairs.append(ScoredPair(first, second, parse_score(score)))
     if not pairs:
         raise InputError(f"{gold} scores no pair")
     return pairs
@@ -129,7 +133,7 @@ def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int =
 
 def tab_cells(path: Path) -> list[list[str]]:
     """The cells of every line of a file that ends them with a line feed, alone or after a carriage return."""
-    return [line.removesuffix("\r").split("\t") for line in read_lines(path)]
+    return [line.split("\t") for line in Rows(path).lines()]
 
 
 # ---------------------------------------------------------------------------------------- evaluation

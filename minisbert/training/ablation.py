@@ -20,7 +20,7 @@ from typing import Any
 from minisbert.core import InputError, read_json
 from minisbert.core.heads import CONCATS
 from minisbert.data.augmentation import read_synonyms
-from minisbert.data.datasets import NLI, SENTENCES, Form
+from minisbert.data.formats import NLI, SENTENCES, Format
 from minisbert.evaluation.plots import number_in, read_lines
 from minisbert.system.assets import asset
 from minisbert.system.console import clipped, duration, say
@@ -40,7 +40,7 @@ class Row:
     published: float | None = None
 
     @property
-    def data(self) -> Form | None:
+    def data(self) -> Format | None:
         """What --data must contain; None if the row trains on the STS Benchmark."""
         return {"sbert-nli": NLI, "simcse-unsupervised": SENTENCES}.get(self.flags.split()[1])
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from minisbert.core import losses
 from minisbert.core.heads import ConcatHead, siamese
-from minisbert.data.corpora import NLI_LABELS, LabelledPair
+from minisbert.data.corpora import LabelledPair
 from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows
+from minisbert.data.formats import NLI_LABELS
 from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.evaluation.scoring import Loss, Scores, pair_scores, vector_scores
 from minisbert.models.heads import BatchCrossHead, make_cross_head, make_joint_head

@@ -78,7 +78,7 @@ def test_synonyms_of_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("big, large\nsmall,\n", r"synonyms\.txt, line 2: one word; expected two or more"),
+        ("big, large\nsmall,\n", r"synonyms\.txt, line 2: one word; expected several"),
         ("\n , \n", r"synonyms\.txt holds no synonyms"),
         ("cat, CAT\n", r"synonyms\.txt holds no synonyms"),
     ],

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.tuples import read_tuples
+from minisbert.data.corpora import read_tuples
 
 PAIRS = [("A cat sits.", 'A "cat" rests.'), ("One, two", "1, 2")]
 PAIR_FILES = {
@@ -54,16 +54,20 @@ def test_a_triplet_is_a_row_with_one_negative(tmp_path):
     [
         ("t.tsv", "a\tp\nb\n", "t.tsv, line 2: 1 columns; the first row has 2"),
         ("t.tsv", "anchor\tpositive\tid\n\na\tp\n", "t.tsv, line 3: 2 columns; the first row has 3"),
-        ("t.txt", "only one\ncolumn\n", "t.txt, line 1: 1 columns; anchor and positive are needed"),
+        ("t.txt", "only one\ncolumn\n", "t.txt, line 1: 1 column; anchor and positive are needed"),
         ("t.csv", "", "t.csv holds no usable rows"),
         ("t.csv", "anchor,positive\na,\n", "t.csv holds no usable rows (1 were skipped)"),
-        ("t.jsonl", '["a", "p"]\n["a", "p", "n"]\n', "t.jsonl, line 2: 1 negatives, the first row has 0"),
-        ("t.jsonl", '{"anchor": "a"}', "t.jsonl, line 1: expected an object with anchor, positive and"),
-        ("t.jsonl", '["a"]', "t.jsonl, line 1: expected an object with anchor, positive and"),
-        ("t.jsonl", '["a", "p"]\n"a"', "t.jsonl, line 2: expected an object with anchor, positive and"),
-        ("t.jsonl", '{"anchor": "a", "positive": 3}', "t.jsonl, line 1: 3 is not a text; expected an object with"),
-        ("t.jsonl", '{"anchor": "a", "positive": "p", "negative": [["n"]]}', "t.jsonl, line 1: ['n'] is not a text"),
-        ("t.jsonl", '["a", "\\ud800"]', "t.jsonl, line 1 is not valid Unicode"),
+        ("t.jsonl", '["a", "p"]\n["a", "p", "n"]\n', "t.jsonl, line 2: 3 texts; the first row has 2"),
+        ("t.jsonl", '{"anchor": "a"}', "t.jsonl, line 1: expected pairs or triplets"),
+        ("t.jsonl", '["a"]', "t.jsonl, line 1: expected pairs or triplets"),
+        ("t.jsonl", '["a", "p"]\n"a"', "t.jsonl, line 2: expected pairs or triplets"),
+        ("t.jsonl", '{"anchor": "a", "positive": 3}', "t.jsonl, line 1: expected pairs or triplets"),
+        (
+            "t.jsonl",
+            '{"anchor": "a", "positive": "p", "negative": [["n"]]}',
+            "t.jsonl, line 1: expected pairs or triplets",
+        ),
+        ("t.jsonl", '["a", "\\ud800"]', "t.jsonl, line 1: not valid Unicode"),
         ("t.jsonl", '["a", ', "t.jsonl, line 1: not valid JSON"),
     ],
 )

@@ -140,6 +140,63 @@ PEARSON = """
 x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
 x, y = x - x.mean(), y - y.mean()
 """
+FIT = """
+parameters = [p for group in optimizer.param_groups for p in group["params"]]
+rates = [group["lr"] for group in optimizer.param_groups]
+number = start
+for batch in batches:
+    for group, rate in zip(optimizer.param_groups, rates):
+        group["lr"] = rate * schedule(number)
+    {zero}
+    total = 0.0
+    for micro_batch in micro_batches(batch):
+        value = loss(model, micro_batch){share}
+        value.backward()
+        total += {item}
+    norm = nn.utils.clip_grad_norm_({clipped})
+    {check}
+    number += 1
+    yield Step(number, batch, total, schedule(number - 1))
+"""
+CHECK = (
+    "if not math.isfinite(total) or not norm.isfinite():\n        raise Diverged('not finite')\n    optimizer.step()"
+)
+
+
+def fit(
+    zero: str = "optimizer.zero_grad()",
+    share: str = " * len(micro_batch) / len(batch)",
+    item: str = "value.item()",
+    clipped: str = "parameters, clip",
+    check: str = CHECK,
+) -> str:
+    return FIT.format(zero=zero, share=share, item=item, clipped=clipped, check=check)
+
+
+BY_HAND = """
+pairs = [(group, group["lr"]) for group in optimizer.param_groups]
+for i, batch in enumerate(batches):
+    share = schedule(start + i)
+    for group, rate in pairs:
+        group["lr"] = share * rate
+        for p in group["params"]:
+            p.grad = None
+    parts = [(len(part) / len(batch), part) for part in micro_batches(batch)]
+    seen = 0
+    for weight, part in parts:
+        value = weight * loss(model, part)
+        torch.autograd.backward(value)
+        seen = seen + float(value.detach())
+    grads = [p.grad for group, _ in pairs for p in group["params"] if p.grad is not None]
+    length = torch.sqrt(sum((g * g).sum() for g in grads))
+    if not (math.isfinite(seen) and torch.isfinite(length)):
+        raise Diverged(f"step {start + i + 1}")
+    if length > clip:
+        for g in grads:
+            g.mul_(clip / length)
+    optimizer.step()
+    yield Step(number=start + i + 1, batch=batch, loss=seen, multiplier=share)
+"""
 A_F, F_F, E_F, B_F = "bert.Attention.forward", "bert.Layer.forward", "bert.Embeddings.forward", "bert.Bert.forward"
 
 WRONG = {
@@ -267,6 +324,30 @@ WRONG = {
     "betas": ("loop.adamw_step", ADAMW.format("0.9", "0.999", "eps"), "betas hard-coded"),
     "eps": ("loop.adamw_step", ADAMW.format("betas[0]", "betas[1]", "1e-8"), "eps hard-coded"),
     "betas and eps": ("loop.adamw_step", ADAMW.format("0.9", "0.999", "1e-8"), "betas and eps hard-coded"),
+    "fit, zero_grad forgotten": ("loop.fit", fit(zero="pass"), "gradients not zeroed"),
+    "fit, no share": ("loop.fit", fit(share=""), "micro-batches added up unweighted"),
+    "fit, equal shares": (
+        "loop.fit",
+        fit(share=" / len(micro_batches(batch))"),
+        "micro-batches weighted equally",
+    ),
+    "fit, not clipped": ("loop.fit", fit(clipped="parameters, float('inf')"), "clip forgotten"),
+    "fit, rates that compound": (
+        "loop.fit",
+        fit().replace("zip(optimizer.param_groups, rates)", "[(g, g['lr']) for g in optimizer.param_groups]"),
+        "multipliers that compound",
+    ),
+    "fit, a step ahead": (
+        "loop.fit",
+        fit().replace("rate * schedule(number)", "rate * schedule(number + 1)"),
+        "the schedule one step ahead",
+    ),
+    "fit, stepped first": (
+        "loop.fit",
+        fit(check="optimizer.step()\n    " + CHECK.replace("\n    optimizer.step()", "")),
+        "stepped before the check",
+    ),
+    "fit, no check": ("loop.fit", fit(check="optimizer.step()"), "NaN not noticed"),
     "float32": ("search.top_k", TOP_K.format("float()"), "search in float32"),
     "shuffled in windows": (
         "data.length_grouped_batches",
@@ -529,6 +610,12 @@ RIGHT |= {
         "    state = random_state(device)\n    found.append((network(part).detach(), state))\n"
         "return torch.cat([v for v, _ in found]), [s for _, s in found]",
     ),
+    "fit": ("loop.fit", fit()),
+    "fit by hand": ("loop.fit", BY_HAND),
+    "fit by torch": (
+        "loop.fit",
+        fit(zero="model.zero_grad()", item="float(value.detach())", check=CHECK.replace("norm.", "norm.sum().")),
+    ),
     "replay by autograd.grad": (
         "gradient_cache.replay",
         "start = 0\nfor part, state in zip(parts, states):\n"
@@ -726,6 +813,14 @@ SUBTLE = {  # each differs from a right answer in one thing
         "best = [sorted(zip(-s, row))[:k] for row, s in zip(candidates, (v @ q[..., None])[..., 0].numpy())]\n"
         "return np.array([[-s for s, _ in r] for r in best], 'float32'), np.array([[i for _, i in r] for r in best])",
     ),
+    "fit, losses not added up": ("loop.fit", fit().replace("total += value.item()", "total = value.item()")),
+    "fit, a loss that is a tensor": ("loop.fit", fit(item="value.detach()")),
+    "fit, zeroed after the step only": ("loop.fit", fit(zero="pass", check=CHECK + "\n    optimizer.zero_grad()")),
+    "fit, only the gradient is looked at": ("loop.fit", fit(check=CHECK.replace("not math.isfinite(total) or ", ""))),
+    "fit, only the loss is looked at": ("loop.fit", fit(check=CHECK.replace(" or not norm.isfinite()", ""))),
+    "fit, start forgotten": ("loop.fit", fit().replace("number = start", "number = 0")),
+    "fit, all batches read first": ("loop.fit", fit().replace("in batches", "in [*batches][:99]")),
+    "fit, train mode": ("loop.fit", "model.train()\n" + fit().strip()),
     "minus the maximum of the batch": (
         "losses.softmax_cross_entropy_loss",
         "x = logits - logits[logits.isfinite()].max()\n"
@@ -809,6 +904,8 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
             "an argument is not what it was before the call",
         ),
         ("bert.Layer.forward", "return self(x, mask)", "runs", "RecursionError, line "),
+        ("loop.fit", "return [*batches]", "runs", "returns a list, not a generator"),
+        ("loop.fit", "yield optimizer.nope", "runs", "AttributeError, line "),
         (
             "bert.gelu",
             "return x * (1 + torch.erf(x / torch.tensor(2.0).sqrt())) / 2",

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import types
 
 import pytest
@@ -24,7 +25,9 @@ def defined(piece) -> types.FunctionType:
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
 def test_signature_and_docstring_are_the_masters(piece):
     function = defined(piece)
-    assert inspect.signature(function) == inspect.signature(piece.original)
+    # by their text: two lambdas as defaults are equal if nothing but their address differs
+    ours, masters = (re.sub(r" at 0x\w+", "", str(inspect.signature(f))) for f in (function, piece.original))
+    assert ours == masters
     texts = [inspect.cleandoc(f.__doc__ or "") for f in (function, piece.original)]
     assert texts[0] == texts[1]
 

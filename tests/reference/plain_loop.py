@@ -1,8 +1,10 @@
-"""A training loop of torch's own pieces, for expected losses: they must not come from ``fit``."""
+"""Training loops of torch's own pieces, for expected losses: they must not come from ``fit``."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss
 
 from minisbert.data.scored_pairs import read_scored_pairs
@@ -33,3 +35,25 @@ def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup:
         schedule.step()
         found.append(loss.item())
     return found
+
+
+def losses_of_steps(
+    model: nn.Module,
+    loss: Callable[[nn.Module, list[int]], Tensor],
+    batches: Iterable[list[int]],
+    optimizer: torch.optim.Optimizer,
+    schedule: Callable[[int], float],
+    clip: float,
+) -> Tensor:
+    """The loss of each step (N,), float64; the model is trained in place."""
+    rate = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    found = []
+    for batch in batches:
+        optimizer.zero_grad()
+        value = loss(model, batch)
+        value.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        rate.step()
+        found.append(value.item())
+    return torch.tensor(found, dtype=torch.float64)

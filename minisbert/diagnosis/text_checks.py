@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from minisbert.core.tokenizer import is_ideograph
-from minisbert.data.faults import NOTE, Findings
+from minisbert.data.findings import NOTE, Findings
 from minisbert.models.tokenizer import Tokenizer
 
 HTML = re.compile(r"</?(p|br|div|span|a|b|i|u|em|strong|li|ul|ol|td|tr|table|h[1-6])(\s[^<>]*)?/?>|&(\w{2,6}|#\d+);")
@@ -45,6 +45,12 @@ def check_text(line: int, text: str, findings: Findings) -> None:
         findings.add("html", line, text[max(0, found.start() - 20) :])
     if found := MOJIBAKE.search(text):
         findings.add("mojibake", line, text[max(0, found.start() - 20) :])
+
+
+def is_quoted(text: str) -> bool:
+    """Whether quotation marks enclose a text as those of a table enclose a cell."""
+    inner = text[1:-1]
+    return len(text) > 2 and text[0] == text[-1] == '"' and ('""' in inner or '"' not in inner)
 
 
 def script(word: str) -> str:

@@ -15,7 +15,6 @@ FAULTS = {
     "byte-order-mark": (NOTE, "a byte order mark before the first line", "nothing: it is skipped"),
     "crlf": (NOTE, "lines end in CRLF, as on Windows", "nothing: the carriage return is dropped"),
     # ---- columns and keys
-    "compressed": (PROBLEM, "scored pairs are not read from a compressed file", "decompress it: gunzip"),
     "wrong-delimiter": (PROBLEM, "columns separated by another character", "write tabs or commas between the columns"),
     "stray-quotes": (PROBLEM, "a quotation mark that opens or closes no cell", 'double it ("") or write a .tsv'),
     "quoted-tabs": (WARNING, "quotation marks around a cell, which are text in a .tsv", "write it without quoting"),
@@ -26,11 +25,11 @@ FAULTS = {
     "nli-table": (PROBLEM, "NLI's words in a table", "write .jsonl with gold_label, sentence1, sentence2"),
     "index-column": (PROBLEM, "a column of running numbers, as pandas writes it", "drop it: to_csv(..., index=False)"),
     "unknown-header": (PROBLEM, "a header with other names", "rename its columns as expected, or delete the line"),
-    "header-inside": (WARNING, "a header among the rows, as after cat a.csv b.csv", "delete the line"),
+    "header-inside": (PROBLEM, "the header again among the rows, as after cat a.csv b.csv", "delete the line"),
     "not-json": (PROBLEM, "a line that is not JSON", "write one object per line, not one list over all lines"),
-    "json-name": (PROBLEM, "lines of JSON in a file of another name", "rename it to .jsonl"),
     "json-form": (PROBLEM, "labels or sentences in JSON", "write a .tsv of label, sentence1, sentence2, or a .txt"),
     "missing-key": (PROBLEM, "a key is missing, or its value is no text", "give every object the same keys"),
+    "number-texts": (PROBLEM, "the first texts are numbers, as of scores or labels", "name or drop that column"),
     "no-rows": (PROBLEM, "no row can be read", "see what is wrong with its lines"),
     # ---- labels
     "label-unreadable": (PROBLEM, "a label that cannot be read", "a number, or for NLI one of the three words"),
@@ -53,6 +52,7 @@ FAULTS = {
     "same-positive": (WARNING, "a positive equal to its anchor", "drop the row: there is nothing to learn from it"),
     "too-long": (WARNING, "texts beyond the model's limit", "split them, or raise --max-length if the model allows it"),
     "unknown-script": (WARNING, "words of a script that become [UNK]", "take a multilingual model: --model"),
+    "too-few": (PROBLEM, "too few rows to hold some out as dev and test", "add rows, or give files for dev and test"),
     # ---- several files
     "other-form": (PROBLEM, "the form does not go with the first file", "write it in the form named here"),
     "scale-differs": (PROBLEM, "labels on another scale than in the first file", "convert them to the same scale"),
