@@ -62,7 +62,7 @@ def start() -> None:
             for name, flags in json.loads(arguments[0]).items():
                 for dtype in (torch.float64, torch.float32):
                     found = gradients(flags, group, dtype)
-                    if group.leader:
+                    if group.rank == 0:
                         write_safetensors(found, Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
         return
     if what == "die" and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -321,7 +321,7 @@ def test_pipes_in_a_name_do_not_end_a_cell_of_the_table():
 )  # fmt: skip
 def test_broken_metrics_are_an_error_that_names_the_file(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(InputError, match=r"metrics\.jsonl(, line 1: not| holds no dev scores of a run: remove)"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl"):
         dev_scores(Cell(TABLES["pooling"][0], 1, tmp_path, []))
 
 

@@ -240,43 +240,29 @@ def test_what_a_resumed_run_logs_again_counts_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ('{"step": 50, "loss"', "not valid JSON: "),
-        ("", "not valid JSON: "),
-        ("[1, 2]", "expected a step with loss and lr, or with dev scores"),
-        ("12", "expected a step with loss and lr"),
-        ('"dev"', "expected a step with loss and lr"),
-        ({"step": 50, "loss": 1.0}, "expected a step with loss and lr"),
-        ({"loss": 1.0, "lr": 0.1}, "expected a step with loss and lr"),
-        (logged(50, None), "expected a step with loss and lr"),
-        (logged("many", 1.0), "expected a step with loss and lr"),
-        (dev(50, pearson=0.5), r"expected .* dev scores \(spearman among them\)"),
-        ({"step": 50, "dev": 0.5}, r"expected .* dev scores \(spearman among them\)"),
-        ({"dev": {"spearman": 0.5}}, r"expected .* dev scores \(spearman among them\)"),
-        ({"step": 50, "dev": [0.5]}, "expected a step with loss and lr"),
-        ({"step": 50, "dev": {"spearman": None}}, "expected a step with loss and lr"),
-        (logged(math.inf, 1.0), "expected a step with loss and lr"),
-        (logged(math.nan, 1.0), "expected a step with loss and lr"),
-        (logged(10**400, 1.0), "expected a step with loss and lr"),
-        (logged(50, 10**400), "expected a step with loss and lr"),
-        (logged(50, 1e308), "expected a step with loss and lr"),  # no axis can show it
-        ("[" * 100_000, "not valid JSON: "),
-        ("9" * 5000, "not valid JSON: "),
+        *('{"step": 50, "loss"', "", "[1, 2]", "12", '"dev"', "[" * 100_000, "9" * 5000),
+        *({"step": 50, "loss": 1.0}, {"loss": 1.0, "lr": 0.1}, {"dev": {"spearman": 0.5}}, {"step": 50, "dev": 0.5}),
+        *({"step": 50, "dev": [0.5]}, {"step": 50, "dev": {"spearman": None}}, dev(50, pearson=0.5), dev(50)),
+        *(logged(50, None), logged("many", 1.0), logged(math.inf, 1.0), logged(math.nan, 1.0), logged(10**400, 1.0)),
+        *(logged(50, 10**400), logged(50, 1e308)),  # no axis can show them
     ],
+    ids=lambda line: str(line)[:40],
 )
-def test_a_bad_line_is_reported_with_its_number(tmp_path, line, message):
-    with pytest.raises(InputError, match=rf"metrics\.jsonl, line 8: {message}"):
+def test_a_bad_line_is_reported_with_its_number(tmp_path, line):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: ") as refused:
         read_run(write(tmp_path / "a", [*LINES, line, logged(60, 1.0)]))
+    assert "\n" not in str(refused.value)
 
 
 def test_dev_scores_without_a_metric(tmp_path):
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: expected"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: no key"):
         read_run(write(tmp_path / "a", [dev(0), logged(10, 1.0)]))
 
 
 def test_a_bad_last_line_that_is_complete_is_reported(tmp_path):
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON: '{\"step\": 50'"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON"):
         read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
 
 

@@ -99,7 +99,7 @@ def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", s
     encoder, options = load_project(folder)
     entries = read_entries(source)
     rows = hidden_rows(entries, secret, everything=source is not None)
-    others = read_board(board)  # before the work, so that a damaged one is reported at once
+    read_board(board)  # a damaged one is reported before the work, not after it
     engine = Engine(encoder, options, [entry.document for entry in entries])
     queries = [entries[row].query for row in rows]
     found = engine.search(queries, 10)  # (Q, 10)
@@ -116,11 +116,11 @@ def grade_project(folder: Path, board: Path, name: str = "", secret: str = "", s
     print(f"recall@10  {hits.mean():.4f}   95 % of the draws in {least:.4f} .. {most:.4f}")
     print(f"index      {size} bytes a vector, {size * len(entries) / 1e6:.2f} MB")
     print(f"search     {ms:.1f} ms for a query, encoding included")
-    asked = "\n".join([*queries, *(entry.document for entry in entries)])
     values = (f"{ndcg.mean():.4f}", f"{low:.4f}", f"{high:.4f}", f"{hits.mean():.4f}", str(size), f"{ms:.1f}")
     about = (options.store, f"{platform.machine()} Python {platform.python_version()}")
-    digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
-    write_board(board, [*others, (digest, name or folder.resolve().name, *values, *about)])
+    digest = hashlib.sha256("\n".join([*queries, *(entry.document for entry in entries)]).encode()).hexdigest()[:8]
+    shown = " ".join((name or folder.resolve().name).split())
+    write_board(board, [*read_board(board), (digest, shown, *values, *about)])  # read again: others may have written
 
 
 # ---------------------------------------------------------------------------------------- leaderboard
@@ -130,14 +130,13 @@ def read_board(path: Path) -> list[tuple[str, ...]]:
     """The rows of a leaderboard, or of several one after the other; none if there is no file."""
     if not path.exists():
         return []
+    rows = []
     with reading(path) as at:
-        rows = []
         for at.line, row in enumerate(csv.reader(path.read_text(encoding="utf-8").splitlines()), start=1):
             if len(row) != len(FIELDS):
                 raise ValueError(f"{len(row)} columns; {', '.join(FIELDS)} are needed")
             if tuple(row) != FIELDS:
-                float(row[2])  # or the line is not one of a leaderboard
-                rows.append(tuple(row))
+                rows.append((*row[:2], f"{float(row[2]):.4f}", *row[3:6], str(int(row[6])), *row[7:]))
     return rows
 
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import fill
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, one_line, read_json
+from minisbert.core import InputError, read_json, reading
 from minisbert.system.files import atomic_file, read_text
 
 # a palette for every kind of colour vision (Okabe & Ito 2008); dashes let a line underneath show through
@@ -52,19 +53,16 @@ def read_run(folder: Path) -> History:
         raise InputError(f"{folder} is not the folder of a run: it has no metrics.jsonl, which training writes")
     metric = read_json(folder / "config.json").get("best_metric")
     losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
-    for number, entry in read_lines(log):
-        try:
-            if "dev" in entry:  # old runs have no best_metric: Spearman was used, if there was one
-                metric = metric or ("spearman" if "spearman" in entry["dev"] else next(iter(entry["dev"])))
-                step = int(number_in(entry, "step"))
-                scores[step] = 100 * number_in(entry["dev"], metric)
-                dev_losses |= {step: number_in(entry["dev"], "loss")} if "loss" in entry["dev"] else {}
-            else:
-                step = int(number_in(entry, "step"))
+    with reading(log) as at:
+        for at.line, entry in enumerate(read_lines(log), 1):
+            step = int(number_in(entry, "step"))
+            if "dev" not in entry:
                 losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
-        except (LookupError, TypeError, ValueError, OverflowError, StopIteration) as error:
-            expected = f"a step with loss and lr, or with dev scores ({metric or 'spearman'} among them)"
-            raise InputError(f"{log}, line {number}: expected {expected}, not {one_line(entry)}") from error
+                continue
+            dev = entry["dev"]  # old runs have no best_metric: Spearman was used, if there was one
+            metric = metric or ("spearman" if "spearman" in dev else next(iter(dev), "spearman"))
+            scores[step] = 100 * number_in(dev, metric)
+            dev_losses |= {step: number_in(dev, "loss")} if "loss" in dev else {}
     if not losses:
         raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
     return History(folder, metric or "score", losses, rates, scores, dev_losses)
@@ -78,15 +76,16 @@ def number_in(entry: dict[str, Any], name: str) -> float:
     return value
 
 
-def read_lines(log: Path) -> Iterator[tuple[int, Any]]:
-    """Number and content of each line of JSON; skips an incomplete last line, left by a run that was killed."""
+def read_lines(log: Path) -> list[Any]:
+    """The content of each line of JSON, without an incomplete last line, left by a run that was killed."""
     *lines, rest = read_text(log).split("\n")
-    for number, line in enumerate([*lines, rest], 1):
-        try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:  # not JSON, a number of thousands of digits, deep brackets
-            if number <= len(lines):
-                raise InputError(f"{log}, line {number}: not valid JSON: {one_line(line)}") from error
+    entries = []
+    with reading(log) as at:
+        for at.line, line in enumerate(lines, 1):
+            entries.append(json.loads(line))
+    with suppress(ValueError, RecursionError):
+        entries.append(json.loads(rest))
+    return entries
 
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:

@@ -10,8 +10,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -29,6 +30,7 @@ def run_command(main: Callable[[], None]) -> None:
     open_streams()
     try:
         with interruptible():
+            check_values(sys.argv[1:])
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
     except KeyboardInterrupt:
@@ -43,6 +45,15 @@ def run_command(main: Callable[[], None]) -> None:
             raise
         say(f"error: {clipped(message)}")
         sys.exit(2)
+
+
+def check_values(arguments: Sequence[str]) -> None:
+    """Raise ``InputError`` for an option with an empty value, as of an unset shell variable; a prompt may be empty."""
+    for option, value in pairwise([*arguments, "--"]):
+        name = option.removesuffix("=")
+        empty = value == "" or option.endswith("=")
+        if empty and option.startswith("--") and "=" not in name and not name.endswith("prompt"):
+            raise InputError(f"{name}: an empty value; omit the option")
 
 
 @contextmanager

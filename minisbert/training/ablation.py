@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from minisbert.core import InputError, read_json
+from minisbert.core import InputError, read_json, reading
 from minisbert.core.heads import CONCATS
 from minisbert.data.augmentation import read_synonyms
 from minisbert.data.formats import NLI, SENTENCES, Format
@@ -162,16 +162,15 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
 def dev_scores(cell: Cell) -> tuple[float, float]:
     """The dev score x 100 before training and at its end; ``InputError`` if the run's metrics do not hold them."""
     log = cell.folder / "metrics.jsonl"
-    entries = [entry for _, entry in read_lines(log)]
-    try:
-        dev = [entry["dev"] for entry in entries if "dev" in entry]
+    with reading(log):
+        dev = [entry["dev"] for entry in read_lines(log) if "dev" in entry]
+        if not dev:
+            raise InputError(f"{log} holds no dev scores: remove {cell.folder} to run it again")
         metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
         before, after = 100 * number_in(dev[0], metric), 100 * number_in(dev[-1], metric)
         if not math.isfinite(before + after):
             raise ValueError(f"{metric} {before} and {after} have no mean")
         return before, after
-    except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{log} holds no dev scores of a run: remove {cell.folder} to run it again") from error
 
 
 def check_cells(cells: list[Cell]) -> None:

@@ -39,7 +39,7 @@ def create_folder(options: argparse.Namespace, device: torch.device, objective: 
     check_out(out)
     if out.exists() and any(out.iterdir()):
         if not options.overwrite:
-            going_on = f", --resume {out} to go on with it" if (out / STATE).is_dir() else ""
+            going_on = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
             raise InputError(f"{out} exists: choose another --out{going_on}, or --overwrite to replace that run")
         if not (out / METRICS).is_file():
             raise InputError(f"{out} is not the folder of a run (it has no {METRICS}) and is not overwritten")
@@ -63,7 +63,7 @@ def check_out(out: Path) -> None:
     if resolved.encode(errors="ignore") != os.fsencode(resolved):  # safetensors writes to no such path
         raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
     if Path.cwd().is_relative_to(resolved):
-        raise InputError(f"--out {out} is the current folder or holds it; name a folder of the run's own")
+        raise InputError(f"--out {out} is the current folder or contains it; give the run a folder of its own")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is not a folder; choose another one")
 
@@ -78,7 +78,7 @@ def open_log(out: Path) -> TextIO:
         lock(log)
     except BlockingIOError as error:
         log.close()
-        raise InputError(f"{out}: another process is training this run; wait for its end or stop it") from error
+        raise InputError(f"{out}: another process is training this run; wait for it to finish, or stop it") from error
     return log
 
 
@@ -86,7 +86,7 @@ def check_log(out: Path, logged: int) -> None:
     """Raise ``InputError`` if ``metrics.jsonl`` is shorter than the state says, in bytes."""
     size = (out / METRICS).stat().st_size
     if size < logged:
-        raise InputError(f"{out / METRICS} has {size} bytes, but the state counts {logged}: it was cut or replaced")
+        raise InputError(f"{out / METRICS} has {size} bytes, but the state expects {logged}: it was cut or replaced")
 
 
 def recover_run(out: Path) -> None:

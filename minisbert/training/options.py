@@ -1,12 +1,13 @@
 """The options of ``python -m minisbert.train``, a recipe's, and a resumed run's."""
 
 import argparse
+import json
 import math
 import os
 from pathlib import Path
 from typing import Any
 
-from minisbert.core import InputError, one_line, read_json
+from minisbert.core import InputError, one_line, reading
 from minisbert.models.heads import VARIANTS
 from minisbert.system.devices import add_threads_option
 from minisbert.training.folder import recover_run
@@ -193,17 +194,16 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     for name, value in given(arguments).items():
         users = USED_BY.get(name, OBJECTIVES)
         if options.objective not in users and value is not False:  # switching off is allowed everywhere
-            flag = name.replace("_", "-")
-            raise InputError(f"--{flag} is not for objective {options.objective}: used by {', '.join(users)}")
+            about = f"is not for objective {options.objective}: used by {', '.join(users)}"
+            raise InputError(f"--{name.replace('_', '-')} {about}")
     return options
 
 
 def given(arguments: list[str] | None) -> dict[str, Any]:
     """The options that are on the command line, without defaults and a recipe's settings."""
     parser = make_parser()
-    absent = object()
-    parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([])), absent))
-    return {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not absent}
+    parser.set_defaults(**dict.fromkeys(vars(parser.parse_args([])), parser))  # no option has this value
+    return {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not parser}
 
 
 def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: Path) -> argparse.Namespace:
@@ -212,7 +212,7 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
         raise InputError(f"{run} is not the folder of a run: it has no config.json")
     out = given(arguments).get("out", run)
     if os.path.realpath(out) != os.path.realpath(run):
-        raise InputError(f"--out {out}: a resumed run goes on in its own folder, {run}; leave --out out")
+        raise InputError(f"--out {out}: a resumed run continues in its own folder, {run}; omit --out")
     recover_run(run)
     if (run / "results.json").is_file():
         raise InputError(f"{run} is finished: its model is in {run / 'model'}, its scores are in results.json")
@@ -223,27 +223,28 @@ def resumed(parser: argparse.ArgumentParser, arguments: list[str] | None, run: P
     options = parser.parse_args(arguments)
     for key, value in vars(options).items():
         if key not in FREE and value != config[key]:
-            flag = "--" + key.replace("_", "-")
-            raise InputError(f"{flag} {value}: {run} was started with {config[key]} and goes on as it was")
+            flag = f"--{key.replace('_', '-')} {value}"
+            raise InputError(f"{flag}: {run} was started with {config[key]} and continues with it")
     return options
 
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The options in a run's ``config.json``; ``InputError`` names one that is missing or that no flag could set."""
-    config, parser = read_json(path), make_parser()
+    with reading(path):
+        config = dict(json.loads(path.read_bytes()))  # not read_json: the names of files may not be UTF-8
+    parser = make_parser()
     parser.exit_on_error = False
     settings = vars(parser.parse_args([]))
     for name, default in settings.items():
         if name not in config:
             raise InputError(f"{path} has no {name!r}: it was edited, or written by another version")
-        value, flag = config[name], "--" + name.replace("_", "-")
-        settings[name] = value
+        value = settings[name] = config[name]
         if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
             continue
         try:
-            same = getattr(parser.parse_args([f"{flag}={value}"]), name) == value
+            same = getattr(parser.parse_args([f"--{name.replace('_', '-')}={value}"]), name) == value
         except argparse.ArgumentError as error:
             raise InputError(f"{path}: {name!r} is {one_line(value)}: {error.message[:200]}") from error
         if not same:
-            raise InputError(f"{path}: {name!r} is {one_line(value)}, of another type than {flag} takes")
+            raise InputError(f"{path}: {name!r} is {one_line(value)}, of another type than its flag takes")
     return settings

@@ -36,27 +36,22 @@ GRACE = 0.3  # seconds; torchrun looks every 0.1 s which process has ended first
 class ProcessGroup:
     """The processes of one run, as one of them sees it."""
 
-    rank: int  # of this process, counted from 0
+    rank: int  # of this process; rank 0 prints, evaluates and writes
     size: int  # number of processes
     device: torch.device
 
-    @property
-    def leader(self) -> bool:
-        """The one process that prints, evaluates and writes."""
-        return self.rank == 0
-
     def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
-        """The network, shared out if there are several processes; it computes its rows in the parts of ``cut``."""
+        """The network for these processes; if ``cut`` divides a batch, its gradients are cached."""
         if self.size > 1:
             return DistributedNetwork(network, self, cut)
         return network if cut is whole else GradientCache(network, cut)
 
     def reseed(self, seed: int, step: int) -> None:
-        """Before a step: dropout masks of its own for each process but the leader, whose generator is saved.
+        """Before a step: seed the dropout masks of each process but rank 0, whose generator is saved.
 
-        They depend on the seed, the rank and the step only, so a resumed run has those of an uninterrupted one.
+        They depend only on the seed, the rank and the step, so a resumed run has those of an uninterrupted one.
         """
-        if not self.leader:
+        if self.rank != 0:
             mixed = np.random.SeedSequence([seed, self.rank, step]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
 
@@ -89,7 +84,7 @@ class ProcessGroup:
         return torch.cat(parts)
 
     def broadcast(self, value: float) -> float:
-        """The leader's number, in every process."""
+        """The number of rank 0, in every process."""
         if self.size == 1:
             return value
         told = torch.tensor(value, dtype=torch.float64 if self.device.type != "mps" else None, device=self.device)
@@ -102,7 +97,7 @@ class DistributedNetwork(nn.Module):
 
     def __init__(self, network: nn.Module, group: ProcessGroup, cut: Cut = whole):
         super().__init__()
-        self.replica = nn.parallel.DistributedDataParallel(network)  # the leader's weights, combined gradients
+        self.replica = nn.parallel.DistributedDataParallel(network)  # rank 0's weights, combined gradients
         self.group, self.cut = group, cut
 
     def forward(self, rows: list[int]) -> Tensor:
@@ -137,16 +132,16 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
         reason = str(error).splitlines()[0]
         if restarts():
             reason += "; a restart by torchrun needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
-        raise InputError(f"process {rank} of {size} cannot meet the others at {address}: {reason}") from error
+        raise InputError(f"process {rank} of {size} cannot connect to the others at {address}: {reason}") from error
     try:
         yield ProcessGroup(rank, size, place)
-        distributed.barrier()  # torchrun stops all processes when one has failed: the leader must report first
+        distributed.barrier()  # torchrun stops all processes when one has failed: rank 0 must report first
     except RuntimeError as error:
         if not lost_contact(error):
             raise
         raise InputError(
-            f"process {rank} of {size} has lost contact with another one, which has ended: see that one's message, or "
-            "its exit code in torchrun's list"
+            f"process {rank} of {size} has lost its connection to another one, which has ended: see that process's "
+            "message, or its exit code in torchrun's summary"
         ) from error
     distributed.destroy_process_group()  # not after an error: others may be waiting, and the process ends anyway
 
@@ -175,7 +170,7 @@ def processes() -> int:
 
 
 def say_once(text: str) -> None:
-    """Print a message of the leader to stderr."""
+    """Print a message to stderr, in rank 0 only."""
     if not distributed.is_initialized() or distributed.get_rank() == 0:
         say(text)
 

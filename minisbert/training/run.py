@@ -1,7 +1,7 @@
 """A run in progress: its state, its batches, what it records, and how it ends.
 
-``start`` makes a new run and its folder, ``resume`` continues a stopped one. In a process group only the leader prints
-and writes.
+``start`` makes a new run and its folder, ``resume`` continues a stopped one. Of several processes only
+rank 0 prints and writes.
 """
 
 import argparse
@@ -35,9 +35,9 @@ RECENT = 20  # losses in the live line's mean
 def start(
     options: argparse.Namespace, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup
 ) -> "Run":
-    """A new run; the leader creates its folder."""
+    """A new run; rank 0 creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
-    folder, log = create_folder(options, group.device, objective) if group.leader else (Path(), None)
+    folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
     random = {"order": order.get_state()} | random_state(group.device)
     return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
@@ -48,7 +48,7 @@ def resume(
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
     with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
-        log = stack.enter_context(open_log(folder)) if group.leader else None
+        log = stack.enter_context(open_log(folder)) if group.rank == 0 else None
         state, random = load_state(folder / STATE, objective.network, optimizer, identity(objective, options))
         check_log(folder, state.logged)
         set_random_state(random, group.device)
@@ -156,12 +156,12 @@ class Run:
         trained = [(name, p) for name, p in self.objective.network.named_parameters() if p.requires_grad]
         missed = [name for name, parameter in trained if parameter.grad is None]
         if missed:
-            raise InputError(f"the loss does not reach {len(missed)} of the parameters to train, such as {missed[0]}")
+            raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
 
     def show(self, step: Step) -> None:
         """The live line."""
         state = self.state
-        if self.group.leader:
+        if self.group.rank == 0:
             left = duration((self.total - state.step) * state.seconds / state.step)
             self.line.show(
                 f"step {state.step:>5} of {self.total}  loss {mean(state.recent):.4f}  "
@@ -187,13 +187,13 @@ class Run:
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
         state, objective = self.state, self.objective
-        scores = objective.scores("dev") if self.group.leader else {}
-        if self.group.leader and not state.before:
+        scores = objective.scores("dev") if self.group.rank == 0 else {}
+        if self.group.rank == 0 and not state.before:
             state.before = {"dev": scores, "test": objective.scores("test")}
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         with self.interrupts.defer():
-            if self.group.leader:
+            if self.group.rank == 0:
                 self.line.clear()
                 say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
                 if better:
@@ -204,30 +204,30 @@ class Run:
 
     def save(self) -> None:
         """Everything that ``resume`` needs."""
-        if self.group.leader:
+        if self.group.rank == 0:
             with self.interrupts.defer():
                 data = identity(self.objective, self.options)
                 save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, data)
 
     def stop(self) -> None:
-        """Before the end: nothing is lost."""
+        """End the run early: save its state and its last weights."""
         with suppress(OSError):  # the terminal may be what has gone
             self.line.clear()
-        if not self.group.leader:
+        if self.group.rank != 0:
             return
         with suppress(KeyboardInterrupt), self.interrupts.defer():  # a further request is already being served
             self.save()
             self.objective.model.save(self.folder / LAST)
-            best = f", the best by dev in {self.folder / MODEL}" if (self.folder / MODEL).exists() else ""
+            best = f", the best model by dev in {self.folder / MODEL}" if (self.folder / MODEL).exists() else ""
             say(
-                f"stopped at step {self.state.step}: its weights are in {self.folder / LAST}{best}; "
-                f"--resume {self.folder} goes on as if it had not been stopped"
+                f"stopped at step {self.state.step}: the last weights are in {self.folder / LAST}{best}; "
+                f"continue with --resume {self.folder}"
             )
 
     def finish(self) -> None:
-        """The best model's scores to ``results.json`` and to people; what only a resumed run needs is deleted."""
+        """Write and print the best model's scores; delete what only a resumed run needs."""
         state, objective, folder = self.state, self.objective, self.folder
-        if not self.group.leader:
+        if self.group.rank != 0:
             return
         self.optimizer.zero_grad()
         self.optimizer.state.clear()  # room for a second copy of the model
@@ -236,7 +236,7 @@ class Run:
             model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
             after = {"dev": state.best_dev, "test": objective.scores("test")}
         except KeyboardInterrupt:
-            say(f"stopped in the last evaluation, all {state.step} steps are saved: --resume {folder} makes it again")
+            say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
         results = {"before": state.before, "after": after, "steps": state.step}
         with self.interrupts.defer():

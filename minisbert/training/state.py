@@ -85,12 +85,12 @@ def load_state(
         raise InputError(f"{folder}/state.json was written by another version: progress has or lacks {sorted(other)}")
     if about["data"] != data:
         raise InputError(
-            f"{folder}: the training rows are not those of the run, or dev, test, the model or config.json changed"
+            f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
     try:
         network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
     except RuntimeError as error:
-        raise InputError(f"{path} holds another network than this run's: was its config.json edited?") from error
+        raise InputError(f"{path} does not fit this run's network: was its config.json edited?") from error
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = (_with_prefix(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
@@ -98,9 +98,9 @@ def load_state(
     optimizer.load_state_dict(optimizer.state_dict() | {"state": found})
 
     if about["torch"] != torch.__version__:
-        say_once(f"torch is {torch.__version__}, the run began with {about['torch']}: the last bits may differ")
+        say_once(f"torch is {torch.__version__}, the run started with {about['torch']}: the last bits may differ")
     if about["processes"] != processes():
-        say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will be others")
+        say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will differ")
     torch.set_num_threads(about["threads"])
     return RunState(**about["progress"]), _with_prefix("random.", tensors)
 

@@ -26,7 +26,7 @@ from minisbert.training.run import Run, resume, start
 from minisbert.training.schedules import SCHEDULES
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
-CACHED_TOKENS = 4096  # per process: a larger batch whose rows are compared is cut, for a quarter more time
+CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,9 +55,9 @@ def parse_again(options: argparse.Namespace, arguments: list[str] | None) -> arg
 
 
 def train(options: argparse.Namespace, group: ProcessGroup) -> None:
-    """Train what the options say; ``group`` are the processes that share the run, mostly one."""
+    """Train what the options say; ``group`` is the processes of the run, usually one."""
     if group.size > 1 and options.objective == "cross" and options.variant == "published-bug":
-        raise InputError("--variant published-bug attends across a batch, and several processes divide it: use one")
+        raise InputError("--variant published-bug attends across the whole batch: train it in one process")
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
     objective, counts = set_up(options, group.device, precision)
@@ -66,7 +66,7 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
         if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
             say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
             torch.set_num_threads(options.threads)
-        if group.leader:
+        if group.rank == 0:
             describe(options, objective, counts, run.total, f"{str(precision).removeprefix('torch.')} ({reason})")
         try:
             step_through(run, options)
@@ -81,7 +81,7 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
 def set_up(
     options: argparse.Namespace, device: torch.device, precision: torch.dtype
 ) -> tuple[Objective, tuple[int, int]]:
-    """The objective, ready to train, and how many parameters the model has and how many are not frozen."""
+    """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
     try:
         freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
@@ -140,23 +140,24 @@ def check_micro_batches(options: argparse.Namespace, objective: Objective) -> No
         flag = next(flag for flag, used in given.items() if used)
         raise InputError(
             f"{flag}: objective {options.objective} compares the rows of a batch with each other inside the network, "
-            "and two halves of a batch do not teach what the whole does; take a smaller --batch-size"
+            "so its batches cannot be divided; use a smaller --batch-size"
         )
     longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
     if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
         raise InputError(
-            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone takes "
-            f"{objective.lengths[longest]} tokens; give at least that many, or cut texts by --max-length"
+            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone has "
+            f"{objective.lengths[longest]} tokens; give at least that many, or shorten texts by --max-length"
         )
 
 
 def micro_batches(
     rows: Sequence[int], objective: Objective, options: argparse.Namespace, device: torch.device, processes: int = 1
 ) -> list[list[int]]:
-    """Rows in the parts that ``processes`` compute one after the other.
+    """The micro-batches of a batch, which ``processes`` compute one after the other.
 
-    ``--accumulate`` parts, or parts of ``--micro-tokens`` per process. Without both, on a CPU, as many as a long batch
-    needs: one if it compares its rows and has up to ``CACHED_TOKENS``, because to cut it takes another forward.
+    ``--accumulate`` of them, or as many as ``--micro-tokens`` per process allow. Without both, on a CPU, as many as a
+    long batch needs: one if its loss compares rows and it has up to ``CACHED_TOKENS``, since gradient caching costs
+    another forward.
     """
     if not (objective.separable or objective.cacheable):
         return whole(rows)

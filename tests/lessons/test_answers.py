@@ -866,6 +866,17 @@ SUBTLE = {  # each differs from a right answer in one thing
 }
 
 
+SUBTLE |= {
+    "bm25, k1 of its own": (BM25, counted(norm=NORM.replace("k1", "1.2"))),
+    "bm25, b of its own": (BM25, counted(norm=NORM.replace("b", "0.75"))),
+    "bm25, empty documents do not count in the mean": (
+        BM25,
+        counted().replace("sum(map(len, documents)) / N", "sum(map(len, documents)) / sum(map(bool, documents))"),
+    ),
+    "bm25, idf below no document": (BM25, counted(idf=f"{IDF} if n < N else 0.0")),
+}
+
+
 @pytest.mark.parametrize(("master", "body"), SUBTLE.values(), ids=SUBTLE)
 def test_a_nearly_right_answer_fails(master, body):
     result = graded(master, body)

@@ -158,7 +158,7 @@ def test_a_project_is_graded_and_entered(corpus, folder, tmp_path):
     assert f"nDCG@10    {row['ndcg@10']}" in said
     assert (int(row["bytes"]), row["store"]) == (4 * 24, "float32")
     assert float(row["ms"]) > 0
-    graded(folder / "model", "--board", file, "--name", "bob")  # the model's own folder will do
+    graded(folder / "model", "--board", file, "--name", "bob\n")  # the model's own folder will do
     assert [(one["name"], one["ndcg@10"]) for one in board(file)] == [("ada", row["ndcg@10"]), ("bob", row["ndcg@10"])]
 
 

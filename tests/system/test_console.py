@@ -153,6 +153,27 @@ def test_a_programming_error_keeps_its_traceback(error):
     assert raised.value is error
 
 
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        (["--data", ""], "--data"),
+        (["x.txt", "--out=", "--json"], "--out"),
+        (["--model", "m", "--queries", "", "--k", "3"], "--queries"),
+        (["--query-prompt", "", "--prompt="], None),
+        (["--query=a=", "--json"], None),
+        ([], None),
+    ],
+)
+def test_an_empty_value_is_an_error(arguments, refused, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["minisbert", *arguments])
+    if refused:
+        with pytest.raises(SystemExit, match="2"):
+            run_command(lambda: pytest.fail("ran"))
+        assert f"error: {refused}: an empty value; omit the option" in capsys.readouterr().err
+    else:
+        run_command(lambda: None)
+
+
 def test_exit_codes_of_the_parser_pass_through():
     with pytest.raises(SystemExit) as stopped:
         run_command(raising(SystemExit(3)))

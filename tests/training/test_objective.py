@@ -89,7 +89,7 @@ def test_attention_across_a_batch_allows_no_parts_of_it(make):
     assert not make("cross", "--variant", "published-bug").separable
     assert make("cross", "--variant", "published").separable
     options = parse(["--objective", "cross", "--variant", "published-bug"])
-    with pytest.raises(InputError, match="published-bug attends across a batch, and several processes divide it"):
+    with pytest.raises(InputError, match="published-bug attends across the whole batch"):
         train(options, ProcessGroup(0, 2, torch.device("cpu")))
 
 

@@ -1,4 +1,4 @@
-"""Several processes: the gradients are those of one process, only the leader writes, a lost process ends all."""
+"""Several processes: the gradients are those of one process, only rank 0 writes, a lost process ends all."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def test_a_single_process_sends_nothing():
     assert ALONE.broadcast(0.25) == 0.25
 
 
-def test_dropout_masks_differ_by_seed_rank_and_step_and_the_leader_keeps_its_generator():
+def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generator():
     before = torch.get_rng_state()
     ProcessGroup(0, 3, torch.device("cpu")).reseed(42, 7)
     assert torch.equal(torch.get_rng_state(), before)
@@ -261,12 +261,14 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, tmp_
     assert done.returncode != 0
     # torchrun stops the others too: whichever comes first, the lost connection or its signal
     assert done.stderr.count("stopped at step 7") == 1, done.stderr
-    said = re.findall("^error: process 0 of 2 has lost contact with another one|^stopped$", done.stderr, re.MULTILINE)
+    said = re.findall(
+        "^error: process 0 of 2 has lost its connection to another one|^stopped$", done.stderr, re.MULTILINE
+    )
     assert len(said) == 1, done.stderr
     assert "terminate called" not in done.stderr
     assert json.loads((tmp_path / "run" / "state" / "state.json").read_text())["progress"]["step"] == 7
     main(["--resume", str(tmp_path / "run")])
-    assert "processes: 1, before 2: the dropout masks will be others" in capsys.readouterr().err
+    assert "processes: 1, before 2: the dropout masks will differ" in capsys.readouterr().err
     assert len(losses(tmp_path / "run")) == 10
 
 
