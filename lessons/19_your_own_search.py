@@ -273,7 +273,7 @@ guess.answer("4 to 15 points")
 
 # %% [markdown]
 # That is one seed. The interval says what other *queries* would have given, not what another order of the rows would
-# (lesson 12; exercise 2).
+# (lessons 12 and 18; exercise 2).
 #
 # Now ask it something that is no method's name.
 

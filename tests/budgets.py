@@ -11,7 +11,7 @@ BUDGETS = {
     "data": 1340,
     "evaluation": 1050,
     "training": 2335,
-    "corpus": 1440,
+    "corpus": 1430,
     "diagnosis": 2140,
     "commands": 1582,
 }
