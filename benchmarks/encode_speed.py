@@ -42,7 +42,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 MODEL = "all-MiniLM-L6-v2"
 TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)

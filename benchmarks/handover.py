@@ -40,7 +40,7 @@ from benchmarks.peers import turns
 from minisbert.core import InputError
 from minisbert.data.corpora import read_nli, read_sentences
 from minisbert.system.console import run_command, say
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3
 PART_ROWS = 20_000

@@ -33,7 +33,7 @@ from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 BATCH = 32
 # how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in bfloat16

@@ -29,7 +29,7 @@ from minisbert.core.weights import BertConfig
 from minisbert.fast import internals
 from minisbert.system.console import run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "i8mm", "bf16")
 TOKENS, ROUNDS = 2048, 20

@@ -18,6 +18,7 @@ different processes and threads are equal within 2e-6, the merged file has the b
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -36,11 +37,10 @@ from benchmarks import machine
 from benchmarks.parts_files import Found, merge_speed, require, scan_speed
 from benchmarks.peers import turns
 from benchmarks.stream_memory import short_texts
-from minisbert.corpus.manifest import file_hash
 from minisbert.corpus.shards import merge_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.system.console import run_command, say
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 KINDS = ("processes", "merge", "memory", "scan")
 SAME = 2e-6  # between vectors that other threads computed: the tolerance for unit vectors in float32
@@ -116,7 +116,7 @@ def processes(model: str, texts: list[str], part_rows: int, size: int, rounds: i
 
 def same_bytes(one: Path, other: Path) -> bool:
     with open(one, "rb") as first, open(other, "rb") as second:
-        return file_hash(first) == file_hash(second)
+        return hashlib.file_digest(first, "sha256").digest() == hashlib.file_digest(second, "sha256").digest()
 
 
 # ------------------------------------------------------------------------------------------- memory

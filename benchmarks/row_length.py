@@ -30,7 +30,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 ROWS = (32, 48, 64, 96, 128, 256)
 

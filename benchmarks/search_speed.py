@@ -36,7 +36,7 @@ from benchmarks.stream_memory import peak
 from minisbert.fast.search import top_k
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 SIZES, QUERIES, WIDTH, K, ROUNDS = (100_000, 1_000_000), 1000, 384, 10, 5
 CENTRES = 1000

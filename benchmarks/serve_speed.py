@@ -42,7 +42,7 @@ from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command
-from minisbert.training.options import number
+from minisbert.training.settings import number
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("onnxruntime", "openvino")

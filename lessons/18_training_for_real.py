@@ -270,15 +270,16 @@ assert np.ptp(on_test[1:]) < gain, "and whichever of these seeds"
 
 # %%
 def draw(plt):
-    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.6, 2.7), layout="constrained", width_ratios=(3, 3, 2))
+    drawn, (left, middle, right) = plt.subplots(1, 3, figsize=(8.4, 2.8), layout="constrained", width_ratios=(3, 3, 2))
     for (lr, (_, values, _)), shade in zip(rates.items(), ("#8bb8de", "#1f4e79", "#c0392b"), strict=True):
         smooth = np.convolve(values, np.ones(8) / 8, "valid")
         left.plot(range(8, len(values) + 1), smooth, color=shade, label=f"lr {lr:g}: dev {dev_by_rate[lr]:.1f}")
-    left.set(xlabel="step", ylabel="loss", ylim=(0, 0.16), title=f"One epoch; dev was {start_dev:.1f}")
-    left.legend(frameon=False)
+    left.set(xlabel="step", ylabel="loss", ylim=(0, 0.22), title=f"One epoch; dev was {start_dev:.1f}")
+    left.legend(frameon=False, loc="upper right")
     for values, shade, name in ((small_loss, "#c0392b", "training"), (small_dev_loss, "#1f4e79", "dev")):
         middle.plot(range(1, 13), values, color=shade, marker=".", label=name)
     middle.set(xlabel="epoch", ylabel="loss", ylim=(0, None), title="128 pairs, many epochs")
+    middle.set_xticks(range(2, 13, 2))
     middle.legend(frameon=False)
     right.plot([0, 1, 1, 1], on_test, "o", color="#1f4e79", fillstyle="none")
     right.errorbar([1.25], [on_test[0] + gain], [[gain - low], [high - gain]], fmt="s", color="#c0392b", capsize=4)

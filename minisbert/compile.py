@@ -38,7 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.out and options.out.suffix != ".pt2":
         raise InputError(f"--out {options.out}: the name must end in .pt2")
-    check_output(options.out, *model_files(options.model))
+    if options.out and options.out.is_file():
+        check_output(options.out, *model_files(options.model))
     use_threads(options.threads)
     folder = find_model(options.model)
     precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")

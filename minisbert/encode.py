@@ -140,7 +140,7 @@ def merge(arguments: list[str]) -> None:
 def check_outputs(options: argparse.Namespace) -> None:
     """Raise ``InputError`` if a file to be written is one that is read."""
     for out in filter(None, (options.out, options.heatmap)):
-        if out.exists():
+        if out.is_file():
             check_output(out, options.file, *model_files(options.model))
 
 

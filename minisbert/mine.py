@@ -73,7 +73,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         raise InputError(
             f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
         )
-    if options.out.exists():
+    if options.out.is_file():
         check_output(options.out, options.pairs, options.corpus, *model_files(options.model))
     return options
 

@@ -59,7 +59,7 @@ def as_json(row: Row) -> dict:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
-    if options.write and options.write.exists():
+    if options.write and options.write.is_file():
         check_output(options.write, options.against, *model_files(options.model))
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)

@@ -19,7 +19,7 @@ from minisbert.diagnosis.inspection_plot import draw_inspection
 from minisbert.diagnosis.text_checks import hash_of, near_empty, normalised
 from minisbert.inspect import main
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.training.options import make_parser
+from minisbert.training.options import parse
 from tests import toys
 from tests.conftest import ROOT, exit_code_without_a_reader
 
@@ -145,7 +145,7 @@ def write(folder: Path, name: str, content: bytes) -> Path:
 
 def train_on(line: str, own: tuple[str, ...] = ("cosine",)) -> None:
     """Read the rows as the command that is printed would; for objectives of ``own`` they are dev and test as well."""
-    options = make_parser().parse_args(shlex.split(line)[3:])
+    options = parse(shlex.split(line)[3:])
     if options.objective in own:
         options.dev = options.test = options.data  # instead of stsb, or of a few rows held out
     READERS[options.objective](options)

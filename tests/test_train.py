@@ -258,7 +258,7 @@ def test_a_pooling_of_ones_own_is_trained_and_saved(run):
 
 def test_a_head_is_trained_saved_and_reported(run, data):
     """What results.json says of the best model is what the model in its folder does."""
-    folder = run("run", "--objective", "joint", "--epochs", "6", "--lr", "5e-3")
+    folder = run("run", "--objective", "cross-encoder", "--epochs", "6", "--lr", "5e-3")
     results = json.loads((folder / "results.json").read_text())
     pairs = read_scored_pairs(data[3])
     scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])
@@ -576,7 +576,7 @@ def test_what_was_done_since_the_last_save_is_done_again(run, whole, monkeypatch
 @pytest.mark.parametrize(
     ("objective", "form", "flags"),
     [
-        ("joint", "scored", ["--head-lr", "1e-2"]),
+        ("cross-encoder", "scored", ["--head-lr", "1e-2"]),
         ("softmax", "nli", ["--freeze-layers", "1"]),
         ("mnr", "triplets", ["--projection", "--eval-every", "2"]),
         ("simcse", "sentences", ["--patience", "2", "--eval-every", "1"]),
@@ -589,7 +589,7 @@ def test_heads_projections_and_early_stops_resume_too(tiny, tmp_path, monkeypatc
         data += ["--dev", files["dev"], "--test", files["test"]]
     flags = [*flags, *data, "--objective", objective, "--epochs", "2", "--lr", "1e-3", "--log-every", "1"]
     main([*flags, "--out", str(tmp_path / "whole")])
-    target = (PairNetwork if objective in ("joint", "softmax") else VectorNetwork, "forward")
+    target = (PairNetwork if objective in ("cross-encoder", "softmax") else VectorNetwork, "forward")
     stop_at(2, main, monkeypatch, [*flags, "--out", str(tmp_path / "run")], target=target)
     resume(tmp_path / "run")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.hashes import corpus_hash, tensors_hash
+from minisbert.corpus.hashes import corpus_hash, read_intact, tensors_hash
 from minisbert.fast.matrices import Stacked
 from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import write_safetensors
 
 KINDS = ("int8", "binary")
 MARK = {"minisbert": "codes"}
@@ -33,7 +33,7 @@ def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str
         arrays = {"bits": to_bits(vectors)} if ranges is None else {"codes": to_int8(vectors, ranges), "ranges": ranges}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     about = {"kind": kind, "width": str(vectors.shape[1]), "model": model, "corpus": plain_hash(texts)}
-    write_safetensors(tensors, path, MARK | about | {"tensors": tensors_hash(tensors)})
+    write_safetensors(tensors, path, MARK | about | {"vectors": tensors_hash(tensors)})
 
 
 def plain_hash(texts: Sequence[str]) -> str:
@@ -52,10 +52,9 @@ def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: s
             f"{path} was made with another {' and another '.join(stale)}: give what it was made with, or write it "
             f"again with encode --quantize {about.get('kind')}"
         )
-    tensors = read_safetensors(path)
-    if tensors_hash(tensors) != about.get("tensors"):
+    arrays = {name: tensor.numpy() for name, tensor in read_intact(path, about).items()}
+    if not arrays:
         raise InputError(f"{path} is damaged: write it again with encode --quantize {about.get('kind')}")
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     with reading(path):
         bits = about["kind"] == "binary"
         codes, shape = arrays["bits" if bits else "codes"], (len(texts), -(-width // 8) if bits else width)

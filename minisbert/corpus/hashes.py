@@ -4,10 +4,12 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from minisbert.models.checkpoint import read_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -41,6 +43,12 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         update(digest, name, tensors[name])
     return digest.hexdigest()
+
+
+def read_intact(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
+    """The tensors of a file; none if they are not those whose hash is in its metadata."""
+    tensors = read_safetensors(path)
+    return tensors if metadata.get("vectors") == tensors_hash(tensors) else {}
 
 
 def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:

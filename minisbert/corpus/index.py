@@ -15,11 +15,11 @@ import torch
 from minisbert.core import InputError
 from minisbert.corpus.codes import MARK as CODES
 from minisbert.corpus.codes import Bits, read_codes
-from minisbert.corpus.hashes import corpus_hash, model_hash, tensors_hash
+from minisbert.corpus.hashes import corpus_hash, model_hash, read_intact, tensors_hash
 from minisbert.corpus.shard_vectors import Shards, check_fit, find_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.matrices import Stacked
-from minisbert.models.checkpoint import read_metadata, read_safetensors, write_safetensors
+from minisbert.models.checkpoint import read_metadata, write_safetensors
 from minisbert.models.options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -106,24 +106,16 @@ def indexed_vectors(
     wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
     if (found := check_index(path)) is not None:
         stale = [name for name, value in wanted.items() if found[name] != value]
-        if not stale and (vectors := intact_vectors(path, found)) is not None:
-            return vectors
+        if not stale and "vectors" in (intact := read_intact(path, found)):
+            return intact["vectors"].numpy()
         reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
         say(f"{path} {reason}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        wanted["vectors"] = tensors_hash({"vectors": torch.from_numpy(vectors)})
-        write_safetensors({"vectors": torch.from_numpy(vectors)}, partial, MARK | wanted)
+        tensors = {"vectors": torch.from_numpy(vectors)}
+        write_safetensors(tensors, partial, MARK | wanted | {"vectors": tensors_hash(tensors)})
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
-
-
-def intact_vectors(path: Path, metadata: dict[str, str]) -> np.ndarray | None:
-    """The vectors (N, D) of an index, None if they are not those that were written."""
-    vectors = read_safetensors(path).get("vectors")
-    if vectors is None or metadata.get("vectors") != tensors_hash({"vectors": vectors}):
-        return None
-    return vectors.numpy()
 
 
 def check_index(path: Path) -> dict[str, str] | None:

@@ -25,7 +25,6 @@ from minisbert.system.console import LiveLine
 from minisbert.system.files import atomic_file, read_text, write_json
 
 MANIFEST, VERSION = "manifest.json", 1
-BLOCK = 2**22  # bytes to hash or copy at once
 
 
 @dataclass(frozen=True)
@@ -170,15 +169,7 @@ def lines_hash(path: str) -> str:
     return digest.hexdigest()
 
 
-def file_hash(stream: IO[bytes]) -> str:
-    """sha256 of what is left in a stream."""
-    digest = hashlib.sha256()
-    while block := stream.read(BLOCK):
-        digest.update(block)
-    return digest.hexdigest()
-
-
 def text_hash(path: str) -> str:
     """sha256 of a text file, after decompression."""
     with open_texts(path) as stream:
-        return file_hash(stream)
+        return hashlib.file_digest(stream, "sha256").hexdigest()

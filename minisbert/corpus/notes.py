@@ -3,6 +3,7 @@
 What neither the manifest lists nor a note claims belongs to somebody else, and is never replaced or removed.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.core import InputError, one_line
-from minisbert.corpus.manifest import MANIFEST, Manifest, file_hash
+from minisbert.corpus.manifest import MANIFEST, Manifest
 from minisbert.system.console import say
 from minisbert.system.files import LITTER, listed, lock, read_text, recover
 
@@ -63,7 +64,7 @@ def is_intact(folder: Path, manifest: Manifest, shard: int) -> bool:
 
 def hash_of(path: Path) -> str:
     with open(path, "rb") as stream:
-        return file_hash(stream)
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_foreign(folder: Path, before: Manifest | None, count: int = 0) -> None:

@@ -20,16 +20,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.corpus.hashes import model_hash
-from minisbert.corpus.manifest import (
-    BLOCK,
-    MANIFEST,
-    Manifest,
-    differences,
-    read_manifest,
-    scan,
-    text_hash,
-    write_manifest,
-)
+from minisbert.corpus.manifest import MANIFEST, Manifest, differences, read_manifest, scan, text_hash, write_manifest
 from minisbert.corpus.notes import check_foreign, clean_up, hash_of, is_intact, locked, noted_hashes
 from minisbert.corpus.shard_vectors import check_shard
 from minisbert.corpus.vectors import open_texts, write_header, write_npy
@@ -40,6 +31,8 @@ from minisbert.system.devices import choose_device, choose_precision
 from minisbert.system.files import atomic_file, write_json
 from minisbert.system.interrupts import Interrupts
 from minisbert.training.processes import environment_number
+
+BLOCK = 2**22  # bytes to copy at once
 
 
 def read_rank() -> tuple[int, int]:

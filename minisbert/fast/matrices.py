@@ -15,10 +15,10 @@ OPEN = 64  # arrays of a stack that are kept
 
 
 class Stacked:
-    """Arrays (n, D), each below the one before, as one (N, D): parts on disk that are never in memory as a whole.
+    """Arrays (n, D), each below the one before, as one (N, D): shards on disk that are never in memory as a whole.
 
     ``load(i)`` gives array i, which has ``counts[i]`` rows. Few are kept: each memory map takes a file descriptor, and
-    a folder may have more parts than a process has of these.
+    a folder may have more shards than a process has of these.
     """
 
     def __init__(self, load: Callable[[int], np.ndarray], counts: Sequence[int], width: int, dtype: str | np.dtype):

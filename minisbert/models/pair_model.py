@@ -20,7 +20,7 @@ from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safete
 from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.folders import ModelFolder, find_model, model_folder
-from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, BatchCrossHead, ClassifierHead
+from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, ClassifierHead
 from minisbert.models.inputs import evaluating
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -92,12 +92,6 @@ class PairModel(PairScorer, nn.Module):
 
     def computing(self) -> AbstractContextManager:
         return evaluating(self)
-
-    def batches(self, lengths: list[int], batch_tokens: int) -> Sequence[Sequence[int]]:
-        """In the order of the pairs for ``BatchCrossHead``, because there the scores depend on who is in a batch."""
-        if isinstance(self.head, BatchCrossHead):
-            return list(self.head.batches(len(lengths)))
-        return super().batches(lengths, batch_tokens)
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -21,8 +21,6 @@ from minisbert.evaluation.scoring import Scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 
-BATCHES = ("grouped", "random", "fixed")
-
 
 class VectorNetwork(nn.Module):
     """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
@@ -63,7 +61,7 @@ class Objective:
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
-    order = "grouped"  # one of BATCHES; only if ``keys`` is None
+    order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
@@ -90,11 +88,6 @@ class Objective:
             search = retrieval_scores(self.encoder, task)
             found = found | {name: search[name] for name in REPORTED}
         return found
-
-    @property
-    def cacheable(self) -> bool:
-        """Does the network compute each row by itself, so that gradients can be cached (``gradient_cache.py``)?"""
-        return isinstance(self.network, VectorNetwork)
 
     @property
     def model(self) -> SentenceEncoder | PairModel:

@@ -1,24 +1,24 @@
 """Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not."""
 
-import argparse
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import losses
-from minisbert.core.heads import ConcatHead, siamese
+from minisbert.core.heads import ConcatHead, CrossHead, siamese
 from minisbert.data.corpora import LabelledPair
 from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows
 from minisbert.data.formats import NLI_LABELS
 from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
 from minisbert.evaluation.scoring import Loss, Scores, pair_scores, vector_scores
-from minisbert.models.heads import BatchCrossHead, make_cross_head, make_joint_head
+from minisbert.models.heads import make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, PairNetwork
+from minisbert.training.settings import Settings
 
 
 class PairObjective(Objective):
@@ -47,24 +47,41 @@ class PairObjective(Objective):
         return pair_scores(self.model, self.rows[split], self.formula)
 
 
-class Regression(PairObjective):
-    """The three STS heads, joint, siamese and cross-attention: the score, 0..1, by squared error."""
+class ScoreRegression(PairObjective):
+    """A head says the score, 0..1, by squared error."""
 
     best = "pearson"
 
-    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = scored_rows(options)
         targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
-        width, dropout = encoder.bert.config.hidden_size, options.head_dropout
-        if options.objective == "joint":
-            head = make_joint_head(encoder.bert, options.cross_encoder, dropout)
-        elif options.objective == "siamese":
-            head = siamese(encoder.width, dropout=dropout)
-        else:
-            head = make_cross_head(width, options.variant, dropout)
-        self.separable = not isinstance(head, BatchCrossHead)  # its scores depend on the other rows
+        head = self.make_head(options, encoder).to(encoder.device)
         self.formula = more_losses.weighted_mse_loss if options.loss == "weighted-mse" else losses.mse_loss
-        super().__init__(PairModel(encoder, head.to(encoder.device)), rows, targets, notes, precision)
+        super().__init__(PairModel(encoder, head), rows, targets, notes, precision)
+
+    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+        raise NotImplementedError
+
+
+class CrossEncoder(ScoreRegression):
+    """Both sentences in one input; the head reads [CLS]."""
+
+    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+        return make_joint_head(encoder.bert, options.cross_encoder, options.head_dropout)
+
+
+class Siamese(ScoreRegression):
+    """The head reads (|u - v|, u * v, u) of two vectors."""
+
+    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+        return siamese(encoder.width, dropout=options.head_dropout)
+
+
+class CrossAttention(ScoreRegression):
+    """The tokens of one sentence attend to those of the other."""
+
+    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+        return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
 
 
 class Duplicates(PairObjective):
@@ -72,7 +89,7 @@ class Duplicates(PairObjective):
 
     best = "f1"
 
-    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = duplicate_rows(options)
         targets = torch.tensor([float(row.label) for row in rows["train"]])
         head = ConcatHead(encoder.width, options.concat, options.head_hidden, 1, options.head_dropout)
@@ -88,7 +105,7 @@ class Softmax(PairObjective):
 
     best = "accuracy"
 
-    def __init__(self, options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = nli_rows(options)
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         targets = torch.tensor([row.label for row in rows["train"]])

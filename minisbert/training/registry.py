@@ -1,12 +1,10 @@
 """The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
 
-scored pairs     cosine, cosent (vectors), joint, siamese, cross (heads)
+scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
 labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
 triplets         triplet, mnr, simcse-supervised
 sentences        simcse
 """
-
-import argparse
 
 import torch
 
@@ -25,14 +23,15 @@ from minisbert.training.encoder_objectives import (
     TripletMargin,
 )
 from minisbert.training.objective import Objective
-from minisbert.training.pair_objectives import Duplicates, Regression, Softmax
+from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
+from minisbert.training.settings import Settings
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "cosine": CosineRegression,
     "cosent": CoSENT,
-    "joint": Regression,
-    "siamese": Regression,
-    "cross": Regression,
+    "cross-encoder": CrossEncoder,
+    "siamese": Siamese,
+    "cross-attention": CrossAttention,
     "softmax": Softmax,
     "binary": Duplicates,
     "contrastive": Contrastive,
@@ -43,20 +42,18 @@ OBJECTIVES: dict[str, type[Objective]] = {
 }
 
 
-def load_encoder(options: argparse.Namespace, device: torch.device) -> SentenceEncoder:
+def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     """The encoder with the options' pooling and dropout. Raises ``InputError`` as ``SentenceEncoder.load`` does."""
-    pooling = options.pooling
-    if options.objective in ("joint", "cross") and ModelFolder(find_model(options.model)).pooling is None:
-        pooling = "cls"  # these heads read tokens and pool nothing, so a plain BERT needs no --pooling
+    pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
+    if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
+        pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
 
 
-def make_objective(
-    options: argparse.Namespace, encoder: SentenceEncoder, precision: torch.dtype = torch.float32
-) -> Objective:
+def make_objective(options: Settings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
     """The objective of ``options.objective``, with the encoder's matrix products in ``precision``.
 
     Raises ``InputError`` for data that cannot serve it and for settings out of range.

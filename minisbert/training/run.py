@@ -4,7 +4,6 @@
 rank 0 prints and writes.
 """
 
-import argparse
 import json
 import math
 import shutil
@@ -27,14 +26,13 @@ from minisbert.system.interrupts import Interrupts
 from minisbert.training.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, draw, open_log, print_table
 from minisbert.training.objective import Objective
 from minisbert.training.processes import ProcessGroup
+from minisbert.training.settings import Settings
 from minisbert.training.state import RunState, identity, load_state, save_state
 
 RECENT = 20  # losses in the live line's mean
 
 
-def start(
-    options: argparse.Namespace, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup
-) -> "Run":
+def start(options: Settings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
     """A new run; rank 0 creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
@@ -42,9 +40,7 @@ def start(
     return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
 
-def resume(
-    options: argparse.Namespace, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup
-) -> "Run":
+def resume(options: Settings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
     with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
@@ -61,7 +57,7 @@ class Run:
 
     def __init__(
         self,
-        options: argparse.Namespace,
+        options: Settings,
         folder: Path,
         log: TextIO | None,
         objective: Objective,

@@ -5,7 +5,6 @@ generators) and ``state.json`` (the position in the data, the progress so far, a
 atomically: if a run is killed while saving, the previous state remains.
 """
 
-import argparse
 import dataclasses
 import hashlib
 import json
@@ -21,8 +20,8 @@ from minisbert.core import InputError, read_json
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
-from minisbert.training.options import FREE
 from minisbert.training.processes import processes, say_once
+from minisbert.training.settings import FREE, Settings
 
 
 @dataclass
@@ -119,7 +118,7 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def identity(objective: Objective, options: argparse.Namespace) -> str:
+def identity(objective: Objective, options: Settings) -> str:
     """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
     settings = {name: value for name, value in vars(options).items() if name not in FREE}

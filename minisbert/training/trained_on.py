@@ -1,6 +1,5 @@
 """What a model was trained on, as far as the run beside its folder tells: to see which test pairs it has met."""
 
-import argparse
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, tripl
 from minisbert.models.folders import find_model
 from minisbert.training.folder import METRICS
 from minisbert.training.options import read_settings
+from minisbert.training.settings import Settings
 
 
 def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
@@ -23,7 +23,7 @@ def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
     run = find_model(model).resolve().parent
     while (run / "config.json").is_file() and (run / METRICS).is_file() and run not in notes:
         try:
-            options = argparse.Namespace(**read_settings(run / "config.json"))
+            options = read_settings(run / "config.json")
             pairs |= text_pairs(training_rows(options))
         except InputError as error:
             return None, f"not known: {error}"
@@ -34,9 +34,9 @@ def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
     return pairs, "; before that ".join(notes.values())
 
 
-def training_rows(options: argparse.Namespace) -> list[Any]:
+def training_rows(options: Settings) -> list[Any]:
     """The training rows of a run; none for plain sentences, which share no row."""
-    if options.objective in ("cosine", "cosent", "joint", "siamese", "cross"):
+    if options.objective in ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"):
         return scored_rows(options)[0]["train"]
     if options.objective == "softmax":
         return nli_rows(options)[0]["train"]

@@ -1,6 +1,5 @@
 """A training run from its options to its results: set up, step through ``fit``, act between two steps."""
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from minisbert.training.recipes import list_recipes
 from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.run import Run, resume, start
 from minisbert.training.schedules import SCHEDULES
+from minisbert.training.settings import Settings
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         train(options, group)
 
 
-def parse_again(options: argparse.Namespace, arguments: list[str] | None) -> argparse.Namespace:
+def parse_again(options: Settings, arguments: list[str] | None) -> Settings:
     """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` goes on from its state."""
     if options.resume or not (options.out and restarts()):
         return options
@@ -54,10 +54,8 @@ def parse_again(options: argparse.Namespace, arguments: list[str] | None) -> arg
     return parse([*(sys.argv[1:] if arguments is None else arguments), "--resume", options.out])
 
 
-def train(options: argparse.Namespace, group: ProcessGroup) -> None:
+def train(options: Settings, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` is the processes of the run, usually one."""
-    if group.size > 1 and options.objective == "cross" and options.variant == "published-bug":
-        raise InputError("--variant published-bug attends across the whole batch: train it in one process")
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
     objective, counts = set_up(options, group.device, precision)
@@ -78,9 +76,7 @@ def train(options: argparse.Namespace, group: ProcessGroup) -> None:
         run.finish()
 
 
-def set_up(
-    options: argparse.Namespace, device: torch.device, precision: torch.dtype
-) -> tuple[Objective, tuple[int, int]]:
+def set_up(options: Settings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
     """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
     try:
@@ -100,7 +96,7 @@ def set_up(
     return objective, counts
 
 
-def step_through(run: Run, options: argparse.Namespace) -> None:
+def step_through(run: Run, options: Settings) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup * run.total)
     schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
@@ -123,7 +119,7 @@ def step_through(run: Run, options: argparse.Namespace) -> None:
                 break
 
 
-def divide(objective: Objective, options: argparse.Namespace, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+def divide(objective: Objective, options: Settings, group: ProcessGroup) -> tuple[Cut, nn.Module]:
     """The micro-batches of ``fit``, and the network, shared out; if rows are compared, it caches gradients instead."""
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:
@@ -131,17 +127,11 @@ def divide(objective: Objective, options: argparse.Namespace, group: ProcessGrou
     return whole, group.wrap(objective.network, cut_batch)
 
 
-def check_micro_batches(options: argparse.Namespace, objective: Objective) -> None:
+def check_micro_batches(options: Settings, objective: Objective) -> None:
     """``InputError`` unless the objective's batches can be divided as ``--accumulate`` or ``--micro-tokens`` say."""
     given = {"--accumulate": (options.accumulate or 1) > 1, "--micro-tokens": options.micro_tokens is not None}
     if all(given.values()):
         raise InputError("--accumulate and --micro-tokens both divide a batch: give one of them")
-    if any(given.values()) and not (objective.separable or objective.cacheable):
-        flag = next(flag for flag, used in given.items() if used)
-        raise InputError(
-            f"{flag}: objective {options.objective} compares the rows of a batch with each other inside the network, "
-            "so its batches cannot be divided; use a smaller --batch-size"
-        )
     longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
     if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
         raise InputError(
@@ -151,7 +141,7 @@ def check_micro_batches(options: argparse.Namespace, objective: Objective) -> No
 
 
 def micro_batches(
-    rows: Sequence[int], objective: Objective, options: argparse.Namespace, device: torch.device, processes: int = 1
+    rows: Sequence[int], objective: Objective, options: Settings, device: torch.device, processes: int = 1
 ) -> list[list[int]]:
     """The micro-batches of a batch, which ``processes`` compute one after the other.
 
@@ -159,8 +149,6 @@ def micro_batches(
     long batch needs: one if its loss compares rows and it has up to ``CACHED_TOKENS``, since gradient caching costs
     another forward.
     """
-    if not (objective.separable or objective.cacheable):
-        return whole(rows)
     if options.micro_tokens is not None:
         return cut(rows, objective.lengths, options.micro_tokens * processes)
     count, tokens = options.accumulate or 1, sum(objective.lengths[row] for row in rows) / processes

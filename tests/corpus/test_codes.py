@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 
 from minisbert import encode, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.codes import Bits, Decoded, read_codes, write_codes
+from minisbert.corpus.codes import Bits, Decoded, plain_hash, read_codes, write_codes
+from minisbert.corpus.hashes import tensors_hash
 from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import NOUNS
@@ -212,11 +213,9 @@ def test_damaged_codes_are_refused(tiny, corpus, capsys, change):
 )  # fmt: skip
 def test_forged_codes_are_one_line(tmp_path, tensors):
     """Their hashes are right."""
-    from minisbert.corpus.codes import plain_hash, tensors_hash
-
     path = tmp_path / "codes.safetensors"
     save_file(tensors, path)
-    about = {"model": "m", "corpus": plain_hash(["a", "b"]), "width": "3", "tensors": tensors_hash(tensors)}
+    about = {"model": "m", "corpus": plain_hash(["a", "b"]), "width": "3", "vectors": tensors_hash(tensors)}
     for kind in ({"kind": "int8"}, {"kind": "binary"}, {"kind": "float8"}, {}):
         with pytest.raises(InputError, match=r"codes\.safetensors"):
             read_codes(path, about | kind, ["a", "b"], "m", 3)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.models.families import CLASSIFIERS, FAMILIES
-from minisbert.models.heads import ClassifierHead, make_cross_head, make_joint_head
+from minisbert.models.heads import ClassifierHead, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.registry import load_encoder
@@ -129,34 +129,6 @@ def test_heads_read_vectors_before_they_are_scaled(tiny):
     ]
     assert (means[0].norm(dim=1) - 1).abs().min() > 0.1
     assert_parity("siamese", model(ids, mask), model.head(*means).squeeze(1), PIECE)
-
-
-def test_the_published_bug_is_the_librarys_attention_across_the_batch():
-    """``MultiheadAttention`` without ``batch_first`` on (B, T, D), as in the notebook."""
-    torch.manual_seed(1)
-    head = make_cross_head(24, "published-bug", 0.0).double()
-    library = torch.nn.MultiheadAttention(24, 8).double()
-    linears = [getattr(head.attention, name) for name in ("query", "key", "value")]
-    library.in_proj_weight.data = torch.cat([linear.weight for linear in linears])
-    library.in_proj_bias.data = torch.cat([linear.bias for linear in linears])
-    library.out_proj.load_state_dict(head.attention.output.state_dict())
-    a, b = torch.randn(2, 5, 7, 24, dtype=torch.float64)
-    found, _ = library(a, b, b)  # (5, 7, 24), the 5 taken for tokens
-    assert_parity("published-bug", head(a, b), head.mlp(torch.cat([a[:, 0], found[:, 0]], dim=1)), PIECE)
-
-
-def test_with_the_published_bug_a_score_depends_on_its_neighbours(tiny, tmp_path):
-    """Pairs are scored eight at a time, in order; a saved model does the same."""
-    torch.manual_seed(5)
-    model = PairModel(SentenceEncoder.load(tiny), make_cross_head(24, "published-bug", 0.0))
-    firsts, seconds = FIRSTS + FIRSTS, SECONDS + SECONDS[::-1]
-    scores = model.scores(firsts, seconds, batch_tokens=10)
-    eights = [model.scores(firsts[part], seconds[part]) for part in (slice(8), slice(8, None))]
-    np.testing.assert_array_equal(scores, np.concatenate(eights))
-    assert abs(model.scores(firsts[:1], seconds[:1])[0] - scores[0]) > 1e-4
-    model.save(tmp_path / "model")
-    assert json.loads((tmp_path / "model" / "head.json").read_text())["head"] == "cross-batch"
-    np.testing.assert_array_equal(PairModel.load(tmp_path / "model").scores(firsts, seconds), scores)
 
 
 @pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
@@ -293,7 +265,7 @@ def test_a_folder_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head 'bilinear' is not one of cross-encoder, concat, cross-attention, cross-batch"),
+        ({"head": "bilinear"}, "head 'bilinear' is not one of cross-encoder, concat, cross-attention"),
         ({"head": ["cross"]}, "head must be str"),
         ({"head": None}, "'head'"),
         ({"head": "joint"}, "unexpected keyword argument"),
@@ -391,7 +363,7 @@ def test_pads_have_the_models_padding_and_the_first_token_type(tiny, tmp_path, k
     np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), pair_model(tiny, kind).scores(FIRSTS, SECONDS), atol=2e-6)
 
 
-@pytest.mark.parametrize(("objective", "pooling"), [("joint", "cls"), ("cross", "cls")])
+@pytest.mark.parametrize(("objective", "pooling"), [("cross-encoder", "cls"), ("cross-attention", "cls")])
 def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny, tmp_path, objective, pooling):
     folder = tmp_path / "plain"
     folder.mkdir()
@@ -400,7 +372,7 @@ def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny
     options = SimpleNamespace(model=folder, pooling=None, dropout=None, objective=objective, max_length=None)
     encoder = load_encoder(options, torch.device("cpu"))
     assert encoder.pooling.mode == pooling
-    head = {"joint": JointHead(24), "cross": CrossHead(24)}[objective]
+    head = {"cross-encoder": JointHead(24), "cross-attention": CrossHead(24)}[objective]
     PairModel(encoder, head).save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.pooling.mode, again.normalize) == (pooling, False)

@@ -182,8 +182,8 @@ def test_parts_by_hand(rows, tokens, expected):
     assert cut(rows, [30, 50, 20, 40], tokens) == expected
 
 
-def task(separable: bool, cacheable: bool = True, length: int = 300) -> SimpleNamespace:
-    return SimpleNamespace(lengths=[length] * 12, separable=separable, cacheable=cacheable)
+def task(separable: bool, length: int = 300) -> SimpleNamespace:
+    return SimpleNamespace(lengths=[length] * 12, separable=separable)
 
 
 GPU = torch.device("cuda")
@@ -202,7 +202,6 @@ GPU = torch.device("cuda")
         (task(False, length=CACHED_TOKENS // 6), None, None, CPU, 1, [6]),
         (task(False, length=CACHED_TOKENS // 6 + 1), None, None, CPU, 1, [1] * 6),
         (task(False, length=CACHED_TOKENS), None, None, GPU, 1, [6]),
-        (task(False, cacheable=False, length=CACHED_TOKENS), None, None, CPU, 1, [6]),
     ],
 )
 def test_when_a_batch_is_cut(objective, accumulate, micro_tokens, device, processes, expected):
@@ -263,10 +262,9 @@ def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
         ("mnr", ["--micro-tokens", "20"], "--micro-tokens 20: training row 0, counted from 0, alone has 24 tokens"),
         ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
         ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens both divide a batch"),
-        ("cross", ["--variant", "published-bug", "--micro-tokens", "90"], "--micro-tokens: objective cross compares"),
     ],
 )
 def test_batches_that_cannot_be_cut(flags, files, objective, more, message):
-    options = parse([*flags(objective, *more), *(["--data", files["scored"]] if objective == "cross" else [])])
+    options = parse([*flags(objective, *more)])
     with pytest.raises(InputError, match=message):
         set_up(options, CPU, torch.float32)

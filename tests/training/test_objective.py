@@ -19,9 +19,7 @@ from minisbert.models.tuning import freeze
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, VectorNetwork
 from minisbert.training.options import parse
-from minisbert.training.processes import ProcessGroup
 from minisbert.training.registry import make_objective
-from minisbert.training.training import train
 from tests import toys
 
 
@@ -56,13 +54,13 @@ def test_the_tokens_of_a_row_are_those_of_all_its_texts_padded(make, files, obje
 
 
 def test_the_tokens_of_a_joined_row(make, files):
-    for line, length in zip(Path(files["scored"]).read_text().splitlines(), make("joint").lengths, strict=True):
+    for line, length in zip(Path(files["scored"]).read_text().splitlines(), make("cross-encoder").lengths, strict=True):
         _, first, second = line.split("\t")
         assert length == len(first.split()) + len(second.split()) + 3
 
 
 def test_batches_are_the_generators_alone(make):
-    for objective in ("cosine", "mnr", "joint"):
+    for objective in ("cosine", "mnr", "cross-encoder"):
         one, again, other = (make(objective).batches(8, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
         assert one == again != other
 
@@ -83,14 +81,6 @@ def test_batches_of_rows_in_order_and_of_any_rows(make):
     assert spread["random"] > 2 * spread["grouped"]
     other = make("siamese", "--batches", "random").batches(8, torch.Generator().manual_seed(2))
     assert other != batches["random"]
-
-
-def test_attention_across_a_batch_allows_no_parts_of_it(make):
-    assert not make("cross", "--variant", "published-bug").separable
-    assert make("cross", "--variant", "published").separable
-    options = parse(["--objective", "cross", "--variant", "published-bug"])
-    with pytest.raises(InputError, match="published-bug attends across the whole batch"):
-        train(options, ProcessGroup(0, 2, torch.device("cpu")))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +277,7 @@ def test_scores_of_another_scale(make, tmp_path, monkeypatch):
     path = tmp_path / "ones.tsv"
     path.write_text("0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
     flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
-    for objective in ("cosine", "joint"):
+    for objective in ("cosine", "cross-encoder"):
         assert make(objective, *flags).targets.tolist() == pytest.approx([0.8, 0.3, 1], abs=1e-7)
     rows, _ = scored_rows(parse(flags))
     for split in ("train", "dev", "test"):
@@ -450,7 +440,7 @@ def test_a_score_at_the_threshold_means_yes():
 
 
 def test_the_batch_of_a_pair_goes_to_the_models_device(make):
-    task = make("joint")
+    task = make("cross-encoder")
     model = task.network.model.to("meta")
     encoded = model.tokenize(["a cat", "the dog is here"], ["a dog", "the moon"])
     assert [part.device.type for part in model.batch(encoded, [0, 1])] == ["meta"] * 3

@@ -210,7 +210,7 @@ def test_two_processes_have_the_gradients_of_one(still, tmp_path):
     runs = {
         "cosine": ["--objective", "cosine", "--data", files["scored"], *stsb],
         "cosent": ["--objective", "cosent", "--data", files["scored"], *stsb],
-        "cross": ["--objective", "cross", "--data", files["scored"], *stsb],
+        "cross-attention": ["--objective", "cross-attention", "--data", files["scored"], *stsb],
         "mnr": ["--objective", "mnr", "--symmetric", "--projection", "--data", files["triplets"], *stsb],
     }
     for tokens in ("60", "72"):  # a row has 24 tokens, the processes have four and three rows

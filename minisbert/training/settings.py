@@ -1,0 +1,225 @@
+"""The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from minisbert.core import one_line
+from minisbert.models.heads import VARIANTS
+from minisbert.system.devices import thread_count
+from minisbert.training.schedules import SCHEDULES
+
+HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
+HEADS_ON_LABELS = ("softmax", "binary")
+IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
+OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet", *IN_BATCH)
+OBJECTIVE_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still accepted
+POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention"))
+SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
+SHUFFLED = tuple(name for name in OBJECTIVES if name not in IN_BATCH)  # any rows may meet in a batch
+BATCHES = ("grouped", "random", "fixed")
+
+
+def number(kind: type, smallest: float, below: float = math.inf) -> Any:
+    """An argparse type: a number in [smallest, below)."""
+
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not smallest <= value < below:
+            raise ValueError
+        return value
+
+    convert.__name__ = f"{kind.__name__} in [{smallest:g}, {below:g})"
+    return convert
+
+
+COUNT, LAYERS = number(int, 1), number(int, 0)
+RATE, POSITIVE, FRACTION = number(float, 0), number(float, 1e-4), number(float, 0, 1)
+
+
+def objective_name(text: str) -> str:
+    """An argparse type: an objective under its present name."""
+    return OBJECTIVE_ALIASES.get(text, text)
+
+
+def option(
+    help: str,
+    default: Any = None,
+    read: Callable[[str], Any] = str,
+    metavar: str | None = None,
+    only: Sequence[str] = OBJECTIVES,
+    choices: Sequence[str] | None = None,
+) -> Any:
+    """A field that is also an option. ``read`` makes its value of a text; ``only``: the objectives that read it."""
+    about = {"help": help, "read": read, "metavar": metavar, "only": only, "choices": choices}
+    return field(default=default, metadata=about)
+
+
+@dataclass
+class DataSettings:
+    """objective, model, data and output"""
+
+    recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
+    objective: str = option("default: cosine", "cosine", objective_name, choices=OBJECTIVES)
+    model: str = option("name or folder (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
+    pooling: str | None = option(
+        "override the model's pooling: mean, cls, max, attention, first-last, pooler", only=POOLED
+    )
+    data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
+    dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
+    test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
+    retrieval: str | None = option(
+        "folder in BEIR's format: nDCG@10 by qrels/dev.tsv selects the best checkpoint", metavar="FOLDER"
+    )
+    scale: float = option("scores in files are 0 to S (default: 5)", 5.0, POSITIVE, metavar="S", only=SCALED)
+    limit: int | None = option("read only the first ROWS training rows", read=COUNT, metavar="ROWS")
+    max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", read=COUNT, metavar="N")
+    out: str | None = option("folder of the run (default: in runs/, named after recipe or data, objective and model)")
+    overwrite: bool = option("replace an existing run in that folder", False)
+    plots: bool = option("draw curves.png and lengths.png (needs the plots extra)", False)
+    resume: str | None = option("continue a stopped run; the results are those of an uninterrupted one", metavar="RUN")
+
+
+@dataclass
+class DurationSettings:
+    """duration and evaluation"""
+
+    epochs: int = option("default: 1", 1, COUNT)
+    max_steps: int | None = option("stop after N steps", read=COUNT, metavar="N")
+    eval_every: int | None = option("evaluate on dev every STEPS (default: each epoch)", read=COUNT, metavar="STEPS")
+    patience: int | None = option("stop after N evaluations without a better score", read=COUNT, metavar="N")
+    save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, metavar="STEPS")
+
+
+@dataclass
+class TrainingSettings:
+    """training"""
+
+    batch_size: int = option("rows per step (default: 32)", 32, COUNT)
+    batches: str = option(
+        "grouped: rows of similar length, shuffled each epoch (default); random: of any length; fixed: in file order",
+        "grouped",
+        choices=BATCHES,
+        only=SHUFFLED,
+    )
+    accumulate: int | None = option(
+        "compute each batch in N micro-batches to save memory (default: 1; on a CPU as many as its tokens need)",
+        read=COUNT,
+        metavar="N",
+    )
+    micro_tokens: int | None = option(
+        "or in micro-batches of at most N tokens, including padding", read=COUNT, metavar="N"
+    )
+    lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
+    head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", read=RATE)
+    schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
+    warmup: float = option("fraction of the steps (default: 0.1)", 0.1, FRACTION)
+    weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
+    clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
+    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, metavar="N")
+    freeze_embeddings: bool = option("freeze the embeddings", False)
+    dropout: float | None = option("dropout rate of the encoder (default: the model's)", read=FRACTION, metavar="P")
+    seed: int = option("for dropout and batch order (default: 42)", 42, number(int, 0, 2**64))
+    device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
+    threads: int | None = option(
+        "CPU threads (default: OMP_NUM_THREADS, or one per core)", read=thread_count, metavar="N"
+    )
+    precision: str = option(
+        "of the encoder's matrix products; auto: bfloat16 if the hardware supports it (default: auto)",
+        "auto",
+        choices=("auto", "float32", "bfloat16"),
+    )
+    log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, metavar="STEPS")
+
+
+@dataclass
+class HeadSettings:
+    """heads (cross-encoder, siamese, cross-attention, softmax, binary)"""
+
+    loss: str = option(
+        "loss of the heads on scores (default: mse)", "mse", choices=("mse", "weighted-mse"), only=HEADS_ON_SCORES
+    )
+    concat: str = option(
+        "input of the softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS
+    )
+    head_hidden: int = option(
+        "width of a hidden layer in them (default: none)", 0, number(int, 0, 2**20), only=HEADS_ON_LABELS
+    )
+    head_dropout: float = option(
+        "before a head's last layer (default: 0)", 0.0, FRACTION, only=(*HEADS_ON_SCORES, *HEADS_ON_LABELS)
+    )
+    variant: str = option(
+        "of cross-attention (default: compare)", "compare", choices=VARIANTS, only=("cross-attention",)
+    )
+    cross_encoder: bool = option(
+        "with objective cross-encoder: a head that sentence-transformers can load too", False, only=("cross-encoder",)
+    )
+    pos_weight: float = option("weight of duplicates in binary (default: 1)", 1.0, POSITIVE, only=("binary",))
+
+
+@dataclass
+class VectorLossSettings:
+    """losses between vectors"""
+
+    margin: float | None = option(
+        "of triplet (default: 1) and contrastive (default: 0.5)", read=POSITIVE, only=("contrastive", "triplet")
+    )
+    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
+    symmetric: bool = option("mnr in both directions", False, only=("mnr",))
+    hard_negative_weight: float = option(
+        "simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
+        0.0,
+        number(float, -1e4, 1e4),
+        metavar="WEIGHT",
+        only=("simcse-supervised",),
+    )
+    projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *IN_BATCH))
+    nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
+    augment: str | None = option(
+        "simcse: change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", metavar="HOW", only=("simcse",)
+    )
+    shuffled_negatives: int | None = option(
+        "for each pair add N shuffled ones of score 0", read=COUNT, metavar="N", only=("cosine", "cosent")
+    )
+    same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))
+    allow_no_dropout: bool = option("simcse on a model without dropout", False, only=("simcse",))
+
+
+GROUPS = (DataSettings, DurationSettings, TrainingSettings, HeadSettings, VectorLossSettings)
+
+
+# subtle: a dataclass takes the fields of its last base first
+@dataclass
+class Settings(VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
+    """All settings of a run."""
+
+    def __post_init__(self) -> None:
+        self.objective = objective_name(self.objective)  # a recipe or an older run may have the former one
+
+
+SETTINGS: dict[str, Field] = {item.name: item for item in fields(Settings)}
+# Options that only some objectives read, and those objectives. With any other objective the option is an error.
+USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
+
+
+def flag(name: str) -> str:
+    """``max_steps`` -> ``--max-steps``."""
+    return "--" + name.replace("_", "-")
+
+
+def stored(name: str, value: Any) -> Any:
+    """The value of a setting in a run's ``config.json``; ``ValueError`` for one that its option could not set."""
+    default, about = SETTINGS[name].default, SETTINGS[name].metadata
+    if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
+        return value
+    if name == "objective":
+        value = objective_name(value)
+    try:
+        same = about["read"](str(value)) == value and not isinstance(default, bool)
+    except ValueError:
+        same = False
+    if not same or value not in (about["choices"] or [value]):
+        raise ValueError(f"{name!r} is {one_line(value)}, which {flag(name)} does not accept")
+    return value
