@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, encoder, one_line
-from minisbert.core.checks import check_texts
+from minisbert.core import InputError, encoder, one_line, reading
+from minisbert.core.checks import check, check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
-from minisbert.models.outputs import check_options, empty, filled, store
 from minisbert.models.prompts import with_prompt
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
@@ -80,34 +79,55 @@ class TextEncoder:
         Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
         """
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
-        check_options(self.width, batch_tokens, normalize, truncate_dim, output, convert)
-        columns = min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
+        with reading("encode"):
+            rules = "batch_tokens an integer from 1, output sentence|token, convert array|tensor"
+            check(rules, batch_tokens, output, convert)
+        if output == "token" and (normalize is not None or truncate_dim is not None):
+            raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
-        rows = {tokens[row]: row for row in reversed(range(len(tokens)))}  # tokens -> the first row that has them
-        keys, total = list(rows), sum(map(len, rows)) // ID_BYTES
+        places = {key: place for place, key in enumerate(dict.fromkeys(tokens))}  # of the distinct texts
+        keys, total = list(places), sum(map(len, places)) // ID_BYTES
         # created here, not in inference mode: a caller may compute gradients with it
-        result = empty(tokens, columns if output == "sentence" else self.hidden_size, self.dtype, output)
+        vectors = torch.empty(len(keys), self._columns(truncate_dim), dtype=self.dtype)
+        states: dict[int, Tensor] = {}
         with self.computing(precision), shown as line:
             line.expect(len(texts), total)
-            for batch in packed_batches(keys, batch_tokens):
-                if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
-                    raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-                found = self.states(batch) if output == "token" else self.vectors(batch, skip)
-                if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
-                    raise InputError(f"{self._infinite(batch, keys, texts, rows)}: the model's weights are too large")
-                if output == "sentence":
-                    found = self._scaled(found, normalize, columns)
-                store(result, [rows[keys[text]] for text in batch.texts], found)
+            for batch, found in self._computed(keys, batch_tokens, skip, output, dict(zip(tokens, texts, strict=True))):
+                if output == "token":
+                    states |= {text: matrix.cpu() for text, matrix in zip(batch.texts, found, strict=True)}
+                else:
+                    vectors[batch.texts] = self._scaled(found, normalize, vectors.shape[1]).cpu()
                 line.done(batch.tokens)
-        return filled(result, tokens, rows, convert)
+        if output == "token":  # copies, outside of inference mode
+            matrices = [states[places[key]].clone() for key in tokens]
+            return matrices if convert == "tensor" else [matrix.numpy() for matrix in matrices]
+        result = vectors if len(keys) == len(tokens) else vectors[[places[key] for key in tokens]]
+        return result if convert == "tensor" else result.numpy()
 
-    def _infinite(self, batch: Batch, keys: list[bytes], texts: list[str], rows: dict[bytes, int]) -> str:
-        """Which text of a batch has no finite vector. Each is computed alone: NaN reaches all that share its row."""
-        for text in batch.texts:
-            if not self.vectors(next(packed_batches([keys[text]], 1)), 0).isfinite().all():
-                return f"the vector of {one_line(texts[rows[keys[text]]])} holds NaN or infinity"
-        return "a vector holds NaN or infinity"
+    def _columns(self, truncate_dim: int | None) -> int:
+        """How many columns ``encode`` returns."""
+        if truncate_dim is not None and not 1 <= truncate_dim <= self.width:
+            raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {self.width}, the number of columns")
+        return min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
+
+    def _computed(
+        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, texts: dict[bytes, str]
+    ) -> Iterator[tuple[Batch, Any]]:
+        """Each batch with its vectors or states, all finite. ``keys`` are tokens, ``texts`` what they came from."""
+        for batch in packed_batches(keys, batch_tokens):
+            if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
+                raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
+            found = self.states(batch) if output == "token" else self.vectors(batch, skip)
+            if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
+                # alone, one after the other: NaN reaches all texts that share a row
+                alone = (self.vectors(next(packed_batches([keys[text]], 1)), 0) for text in batch.texts)
+                bad = next(
+                    (text for text, one in zip(batch.texts, alone, strict=True) if not one.isfinite().all()), None
+                )
+                name = "a vector" if bad is None else f"the vector of {one_line(texts[keys[bad]])}"
+                raise InputError(f"{name} holds NaN or infinity: the model's weights are too large")
+            yield batch, found
 
     def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
         """What ``encode`` makes of vectors (N, ``width``): (N, ``columns``)."""

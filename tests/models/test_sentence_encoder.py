@@ -290,8 +290,8 @@ def test_a_tensor_can_be_trained_on(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output": "word"}, "output 'word' is not one of sentence, token"),
-        ({"convert": "list"}, "convert 'list' is not one of array, tensor"),
+        ({"output": "word"}, "output must be sentence[|]token, not 'word'"),
+        ({"convert": "list"}, "convert must be array[|]tensor, not 'list'"),
         ({"precision": "int8"}, "precision 'int8' is not one of auto, float32, bfloat16"),
         ({"truncate_dim": 0}, "truncate_dim 0 is not in 1 to 24"),
         ({"truncate_dim": 25}, "truncate_dim 25 is not in 1 to 24"),
@@ -602,7 +602,7 @@ def test_texts_that_can_be_read_only_once_are_encoded(tiny):
 
 @pytest.mark.parametrize("size", [0, -7])
 def test_a_batch_without_room_is_refused(tiny, size):
-    with pytest.raises(InputError, match=f"batch_tokens {size}: at least 1 is needed"):
+    with pytest.raises(InputError, match=f"batch_tokens must be an integer from 1, not {size}"):
         SentenceEncoder.load(tiny).encode(["the cat"], batch_tokens=size)
 
 
