@@ -79,7 +79,6 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
     """The object (or list) in a JSON file; ``InputError`` says what is wrong with it, and in which line."""
     with reading(path):
         content = json.loads(Path(path).read_bytes())
-        json.dumps(content, ensure_ascii=False).encode()  # a lone surrogate, which JSON can escape, is no text
         if not isinstance(content, kind):
             raise InputError(f"{path} must hold a JSON {kind.__name__}, not a {type(content).__name__}")
         return content

@@ -34,7 +34,7 @@ def find_shards(folder: Path, file: str, count: int) -> Manifest:
         )
     if not Path(file).is_file():
         raise InputError(f"{file} can be read only once: with the shards in {folder}, a file is needed")
-    name, rows = manifest.input["name"], manifest.input["rows"]
+    name, rows = manifest.input.get("name", "the input"), manifest.input["rows"]
     if text_hash(file) != manifest.input["sha256"] and lines_hash(file) != manifest.input.get("lines"):
         raise InputError(
             f"{folder} was made from {one_line(name)} with {rows:,} texts, and {file} is another text: give that one, "

@@ -20,7 +20,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 HEADER = ("query-id", "corpus-id", "score")
-KEYS = {"_id": None, "text": None, "title": ""}  # of a text, with what stands for a missing one
+KEYS = ("_id", "text", "title")  # of a text; the title may be missing
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,14 @@ def read_texts(path: str | Path) -> dict[str, str]:
     rows = Rows(path)
     for line, row in rows.values():
         where = rows.at(line)
-        if not isinstance(row, dict) or not all(isinstance(row.get(key, unset), str) for key, unset in KEYS.items()):
+        identity, text, title = (row.get(key) for key in KEYS) if isinstance(row, dict) else (None, None, None)
+        identity = str(identity) if type(identity) is int else identity
+        if not all(isinstance(part, str) for part in (identity, text, title or "")):
             raise InputError(f"{where}: _id, text and maybe title are needed, all strings, not {one_line(row)}")
-        check_unicode("".join(row.get(key, "") for key in KEYS), where)
-        if row["_id"] in texts:
-            raise InputError(f"{where}: the _id {one_line(row['_id'])} occurs twice")
-        texts[row["_id"]] = f"{row.get('title', '')} {row['text']}".strip()
+        check_unicode(f"{identity}{text}{title}", where)
+        if identity.strip() in texts:
+            raise InputError(f"{where}: the _id {one_line(identity)} occurs twice")
+        texts[identity.strip()] = f"{title or ''} {text}".strip()
     if not texts:
         raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
     return texts
@@ -106,7 +108,9 @@ def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
                 raise ValueError(f"{len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
             query, document, score = cells
             if index or tuple(map(str.lower, cells)) != HEADER:
-                yield str(at), query, document, int(score)
+                if (grade := float(score)) != int(grade) or abs(grade) >= 2**31:
+                    raise ValueError(f"the score {one_line(score)} is not a whole number, or far too large")
+                yield str(at), query, document, int(grade)
 
 
 def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:

@@ -1,6 +1,5 @@
 """Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,9 +55,8 @@ def holds_triplets(path: str) -> bool:
         return True
     if not Path(path).is_file():  # a pipe can be read only once
         return False
-    line = next((line for line in Rows(path).lines() if line.strip()), "")
-    cells = line.split("\t") if "\t" in line else next(csv.reader([line]), [])
-    return len(cells) == 3 and cells[0].strip().lower() != "score" and not is_number(cells[0])
+    _, cells = next(Rows(path).cells(), (0, []))
+    return len(cells) == 3 and cells[0].lower() != "score" and not is_number(cells[0])
 
 
 def load_triplets(path: str) -> list[Triplet]:

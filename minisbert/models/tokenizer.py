@@ -112,7 +112,8 @@ class Tokenizer(tokenizer.Tokenizer):
         settings = parse(TokenizerSettings, *files)
         backend = read_backend(folder)
         stored = [(part or {}).get("direction", "right").lower() for part in (backend.truncation, backend.padding)]
-        kind = set_up(backend, folder, settings, files)
+        with reading(folder.path / OPTIONS):
+            kind = set_up(backend, folder, settings, files)
         check_vocabulary(backend, model.vocab_size, folder)
         cut_start = (settings.truncation_side or stored[0]) == "left"
         if (settings.padding_side or stored[1]) == "left":

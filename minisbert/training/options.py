@@ -1,13 +1,12 @@
 """The command line of ``python -m minisbert.train``: the settings of a new run, of a recipe, or of a resumed run."""
 
 import argparse
-import json
 import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
 from minisbert.training.recipes import ABOUT, recipes
 from minisbert.training.settings import FREE, GROUPS, SETTINGS, USED_BY, Settings, flag, stored
@@ -88,6 +87,6 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
 
 def read_settings(path: Path) -> Settings:
     """The settings in a run's ``config.json``; ``InputError`` names one that is missing or that no option could set."""
+    config = read_json(path)
     with reading(path):
-        config = json.loads(path.read_bytes())  # not ``read_json``: file names in it may be no UTF-8
         return Settings(**{name: stored(name, config[name]) for name in SETTINGS})

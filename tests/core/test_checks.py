@@ -26,7 +26,6 @@ from minisbert.core.checks import check, check_fields, check_texts
         (b"x", load_file, "f is cut short or is not a safetensors file"),
         (b"x", np.load, "f: "),
         (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
-        (b'{"a": ["\\ud800"]}', read_json, "f: .*surrogates not allowed"),
         (b"x", lambda path: path.iterdir().__next__(), "f: Not a directory"),
         (b"x", lambda path: [].pop(), "f: pop from empty list"),
         (b"x", lambda path: (_ for _ in ()).throw(RuntimeError("two\nlines")), r"f: two\\nlines$"),

@@ -1,0 +1,161 @@
+"""Files damaged at random: every reader reads them or refuses them with one line that names the file.
+
+``MINISBERT_EXAMPLES=3000 pytest tests/test_foreign_bytes.py`` looks longer. What it finds Hypothesis keeps in
+``.hypothesis`` and tries first the next time.
+"""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from minisbert.certify import main as certify
+from minisbert.core import InputError
+from minisbert.core.heads import siamese
+from minisbert.encode import main as encode
+from minisbert.evaluate import main as evaluate
+from minisbert.inspect import main as inspect
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.pairs import main as pairs
+from minisbert.search import main as search
+from minisbert.trace import main as trace
+from tests import toys
+from tests.conftest import ROOT
+
+TINY = str(ROOT / "weights" / "tiny")
+TEXTS = ["the cat", "a small dog is in the park", "the music"]
+VALUES = [None, True, -1, 0, 1.5, 2**70, 1e308, float("nan"), "", "x", "\ud800", [], {}, [[]], [-1], {"a": 1}]
+BYTES = [b"", b"\0", b"\xff", b'"', b"\n", b"\r", b"\t", b",", b"-1", b"1e999", b"NaN", b"9" * 400, b"[" * 100_000]
+EXAMPLES = settings(
+    max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 40)),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def replaced(value: object, draw: Callable) -> object:
+    """The same JSON value with one part of it, at any depth, exchanged, renamed or gone."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not keys or draw(st.integers(0, 4)) == 0:
+        return draw(st.sampled_from(VALUES))
+    key, copy = draw(st.sampled_from(keys)), value.copy()
+    if draw(st.integers(0, 5)) == 0:
+        del copy[key]
+    else:
+        copy[key] = replaced(copy[key], draw)
+    return copy
+
+
+@st.composite
+def damaged(draw: Callable, content: bytes) -> bytes:
+    """The bytes with one or two places changed; JSON, also the header of safetensors, often as JSON."""
+    header = int.from_bytes(content[:8], "little")
+    start, end = (8, 8 + header) if header < len(content) - 8 else (0, len(content))
+    if draw(st.booleans()):
+        with contextlib.suppress(ValueError):
+            body = json.dumps(replaced(json.loads(content[start:end]), draw)).encode()
+            return (len(body).to_bytes(8, "little") + body if start else body) + content[end:]
+    for _ in range(draw(st.integers(1, 2))):
+        i = draw(st.integers(0, len(content)))
+        j = draw(st.sampled_from([i, i + 1, i + 7, len(content)]))
+        content = content[:i] + draw(st.sampled_from(BYTES) | st.binary(max_size=4)) + content[j:]
+    return content
+
+
+def check(path: Path, run: Callable[[], object], data: st.DataObject) -> None:
+    """Damage the file, run the reader, put the file back."""
+    content = path.read_bytes()
+    path.write_bytes(data.draw(damaged(content)))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            run()
+        said, code = "", 0
+    except InputError as error:
+        said, code = str(error), 2
+    except SystemExit as end:
+        said, code = "", end.code
+    finally:
+        path.write_bytes(content)
+    assert code in (0, 1) or said  # inspect and certify tell by 1 what they have found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    toys.write_all(folder)
+    shutil.copytree(TINY, folder / "model")
+    PairModel(SentenceEncoder.load(TINY), siamese(24)).save(folder / "pair-model")
+    (folder / "texts.txt").write_text("".join(f"{text}\n" for text in TEXTS))
+    (folder / "quoted.csv").write_text('score,sentence1,sentence2\n3,"the cat, the dog","a ""small"" dog"\n0,a,b\n')
+    (folder / "triplets.jsonl").write_text('{"anchor": "a", "positive": "b", "negative": "c"}\n["a", "b", "c"]\n')
+    (folder / "texts.txt.gz").write_bytes(gzip.compress(b"the cat\na dog\n"))
+    vectors = SentenceEncoder.load(TINY).encode(TEXTS)
+    np.save(folder / "v.npy", vectors)
+    save_file({"embeddings": vectors}, folder / "v.safetensors")
+    (folder / "v.jsonl").write_text("".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()))
+    (folder / "v.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in vectors.tolist()))
+    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "parts"), "--part-rows", "2"])
+    for name in ("corpus", "queries"):
+        (folder / f"{name}.jsonl").write_text(
+            "".join(f'{{"_id": "{i}", "text": "{t}"}}\n' for i, t in enumerate(TEXTS))
+        )
+    (folder / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n0\t1\t1\n1\t2\t1\n2\t0\t2\n")
+    trace(["--model", TINY, "--write", str(folder / "states.safetensors")])
+    return folder
+
+
+@pytest.mark.parametrize("name", [path.relative_to(TINY) for path in sorted(Path(TINY).rglob("*")) if path.is_file()])
+@EXAMPLES
+@given(data=st.data())
+def test_a_damaged_model(name, folder, data):
+    check(folder / "model" / name, lambda: SentenceEncoder.load(folder / "model").encode(TEXTS), data)
+
+
+@pytest.mark.parametrize("name", ["head.json", "head.safetensors"])
+@EXAMPLES
+@given(data=st.data())
+def test_a_damaged_pair_model(name, folder, data):
+    load = lambda: PairModel.load(folder / "pair-model").scores(["the cat"], ["a dog"])  # noqa: E731
+    check(folder / "pair-model" / name, load, data)
+
+
+COMMANDS = {
+    "v.npy": (certify, "--model MODEL --texts texts.txt v.npy"),
+    "v.safetensors": (certify, "--model MODEL --texts texts.txt v.safetensors"),
+    "v.jsonl": (certify, "--model MODEL --texts texts.txt v.jsonl"),
+    "v.csv": (certify, "--model MODEL --texts texts.txt v.csv"),
+    "texts.txt": (encode, "--model MODEL --file texts.txt"),
+    "texts.txt.gz": (encode, "--model MODEL --file texts.txt.gz"),
+    "scored.tsv": (evaluate, "--model MODEL --data scored.tsv"),
+    "quoted.csv": (evaluate, "--model MODEL --data quoted.csv"),
+    "triplets.tsv": (evaluate, "--model MODEL --data triplets.tsv"),
+    "triplets.jsonl": (inspect, "--model MODEL triplets.jsonl"),
+    "duplicates.tsv": (inspect, "--model MODEL duplicates.tsv"),
+    "nli.jsonl": (inspect, "--model MODEL nli.jsonl"),
+    "sentences.txt": (pairs, "--model MODEL sentences.txt"),
+    "corpus.jsonl": (evaluate, "--model MODEL --corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv"),
+    "qrels.tsv": (evaluate, "--model MODEL --corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv"),
+    "states.safetensors": (trace, "--model MODEL --against states.safetensors"),
+    "parts/part-00001.npy": (search, "--model MODEL texts.txt --index parts --query cat"),
+    "parts/part-00001.json": (search, "--model MODEL texts.txt --index parts --query cat"),
+    "parts/manifest.json": (search, "--model MODEL texts.txt --index parts --query cat"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+@EXAMPLES
+@given(data=st.data())
+def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
+    monkeypatch.chdir(folder)
+    main, line = COMMANDS[name]
+    check(folder / name, lambda: main(line.replace("MODEL", TINY).split()), data)
