@@ -106,11 +106,12 @@ def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
         for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
             if len(cells) != len(HEADER):
                 raise ValueError(f"{len(cells)} columns; {', '.join(HEADER)} are needed, separated by tabs")
-            query, document, score = cells
-            if index or tuple(map(str.lower, cells)) != HEADER:
-                if (grade := float(score)) != int(grade) or abs(grade) >= 2**31:
-                    raise ValueError(f"the score {one_line(score)} is not a whole number, or far too large")
-                yield str(at), query, document, int(grade)
+            if index == 0 and tuple(map(str.lower, cells)) == HEADER:
+                continue
+            query, document, grade = cells[0], cells[1], float(cells[2])
+            if grade != int(grade) or abs(grade) >= 2**31:
+                raise ValueError(f"the score {one_line(cells[2])} is not a whole number, or far too large")
+            yield str(at), query, document, int(grade)
 
 
 def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:

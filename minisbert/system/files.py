@@ -72,7 +72,7 @@ def naming(path: str | Path) -> Iterator[None]:
 
 def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
     """Raise ``InputError`` if writing ``out`` would replace one of the files that a command reads, links followed."""
-    for path in filter(None, inputs):
+    for path in (path for path in inputs if path):
         if out and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
             raise InputError(f"{out} would replace {path}, which this command reads: write to another file")
 
