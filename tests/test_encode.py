@@ -288,7 +288,7 @@ def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, mon
         (["a cat", "--device", "tpu"], "device 'tpu' cannot be used"),
         (["a cat", "--output", "token"], r"--output token needs --out F\.safetensors"),
         (["a cat", "--output", "token", "--out", "v.npy"], r"--output token needs --out F\.safetensors"),
-        (["a cat", "--output", "word"], "output 'word' is not one of sentence, token"),
+        (["a cat", "--output", "word"], "output must be sentence[|]token, not 'word'"),
         (["a cat", "--truncate-dim", "25"], "truncate_dim 25 is not in 1 to 24"),
         (["a cat", "--precision", "int8"], "precision 'int8' is not one of"),
         (["a cat", "--out", "v.npy", "--overwrite"], "--overwrite is for the folder of --shard-rows"),

@@ -81,7 +81,7 @@ class TextEncoder:
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         with reading("encode"):
             rules = "batch_tokens an integer from 1, output sentence|token, convert array|tensor"
-            check(rules, batch_tokens, output, convert)
+            check(rules, int(batch_tokens), output, convert)
         if output == "token" and (normalize is not None or truncate_dim is not None):
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core.bert import BertConfig
-from minisbert.core.checks import check
 
 
 def check_inputs(
@@ -17,13 +16,21 @@ def check_inputs(
     """Raise ``ValueError`` for a batch that ``Bert`` would fail at, or compute a wrong number from.
 
     That is ids not (B, T) or not in the vocabulary, more tokens than positions, token types that the model does not
-    have, and a mask of another shape or with a row without a real token. ``Bert`` itself refuses a mask of floats.
+    have, and a mask of another shape, of floats, or with a row without a real token.
     """
-    check("ids (B, T), mask (B, T) True in every row, token_types (B, T)", ids, mask, token_types)
-    check_ids(config, ids, ids.shape[1])
     types = config.type_vocab_size
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
+    check_ids(config, ids, ids.shape[1])
+    for name, other in (("mask", mask), ("token_types", token_types)):
+        if other is not None and other.shape != ids.shape:
+            raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
     if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
-        raise ValueError(f"token_types must be in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
+        raise ValueError(f"token_types must lie in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
+    if mask is not None and mask.is_floating_point():
+        raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
+    if mask is not None and not (real := mask.bool().any(dim=1)).all():
+        raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
 
 
 def check_ids(config: BertConfig, ids: Tensor, longest: int) -> None:

@@ -29,6 +29,9 @@ def choose_prompt(settings: Settings, prompt: str | None = None, name: str | Non
     """
     if prompt is not None and name is not None:
         raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
+    for key, value in (("prompt", prompt), ("prompt_name", name)):
+        if not isinstance(value, str | None):
+            raise InputError(f"{key} must be a string, not {one_line(value)}")
     if prompt is not None:
         return prompt
     name = settings.default_prompt_name if name is None else name

@@ -330,6 +330,8 @@ def test_a_prompt_is_put_before_each_text(make):
     [
         ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other'"),
         ({"prompt_name": "q", "prompt": ""}, "prompt '' and prompt_name 'q': give one of them"),
+        ({"prompt": 5}, "prompt must be a string, not 5"),
+        ({"prompt_name": ["q"]}, "prompt_name must be a string, not"),
     ],
 )
 def test_prompts_that_cannot_be_used(make, given, message):

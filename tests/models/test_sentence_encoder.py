@@ -606,6 +606,10 @@ def test_a_batch_without_room_is_refused(tiny, size):
         SentenceEncoder.load(tiny).encode(["the cat"], batch_tokens=size)
 
 
+def test_a_batch_size_may_be_a_numpy_integer(tiny):
+    assert SentenceEncoder.load(tiny).encode(["the cat"], batch_tokens=np.int64(64)).shape == (1, 24)
+
+
 @pytest.mark.parametrize("output", ["sentence", "token"])
 @pytest.mark.parametrize("name", ["bert.embeddings.word.weight", "bert.layers.1.feed_forward_norm.weight"])
 def test_vectors_that_are_not_finite_are_an_error(tiny, output, name):
