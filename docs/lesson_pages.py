@@ -19,9 +19,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
+from lessons.grader.pieces import PLACES
+
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
-SOURCES = [*sorted((ROOT / "minisbert").rglob("*.py")), *sorted((ROOT / "lessons").rglob("[a-z]*.py"))]
+SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
+SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
@@ -160,13 +163,10 @@ def definitions(path: Path) -> dict[str, int]:
 @cache
 def formulas() -> dict[str, str]:
     """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
-    rooms = [
-        ROOT / "minisbert" / room for room in ("training", "evaluation", "fast", "core")
-    ]  # the book's, if two share a name
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
-        for room in rooms
-        for path in sorted(room.glob("*.py"))
+        for place in reversed(PLACES)  # the book's, if two share a name
+        for path in sorted((ROOT / place).glob("*.py"))
         for name, line in definitions(path).items()
     }
 
