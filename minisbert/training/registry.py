@@ -48,6 +48,10 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
+    if options.attention_start == "random":
+        if encoder.pooling.score is None:
+            raise InputError("--attention-start random needs --pooling attention")
+        encoder.pooling.score.reset_parameters()
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
