@@ -20,7 +20,7 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import LiveLine, exiting, run_command, say
+from minisbert.system.console import exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -131,8 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
         require()
         check_output(options.plots / PICTURE, *options.files)
     tokenizer = load_tokenizer(options.model, options.max_length)
-    with LiveLine() as line:
-        files = [inspect(path, tokenizer, options.scale, line.show) for path in options.files]
+    files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare(files)
     train = command(files, options.model, options.max_length)
     if options.plots:

@@ -21,7 +21,7 @@ import numpy as np
 from minisbert.core import InputError, one_line
 from minisbert.corpus.vectors import open_texts
 from minisbert.data.rows import text_lines
-from minisbert.system.console import LiveLine
+from minisbert.system.console import Bar
 from minisbert.system.files import atomic_file, read_text, write_json
 
 MANIFEST, VERSION = "manifest.json", 1
@@ -143,11 +143,10 @@ class Scan:
 
 def scan(path: str, shard_rows: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A manifest's ``input`` and ``parts``; checks every line: raises ``InputError`` as ``text_lines``."""
-    with open_texts(path) as stream, LiveLine() as line:
+    with open_texts(path) as stream:
         lines = Scan(stream, shard_rows)
-        for _ in text_lines(lines, path):
-            if lines.rows % 2**16 == 0:
-                line.show(f"reading {path}: {lines.rows:,} texts")
+        for _ in Bar(text_lines(lines, path), desc=f"reading {path}", unit=" texts"):
+            pass
     source = {"name": Path(path).name, "sha256": lines.whole.hexdigest(), "bytes": lines.bytes, "rows": lines.rows}
     return source | {"lines": lines.lines.hexdigest()}, [
         part | {"sha256": part["sha256"].hexdigest()} for part in lines.parts

@@ -6,7 +6,6 @@ white space is no candidate.
 """
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ from minisbert.core import InputError
 from minisbert.data.corpora import Triplet
 from minisbert.fast.matrices import Matrix
 from minisbert.fast.search import cosines_of, top_k
-from minisbert.system.console import LiveLine, duration
+from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
 
@@ -121,14 +120,12 @@ def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Ru
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined, started = Mined(), time.monotonic()
-    with LiveLine() as line:
+    mined = Mined()
+    with Bar(desc="comparing", unit=" anchors", total=len(anchors), shown=progress) as bar:
         for start in range(0, len(anchors), ANCHORS):
-            mine_block(anchors[start : start + ANCHORS], start, documents, task, rules, mined)
-            done = len(mined.negatives)
-            if progress:
-                left = (time.monotonic() - started) / done * (len(anchors) - done)
-                line.show(f"{done:,} of {len(anchors):,} anchors compared, {duration(left)} left")
+            block = anchors[start : start + ANCHORS]
+            mine_block(block, start, documents, task, rules, mined)
+            bar.update(len(block))
     return mined
 
 
