@@ -22,7 +22,8 @@ from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.manifest import MANIFEST, Manifest, differences, read_manifest, scan, text_hash, write_manifest
 from minisbert.corpus.notes import check_foreign, clean_up, hash_of, is_intact, locked, noted_hashes
 from minisbert.corpus.shard_vectors import check_shard
-from minisbert.corpus.vectors import open_texts, write_header, write_npy
+from minisbert.corpus.vectors import write_header, write_npy
+from minisbert.data.rows import open_texts
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Bar, say

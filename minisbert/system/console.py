@@ -3,6 +3,7 @@
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 """
 
+import argparse
 import os
 import re
 import signal
@@ -16,7 +17,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 
 MOST_LINES, MOST_CHARACTERS = 20, 4000  # of an error message
 
@@ -53,6 +55,13 @@ def check_values(arguments: Sequence[str]) -> None:
         empty = value == "" or option.endswith("=")
         if empty and option.startswith("--") and "=" not in name and not name.endswith("prompt"):
             raise InputError(f"{name}: an empty value; omit the option")
+
+
+def check_options(options: argparse.Namespace, **rules: str) -> None:
+    """Raise ``InputError`` unless each option, if given, keeps its rule: ``check_options(options, top="finite")``."""
+    for name, rule in rules.items():
+        with reading(f"--{name.replace('_', '-')}"):
+            check(f"value {rule}", getattr(options, name))
 
 
 @contextmanager
