@@ -10,12 +10,12 @@ BUDGETS = {
     "models": 2760,
     "data": 1340,
     "evaluation": 1050,
-    "training": 2375,
+    "training": 2390,
     "corpus": 1430,
     "diagnosis": 2140,
     "commands": 1582,
 }
-RAISES = 360  # of InputError and ValueError, in the whole package
+RAISES = 361  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:
