@@ -109,7 +109,7 @@ def print_command(files: list[InspectedFile], line: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.inspect",
-        description="Inspect files of training data: format, sizes, labels, what is wrong, overlap, how to train on them.",
+        description="Inspect files of training data: format, labels, problems, overlap, and how to train on them.",
         epilog="Examples: python -m minisbert.inspect train.tsv dev.tsv test.tsv\n"
         "          python -m minisbert.inspect pairs.jsonl.gz --model bert-base-uncased --max-length 128 --json\n"
         "The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.",
