@@ -38,6 +38,17 @@ COUNT, LAYERS = number(int, 1), number(int, 0)
 RATE, POSITIVE, FRACTION = number(float, 0), number(float, 1e-4), number(float, 0, 1)
 
 
+def warmup_length(text: str) -> float:
+    """An argparse type: a fraction of the steps, or from 1 on a whole number of steps."""
+    value = float(text)
+    if not (0 <= value < 1 or (value >= 1 and value.is_integer())):
+        raise ValueError
+    return value
+
+
+warmup_length.__name__ = "fraction below 1 or whole number of steps"
+
+
 def objective_name(text: str) -> str:
     """An argparse type: an objective under its present name."""
     return OBJECTIVE_ALIASES.get(text, text)
@@ -114,7 +125,7 @@ class TrainingSettings:
     lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
     head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", read=RATE)
     schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
-    warmup: float = option("fraction of the steps (default: 0.1)", 0.1, FRACTION)
+    warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
     freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, metavar="N")

@@ -98,7 +98,9 @@ def set_up(options: Settings, device: torch.device, precision: torch.dtype) -> t
 
 def step_through(run: Run, options: Settings) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
-    warmup = math.ceil(options.warmup * run.total)
+    warmup = math.ceil(options.warmup if options.warmup >= 1 else options.warmup * run.total)
+    if options.warmup >= run.total:
+        say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
     parts, network = divide(run.objective, options, run.group)
     network.train()
