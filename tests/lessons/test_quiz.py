@@ -13,7 +13,7 @@ from lessons.quiz import questions
 from minisbert.core import InputError
 
 QUIZ = questions()
-MISSING = set(range(1, 20))  # lessons without a quiz so far
+MISSING = set(range(12, 20))  # lessons without a quiz so far
 
 
 @pytest.fixture
