@@ -21,7 +21,7 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
 # and a batch is a rectangle, so the short ones are filled up with pads. Which vector represents the sentence, and how
-# do the pads stay out of it?
+# do the pads stay out of it? Making one vector out of many is called **pooling**.
 #
 # ## The formula
 #
