@@ -56,6 +56,8 @@ SEEDS = range(3)
 # Two rows of bits are compared by counting those that differ: Hamming's distance. If x and y were turned at random, a
 # bit would differ with probability angle(x, y) / pi, so the count estimates the angle.
 #
+# ![Signs to bits, bits to bytes, and Hamming's distance](drawings/packed_bits.svg)
+#
 # ## The real function
 #
 # Everything on numbers that one can check by eye. First the codes.
