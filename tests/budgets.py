@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1074,
     "fast": 873,
-    "models": 2760,
+    "models": 2790,
     "data": 1340,
     "evaluation": 1050,
     "training": 2390,
