@@ -20,13 +20,13 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.corpus.codes import KINDS
 from minisbert.corpus.shards import encode_shards, merge_shards, own_device
-from minisbert.corpus.vectors import encode_to_file, file_lines
-from minisbert.data.rows import text_lines
+from minisbert.corpus.vectors import encode_to_file
+from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
-from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, model_files
-from minisbert.system.console import run_command, say
-from minisbert.system.files import check_output
+from minisbert.models.options import add_model_options, add_prompt_option, check_written, load_encoder
+from minisbert.system.console import check_options, run_command, say
+from minisbert.system.files import check_ending
 from minisbert.training.processes import write_error_file
 
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
@@ -87,10 +87,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     if options.texts != ["-"] and not all(text.strip() for text in options.texts):
         raise InputError("an empty text has nothing to encode")
     check_shards(options)
-    if options.out and not options.shard_rows and options.out.suffix not in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors, or give --shard-rows")
-    if options.heatmap and options.heatmap.suffix != ".png":
-        raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
     if options.heatmap and options.out:
         raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
     if options.quantize and (not options.out or options.out.suffix != ".safetensors" or options.output != "sentence"):
@@ -106,8 +102,7 @@ def check_shards(options: argparse.Namespace) -> None:
         if options.overwrite:
             raise InputError("--overwrite is for the folder of --shard-rows; a file is replaced without it")
         return
-    if options.shard_rows < 1:
-        raise InputError(f"--shard-rows {options.shard_rows}: at least one row is needed")
+    check_options(options, shard_rows="an integer from 1")
     if not options.file or not options.out:
         raise InputError("--shard-rows needs --file F, which every rank reads, and --out DIR, a folder")
     if options.out.suffix in (".npy", ".safetensors"):
@@ -126,8 +121,7 @@ def parse_merge(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
-    if options.out.suffix != ".npy":
-        raise InputError(f"--out {options.out}: the name must end in .npy")
+    check_ending("--out", options.out, ".npy")
     return options
 
 
@@ -135,13 +129,6 @@ def merge(arguments: list[str]) -> None:
     options = parse_merge(arguments)
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
-
-
-def check_outputs(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` if a file to be written is one that is read."""
-    for out in filter(None, (options.out, options.heatmap)):
-        if out.is_file():
-            check_output(out, options.file, *model_files(options.model))
 
 
 def check_number(total: int, options: argparse.Namespace) -> None:
@@ -159,7 +146,9 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    check_outputs(options)
+    if not options.shard_rows:
+        check_written("--out", options.out, [".npy", ".safetensors"], options.model, options.file)
+    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:

@@ -11,7 +11,6 @@ import argparse
 import json
 from pathlib import Path
 
-from minisbert.core import InputError
 from minisbert.data.findings import NOTE, PROBLEM, WARNING, Finding
 from minisbert.diagnosis.inspected_file import InspectedFile
 from minisbert.diagnosis.inspection import command, compare, inspect
@@ -20,7 +19,7 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import LiveLine, exiting, run_command, say
+from minisbert.system.console import check_options, exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -125,14 +124,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    if options.scale is not None and not 0 < options.scale < float("inf"):
-        raise InputError(f"--scale {options.scale}: a positive number is needed")
+    check_options(options, scale="above 0 and finite")
     if options.plots:
         require()
         check_output(options.plots / PICTURE, *options.files)
     tokenizer = load_tokenizer(options.model, options.max_length)
-    with LiveLine() as line:
-        files = [inspect(path, tokenizer, options.scale, line.show) for path in options.files]
+    files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare(files)
     train = command(files, options.model, options.max_length)
     if options.plots:

@@ -16,7 +16,7 @@ from minisbert.corpus.index import add_corpus_options, encode_with_progress, loa
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.search import top_k
 from minisbert.models.options import ROLES, prompt_of
-from minisbert.system.console import run_command, say
+from minisbert.system.console import check_options, run_command, say
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -48,9 +48,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options.queries = options.query or read_sentences(options.queries)[0]
     if not all(query.strip() for query in options.queries):
         raise InputError("an empty query matches nothing in particular: give it a text")
-    for name in ("top", "rescore"):
-        if (number := getattr(options, name)) is not None and number < 1:
-            raise InputError(f"--{name} {number}: at least 1 is needed")
+    check_options(options, top="an integer from 1", rescore="an integer from 1")
     return options
 
 

@@ -85,7 +85,7 @@ def test_an_index_gives_the_same_results_and_encodes_the_corpus_once(tiny, corpu
         (["--query", "a dog", "--queries", "q.txt"], "give either --query"),
         (["--query", "a dog", "--query", " "], "an empty query"),
         (["--queries", "no.txt"], "no.txt does not exist"),
-        (["--query", "a dog", "--top", "0"], "--top 0: at least 1 is needed"),
+        (["--query", "a dog", "--top", "0"], "--top: value must be an integer from 1"),
         (["--query", "a dog", "--model", "no-model"], "neither a folder nor one of"),
         (["--query", "a dog", "--index", "i.npy"], r"--index i.npy: the name must end in \.safetensors"),
     ],

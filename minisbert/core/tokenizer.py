@@ -161,11 +161,11 @@ class Tokenizer:
         return [self.backend.id_to_token(i) for i in ids]
 
 
-def template(backend: Backend, *texts: str) -> Template:
+def template(backend: Backend, first: str, second: str | None = None) -> Template:
     """Where a tokenizer puts its special tokens around one text or a pair."""
     probe = Backend(WordLevel({"a": 0}, unk_token="a"))  # subtle: in the tokenizer's own vocabulary "a" may be no token
     probe.post_processor = backend.post_processor
-    found = probe.encode(*texts)
+    found = probe.encode(first, second)
     return list(zip(found.sequence_ids, found.ids, found.type_ids, strict=True))
 
 

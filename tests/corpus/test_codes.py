@@ -158,7 +158,7 @@ def test_pairs_read_int8_and_refuse_bits(tiny, corpus, capsys):
         ([], ["--corpus-prompt", "the "], "was made with another model"),
         (["--prompt", "the "], [], "was made with another model"),
         (["--truncate-dim", "8"], [], "was made with another width"),
-        ([], ["--rescore", "0"], "--rescore 0: at least 1 is needed"),
+        ([], ["--rescore", "0"], "--rescore: value must be an integer from 1, not 0"),
     ],
 )
 @pytest.mark.parametrize("kind", ["int8", "binary"])

@@ -273,7 +273,7 @@ def test_ctrl_c_keeps_the_parts_that_are_complete(encode, folder, encoded, monke
             os.kill(os.getpid(), signal.SIGTERM)  # from Slurm or torchrun; Ctrl-C ends in the same handler
 
     with monkeypatch.context() as patch:
-        patch.setattr(parts, "duration", stop)
+        patch.setattr(parts.Bar, "update", stop)
         with pytest.raises(KeyboardInterrupt):
             encode()
     assert names(folder) == complete(2)
