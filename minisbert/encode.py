@@ -25,10 +25,11 @@ from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.options import add_model_options, add_prompt_option, check_written, load_encoder
-from minisbert.system.console import check_options, run_command, say
+from minisbert.system.console import check_options, check_usage, run_command, say
 from minisbert.system.files import check_ending
 from minisbert.training.processes import write_error_file
 
+ENDINGS = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
 
@@ -82,37 +83,27 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
-    if bool(options.texts) == bool(options.file):
-        raise InputError('give either texts or --file, such as: python -m minisbert.encode "A cat." "A dog."')
-    if options.texts != ["-"] and not all(text.strip() for text in options.texts):
-        raise InputError("an empty text has nothing to encode")
-    check_shards(options)
-    if options.heatmap and options.out:
-        raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
-    if options.quantize and (not options.out or options.out.suffix != ".safetensors" or options.output != "sentence"):
-        raise InputError("--quantize needs --out F.safetensors, and vectors of sentences: shards and .npy are float32")
-    if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
-        raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
+    check_options(options, shard_rows="an integer from 1")
+    ending = options.out.suffix if options.out else ""
+    sharded, sentences = options.shard_rows is not None, options.output == "sentence"
+    quantized, tokens = options.quantize is not None, options.output == "token"
+    example = 'python -m minisbert.encode "A cat." "A dog."'
+    check_usage(
+        (bool(options.texts) == bool(options.file), f"give either texts or --file, such as: {example}"),
+        (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
+        (options.overwrite and not sharded, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
+        (sharded and not (options.file and options.out), "--shard-rows needs --file F and --out DIR"),
+        (sharded and ending in ENDINGS, f"--out {options.out}: --shard-rows writes a folder, not a file"),
+        (sharded and not sentences, "--shard-rows writes vectors of sentences; --output token has one file only"),
+        (options.heatmap and options.out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        ((quantized or tokens) and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
+        (quantized and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+    )
     return options
 
 
-def check_shards(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that ``--shard-rows`` needs or does not go with."""
-    if options.shard_rows is None:
-        if options.overwrite:
-            raise InputError("--overwrite is for the folder of --shard-rows; a file is replaced without it")
-        return
-    check_options(options, shard_rows="an integer from 1")
-    if not options.file or not options.out:
-        raise InputError("--shard-rows needs --file F, which every rank reads, and --out DIR, a folder")
-    if options.out.suffix in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: with --shard-rows a folder is written, choose a name without ending")
-    if options.output != "sentence":
-        raise InputError("--shard-rows writes vectors of sentences; --output token has one file only")
-
-
-def parse_merge(arguments: list[str]) -> argparse.Namespace:
-    """The options of ``merge``."""
+def merge(arguments: list[str]) -> None:
+    """``encode merge``."""
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.encode merge",
         description="Copy the shards of a folder to one file, in bounded memory; checks every hash.",
@@ -122,11 +113,6 @@ def parse_merge(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
     check_ending("--out", options.out, ".npy")
-    return options
-
-
-def merge(arguments: list[str]) -> None:
-    options = parse_merge(arguments)
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 
@@ -147,7 +133,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     options = parse(arguments)
     if not options.shard_rows:
-        check_written("--out", options.out, [".npy", ".safetensors"], options.model, options.file)
+        check_written("--out", options.out, ENDINGS, options.model, options.file)
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}

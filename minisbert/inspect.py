@@ -4,7 +4,7 @@
     python -m minisbert.inspect train.tsv dev.tsv test.tsv --plots pictures
     python -m minisbert.inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 
-It says which form a file has, what is wrong with it and where, what the files share, and how to train on them.
+It says which format a file has, what is wrong with it and where, what the files share, and how to train on them.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def print_file(found: InspectedFile) -> None:
             if finding.level == level:
                 print_finding(finding)
     if not found.findings:
-        print("  no fault found")
+        print("  no problem found")
     print()
 
 
@@ -100,7 +100,7 @@ def print_shared(shared: list[dict]) -> None:
 
 def print_command(files: list[InspectedFile], line: str | None) -> None:
     if line is None:
-        print("No form that can be trained on was recognised: see docs/training.md.")
+        print("No format that training reads was recognised: see docs/training.md.")
     else:
         usable = all(found.findings.usable for found in files)
         print(f"{'Train' if usable else 'Once the problems are solved, train'} with:\n  {line}")
@@ -109,7 +109,7 @@ def print_command(files: list[InspectedFile], line: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.inspect",
-        description="Inspect files of training data: form, sizes, labels, faults, overlap, and how to train on them.",
+        description="Inspect files of training data: format, labels, problems, overlap, and how to train on them.",
         epilog="Examples: python -m minisbert.inspect train.tsv dev.tsv test.tsv\n"
         "          python -m minisbert.inspect pairs.jsonl.gz --model bert-base-uncased --max-length 128 --json\n"
         "The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.",

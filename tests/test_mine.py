@@ -237,11 +237,9 @@ def test_the_summary(files, tiny, capsys):
     ("more", "message"),
     [
         (["--absolute-margin", "2.5"], "no negative is left for any of 2 anchors .*absolute margin.*relax the margins"),
-        (["--num-negatives", "0"], "num_negatives must be an integer from 1, not 0"),
         (["--out", "out.tsv"], r"--out out.tsv: the name must end in \.jsonl"),
         (["--pairs", "no.tsv"], "no.tsv does not exist"),
         (["--corpus", "no.txt"], "no.txt does not exist"),
-        (["--model", "no-model"], "neither a folder nor one of"),
         (["--query-prompt-name", "nobody"], "the model has no prompt"),
     ],
 )

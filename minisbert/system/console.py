@@ -64,6 +64,13 @@ def check_options(options: argparse.Namespace, **rules: str) -> None:
             check(f"value {rule}", getattr(options, name))
 
 
+def check_usage(*cases: tuple[object, str]) -> None:
+    """Raise ``InputError`` with the message of the first case that is true."""
+    for wrong, message in cases:
+        if wrong:
+            raise InputError(message)
+
+
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
     """Print a verdict inside this block and exit with ``code``, even if the reader of stdout (head, less) has gone."""

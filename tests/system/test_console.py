@@ -16,7 +16,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.system import console, files
-from minisbert.system.console import LiveLine, duration, run_command, say
+from minisbert.system.console import LiveLine, duration, run_command
 from tests.conftest import ROOT
 
 # all but assets, which imports no large library
@@ -36,11 +36,6 @@ def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------- exit codes
-
-
-def test_success_returns_silently(capsys):
-    assert run_command(lambda: None) is None
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -174,12 +169,6 @@ def test_an_empty_value_is_an_error(arguments, refused, monkeypatch, capsys):
         run_command(lambda: None)
 
 
-def test_exit_codes_of_the_parser_pass_through():
-    with pytest.raises(SystemExit) as stopped:
-        run_command(raising(SystemExit(3)))
-    assert stopped.value.code == 3
-
-
 # --------------------------------------------------------------------- output that cannot be written
 
 PRINT = "from minisbert.system.console import run_command; run_command(lambda: print('x' * {}))"
@@ -242,11 +231,6 @@ def test_messages_that_cannot_be_written_do_not_end_the_work():
     assert process.returncode == 0
 
 
-def test_say_leaves_stdout_to_the_results(capsys):
-    say("wrote 3 vectors")
-    assert capsys.readouterr() == ("", "wrote 3 vectors\n")
-
-
 # ---------------------------------------------------------------------------------- progress line
 
 
@@ -295,40 +279,6 @@ def test_a_live_line_is_rewritten_on_a_terminal_and_a_line_every_ten_seconds_in_
 )  # fmt: skip
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("a cat", "'a cat'"),
-        ("naïve 猫", "'naïve 猫'"),
-        ("two\nlines\ttab", r"'two\nlines\ttab'"),
-        ("\x1b[31mred\x07", r"'\x1b[31mred\x07'"),
-        ("\udc80 alone", r"'\udc80 alone'"),
-        ("right\u202eleft", r"'right\u202eleft'"),
-        (3.5, "3.5"),
-        (None, "None"),
-    ],
-)
-def test_one_line_quotes_a_value_for_a_message(value, shown):
-    assert one_line(value) == shown
-
-
-def test_one_line_cuts_long_text():
-    assert one_line("x" * 80) == "'" + "x" * 80 + "'"
-    assert one_line("x" * 81) == "'" + "x" * 80 + "'..."
-    assert one_line("abcdef", most=3) == "'abc'..."
-    assert one_line(["word"] * 1000, most=6) == '"[\'word"...'
-
-
-def test_one_line_is_safe_whatever_a_repr_holds():
-    """The repr of a tensor, for example, has line breaks."""
-
-    class Odd:
-        def __repr__(self) -> str:
-            return "odd\n\x1b[2J\ud800"
-
-    assert one_line(Odd()) == r"odd\n\x1b[2J\ud800"
 
 
 @pytest.mark.parametrize("value", ["\ud800", "\x00\x9b", "a\u2028b", "é" * 500, ["\udfff\n"]])
