@@ -19,8 +19,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-from lessons.grader.pieces import PLACES
-
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
@@ -163,10 +161,12 @@ def definitions(path: Path) -> dict[str, int]:
 @cache
 def formulas() -> dict[str, str]:
     """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
+    package = ROOT / "minisbert"
+    # the last of two that share a name is taken: the book's before the package's before a lesson's
+    ordered = sorted(SOURCES, key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)))
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
-        for place in reversed(PLACES)  # the book's, if two share a name
-        for path in sorted((ROOT / place).glob("*.py"))
+        for path in ordered
         for name, line in definitions(path).items()
     }
 
