@@ -75,7 +75,7 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if line not in written] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
-    drawn = [cell for cell in book.cells if "mystnb" in cell.metadata]
+    drawn = [cell for cell in book.cells if "image" in cell.metadata.get("mystnb", {})]
     assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
 
 
