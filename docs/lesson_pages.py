@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-from lessons.grader.pieces import PLACES
+from lessons.quiz import questions
 
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
@@ -97,7 +97,24 @@ def read(text: str, repository: str) -> NotebookNode:
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
     )
-    return NotebookNode(book | {"cells": [*book.cells, *answers(lesson), *hints(lesson)]})
+    asked = quiz(lesson)
+    if lesson == 0:  # it says who should read this lesson
+        return NotebookNode(book | {"cells": [*book.cells[:2], *asked, *book.cells[2:], *answers(lesson)]})
+    return NotebookNode(book | {"cells": [*book.cells, *asked, *answers(lesson), *hints(lesson)]})
+
+
+def quiz(lesson: int) -> list[NotebookNode]:
+    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or wrong."""
+    lines = []
+    for question in questions().get(lesson, []):
+        lines += [f"**{int(question.at[3:])}.** {with_code(question.ask)}", ""]
+        lines += [f"{number}. {with_code(choice)}" for number, choice in enumerate(question.choices, start=1)]
+        lines += ["", ":::{dropdown} Answer"]
+        for number, reason in enumerate(question.why, start=1):
+            verdict = "**right**" if number == question.right else "wrong"
+            lines.append(f"{number}. {verdict}: {with_code(reason)}")
+        lines += [":::", ""]
+    return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))] if lines else []
 
 
 def answers(lesson: int) -> list[NotebookNode]:
@@ -106,9 +123,7 @@ def answers(lesson: int) -> list[NotebookNode]:
     for exercise in tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["exercises"]:
         chapter, _, number = exercise["at"].partition(".")
         for key in ("hint", "answer") if int(chapter) == lesson else ():
-            parts = exercise[key].split("`")  # code at odd places
-            text = "`".join(part if i % 2 else plain(part) for i, part in enumerate(parts))
-            lines += [f":::{{dropdown}} Exercise {number}: {key}", text, ":::", ""]
+            lines += [f":::{{dropdown}} Exercise {number}: {key}", with_code(exercise[key]), ":::", ""]
     return [new_markdown_cell("\n".join(["## Hints and answers", "", *lines]))] if lines else []
 
 
@@ -125,6 +140,11 @@ def hints(lesson: int) -> list[NotebookNode]:
         return []
     start = f"`python -m lessons.check start {lesson:02}` creates the empty functions, `run {lesson:02}` grades yours."
     return [new_markdown_cell("\n".join(["## Pieces and hints", "", start, "", *lines]))]
+
+
+def with_code(text: str) -> str:
+    """``text`` as it is written, but with what stands between backquotes as code."""
+    return "`".join(part if i % 2 else plain(part) for i, part in enumerate(text.split("`")))
 
 
 def plain(text: str) -> str:
@@ -174,10 +194,12 @@ def definitions(path: Path) -> dict[str, int]:
 @cache
 def formulas() -> dict[str, str]:
     """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
+    package = ROOT / "minisbert"
+    # the last of two that share a name is taken: the book's before the package's before a lesson's
+    ordered = sorted(SOURCES, key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)))
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
-        for place in reversed(PLACES)  # the book's, if two share a name
-        for path in sorted((ROOT / place).glob("*.py"))
+        for path in ordered
         for name, line in definitions(path).items()
     }
 
@@ -247,5 +269,5 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
-    version = zlib.crc32(Path(__file__).read_bytes() + CARDS.read_bytes())  # all pages anew if either has changed
+    version = zlib.crc32(b"".join(map(Path.read_bytes, (Path(__file__), *sorted(CARDS.parent.glob("*.toml"))))))
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

@@ -21,10 +21,10 @@ from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, min
 from minisbert.data.corpora import read_tuples
 from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
-from minisbert.models.options import ROLES, model_files, prompt_of
+from minisbert.models.options import ROLES, check_written, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
-from minisbert.system.files import atomic_file, check_output
+from minisbert.system.files import atomic_file
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -67,14 +67,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     names = ("absolute_margin", "relative_margin", "max_score", "min_score")
     numbers = {name: getattr(options, name) for name in ("num_negatives", "range_min", "range_max", *names)}
     options.rules = Rules(**numbers)
-    if options.out.suffix != ".jsonl":
-        raise InputError(f"--out {options.out}: the name must end in .jsonl")
     if in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes):
         raise InputError(
             f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
         )
-    if options.out.is_file():
-        check_output(options.out, options.pairs, options.corpus, *model_files(options.model))
+    check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
     return options
 
 

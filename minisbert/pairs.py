@@ -10,7 +10,7 @@ import json
 from minisbert.core import InputError
 from minisbert.corpus.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.fast.search import closest_pairs
-from minisbert.system.console import run_command, say
+from minisbert.system.console import check_options, run_command, say
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,10 +24,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--min-score", type=float, default=-1.0, metavar="S", help="only pairs of at least this cosine")
     add_corpus_options(parser)
     options = parser.parse_args(arguments)
-    if options.top < 1:
-        raise InputError(f"--top {options.top}: at least 1 is needed")
-    if not -1 <= options.min_score <= 1:  # also true of NaN
-        raise InputError(f"--min-score {options.min_score}: a cosine is between -1 and 1")
+    check_options(options, top="an integer from 1", min_score="in -1..1")
 
     texts = read_corpus(options.file)
     count = len(texts) * (len(texts) - 1) // 2

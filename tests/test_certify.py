@@ -299,7 +299,7 @@ BAD = {
     "another kind": ("v.txt", "1,2", "must end in .npy, .safetensors, .jsonl, .csv"),
     "ragged": ("v.csv", "1,2\n3\n", "line 2: 1 numbers, in the lines before it 2"),
     "words": ("v.csv", "1,2\n3,x\n", "line 2: .*'x'"),
-    "a gap": ("v.jsonl", "[1]\n\n[2]\n", "line 2: an empty line"),
+    "a gap": ("v.jsonl", "[1]\n\n[2]\n", "2 vectors for 9 texts"),
     "no JSON": ("v.jsonl", "[1]\n[2\n", "line 2: not valid JSON"),
     "deep JSON": ("v.jsonl", "[" * 100_000, "line 1"),
     "no list": ("v.jsonl", '{"text": "a"}\n', "line 1: a list of numbers is needed"),

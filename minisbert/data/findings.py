@@ -54,7 +54,7 @@ FAULTS = {
     "unknown-script": (WARNING, "words of a script that become [UNK]", "take a multilingual model: --model"),
     "too-few": (PROBLEM, "too few rows to hold some out as dev and test", "add rows, or give files for dev and test"),
     # ---- several files
-    "other-form": (PROBLEM, "the form does not go with the first file", "write it in the form named here"),
+    "other-form": (PROBLEM, "the format does not go with the first file", "write it in the format named here"),
     "scale-differs": (PROBLEM, "labels on another scale than in the first file", "convert them to the same scale"),
     "overlap": (WARNING, "rows that another file has too", "drop them from train, or the score is too good"),
     "overlap-normalised": (WARNING, "such rows but for case, white space, punctuation", "drop them from train"),

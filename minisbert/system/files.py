@@ -70,6 +70,12 @@ def naming(path: str | Path) -> Iterator[None]:
         raise
 
 
+def check_ending(option: str, path: Path | None, *endings: str) -> None:
+    """Raise ``InputError`` if the path that an option gives has another ending."""
+    if path and path.suffix not in endings:
+        raise InputError(f"{option} {path}: the name must end in {' or '.join(endings)}")
+
+
 def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
     """Raise ``InputError`` if writing ``out`` would replace one of the files that a command reads, links followed."""
     for path in (path for path in inputs if path):

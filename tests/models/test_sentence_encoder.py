@@ -3,6 +3,7 @@
 import errno
 import json
 import shutil
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from minisbert.models import checkpoint, encoding
 from minisbert.models import sentence_encoder as encoder
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
 from minisbert.system import devices as device
+from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -629,3 +631,18 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
     with pytest.raises(InputError, match="the vector of 'the moon' holds NaN"):
         model.encode(["the cat", "a dog", "the moon", "the sun"])
+
+
+def test_from_encode_to_the_first_matrix_product_are_few_files(model, monkeypatch):
+    stacks = []
+
+    def spy(*arguments):
+        stacks.append([(frame.filename, frame.name) for frame in traceback.extract_stack()])
+        return linear(*arguments)
+
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", spy)
+    model.encode(["the cat"])
+    files = [file for file, _ in stacks[0] if file.startswith(str(ROOT / "minisbert"))]
+    assert len({*files}) <= 5
+    assert files[-1].endswith("core/bert.py")

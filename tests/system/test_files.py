@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from minisbert.core import InputError, read_json
 from minisbert.system import files
@@ -64,25 +63,6 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     """The last one holds a file name that is not UTF-8."""
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content
-
-
-def test_json_is_written_for_people(tmp_path):
-    write_json(tmp_path / "a.json", {"naïve": [1]})
-    assert (tmp_path / "a.json").read_bytes() == '{\n  "naïve": [\n    1\n  ]\n}\n'.encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('{\n  "a": 1,\n  "b": }\n', r", line 3: not valid JSON: Expecting value"), ("", ""), ("[" * 200_000, ""),
-        ("1" * 5000, ""), ("[1, 2]", " must hold a JSON dict, not a list"), ("null", " must hold a JSON dict"),
-    ],
-    ids=["broken", "empty", "deep", "long number", "list", "null"],
-)  # fmt: skip
-def test_json_that_cannot_be_used_names_the_file(content, words, tmp_path):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / 'config.json'))}{words}"):
-        read_json(tmp_path / "config.json")
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -285,11 +265,6 @@ def test_a_link_is_an_entry_and_is_not_followed(tmp_path):
         (tmp_path / "folder" / name).symlink_to(tmp_path / "elsewhere")
     (tmp_path / "folder" / "dangling").symlink_to(tmp_path / "nowhere")
     assert files.foreign_entries(tmp_path / "folder", ["1_Sub/b.txt"]) == ["dangling", "own"]
-
-
-def test_what_is_not_a_folder_has_no_entries(tmp_path):
-    (tmp_path / "file").touch()
-    assert files.foreign_entries(tmp_path / "file", []) == files.foreign_entries(tmp_path / "nowhere", []) == []
 
 
 @pytest.mark.parametrize(
@@ -497,30 +472,6 @@ def test_a_new_folder_that_is_taken_for_a_leftover_is_made_again(tmp_path, monke
     assert len(made) == 2
     assert content(tmp_path / "target") == NEW
     assert names(tmp_path) == ["target"]
-
-
-@posix
-def test_the_lock_of_a_file_that_was_replaced_protects_nothing(tmp_path, monkeypatch):
-    """Three processes: one removes a new workspace's lock, its maker locks a new one, the third holds the removed one.
-
-    That one is free, but the workspace is in use.
-    """
-    import fcntl
-
-    workspace, real, held = tmp_path / ".target.partial-0123abcd", fcntl.flock, []
-    workspace.mkdir()
-
-    def too_late(number: int, operation: int) -> None:
-        if not held:
-            (workspace / "lock").unlink()
-            held.append(FileLock(workspace / "lock"))
-            held[0].acquire()
-        real(number, operation)
-
-    monkeypatch.setattr(fcntl, "flock", too_late)
-    files.recover(tmp_path / "target")
-    assert held[0].is_locked
-    assert names(workspace) == ["lock"]
 
 
 @pytest.mark.parametrize("appears", [True, False])
