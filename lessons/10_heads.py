@@ -44,6 +44,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # Joint: they meet in every layer; the field says **cross-encoder**. Siamese: after pooling, when nothing but a vector
 # is left of each; an encoder for such vectors is a **bi-encoder**. Cross: after the encoder, token by token.
+#
+# ![Three heads: where do the sentences meet?](drawings/heads.svg)
 
 # %% [markdown]
 # ## The real function

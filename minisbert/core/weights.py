@@ -92,7 +92,7 @@ class Family:
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json`` under our field names, the family's constants filled in."""
         renamed = {theirs: ours for ours, theirs in self.settings.items()}
-        return {renamed.get(key, key): value for key, value in raw.items()} | self.constants
+        return {renamed.get(key, key): value for key, value in raw.items()} | {"position_offset": 0} | self.constants
 
 
 def dense(module: str) -> set[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.encoder import pooling_modes
+from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family, read_config
 from minisbert.models.families import FAMILIES
 from minisbert.models.poolings import POOLING_NAMES
@@ -119,7 +119,7 @@ class ModelFolder:
         if not self.has(MODULES):
             return []
         with reading(self.path / MODULES):
-            found = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in self.json(MODULES, list)]
+            found = [(OWN.sub("", module["type"]), Path(module["path"])) for module in self.json(MODULES, list)]
             for _, path in found:
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
