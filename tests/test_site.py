@@ -78,6 +78,19 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
 
 
+@each_lesson
+def test_a_page_has_the_quiz_with_its_answers_folded(path, lesson_pages):
+    lesson = int(path.stem[:2])
+    cells = lesson_pages.read(path.read_text(encoding="utf-8"), "https://example.org/course").cells
+    (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
+    assert (place == 2) == (lesson == 0)  # the placement quiz comes first, every other one after the lesson
+    shown, folded = cells[place].source.split(":::{dropdown} Answer", 1)
+    first = lesson_pages.questions()[lesson][0]
+    assert lesson_pages.with_code(first.choices[0]) in shown
+    assert f"{first.right}. **right**: {lesson_pages.with_code(first.why[first.right - 1])}" in folded
+    assert cells[place].source.count(":::{dropdown}") == cells[place].source.count("**right**") == 5
+
+
 @pytest.mark.parametrize(
     ("origin", "shown"),
     [
