@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -217,7 +216,7 @@ def test_the_current_folder_is_not_replaced(target, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "precious.txt").write_text(OLD)
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InputError, match="while you are in it"), atomic_folder(target):
+    with pytest.raises(InputError, match="because it is the current folder"), atomic_folder(target):
         pytest.fail("the work must not even begin")
     assert content(tmp_path / "here" / "precious.txt") == OLD
 
