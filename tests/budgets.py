@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1084,
     "fast": 861,
-    "models": 2790,
+    "models": 2805,
     "data": 1352,
     "evaluation": 1054,
     "training": 2390,
