@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/tokenizer.py`. About 40 minutes. You will write WordPiece by hand and show that it gives
 # the same ids as the library on every sentence of the STS Benchmark.
+#
+# ![Map of the model: tokenizer](drawings/map_02.svg)
 
 # %%
 import unicodedata
@@ -49,6 +51,8 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 # Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
 # punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, special
 # tokens included. Here it is, written out.
+#
+# ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
 
 
 # %%

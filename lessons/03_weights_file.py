@@ -4,6 +4,8 @@
 # Steps through `minisbert/core/weights.py`. About 35 minutes. You will read a safetensors file with nothing but `open`
 # and `json`, account for each of its 22,713,216 parameters, and see which errors a strict loader finds and which one it
 # cannot find.
+#
+# ![Map of the model: weights](drawings/map_03.svg)
 
 # %%
 import json
@@ -52,6 +54,8 @@ print(f"{path.stat().st_size:,} bytes")
 #     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
 #     feed-forward    L * (2 * D * F + F + D  +  2 D)        up and down; a LayerNorm
 #     pooler          D * D + D
+#
+# ![A safetensors file](drawings/safetensors.svg)
 
 # %%
 with open(path, "rb") as file:

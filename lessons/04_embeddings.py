@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/bert.py`: `Embeddings`, `layer_norm`. About 40 minutes. You will add up the first hidden
 # states of three tokens by hand, and see why a model that forgets positions reads a bag of words.
+#
+# ![Map of the model: embeddings](drawings/map_04.svg)
 
 # %%
 import numpy as np
@@ -36,6 +38,8 @@ embeddings = encoder.bert.embeddings
 #     y[d]     = (x[d] - mean) / sqrt(variance + eps) * gamma[d] + beta[d]
 #
 # gamma and beta, (D,) each, are learned. eps is a tiny number that keeps the root away from 0; here 1e-12.
+#
+# ![Embeddings: three rows, one sum](drawings/embeddings.svg)
 
 # %% [markdown]
 # ## The real function

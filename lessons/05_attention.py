@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 60 minutes, the longest lesson. You will write
 # one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
+#
+# ![Map of the model: attention](drawings/map_05.svg)
 
 # %%
 import math
@@ -36,6 +38,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
 # exp(-inf) = 0. Here is one head with nothing but loops.
+#
+# ![Query, key and value, with their shapes](drawings/qkv.svg)
 
 
 # %%
@@ -60,6 +64,8 @@ def one_head(q, k, v, real):
 # Three tokens, K = 4, so the scores are divided by 2. The first query is zero: it matches all keys equally. The second
 # one matches the second key with a score of 2 log 3 / 2 = log 3, and the others with 0: that key gets three fifths. The
 # third token is a pad in the second run.
+#
+# ![The mask: a pad gets no share](drawings/mask.svg)
 
 # %%
 log3 = math.log(3)
@@ -80,6 +86,8 @@ assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "1 t
 # %% [markdown]
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
 # h * K to (h + 1) * K. `Attention.split` does that for all heads at once: (B, T, D) becomes (B, H, T, K).
+#
+# ![Splitting the columns into heads, and merging them](drawings/split_and_merge.svg)
 
 # %%
 text = "The animal did not cross the street because it was too tired."

@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/bert.py`: `gelu`, `FeedForward`, `Layer`. About 40 minutes. You will put a whole layer
 # together from its parts, and find out what the residual sums are good for.
+#
+# ![Map of the model: layer](drawings/map_06.svg)
 
 # %%
 import math
@@ -36,6 +38,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 #     x = LayerNorm1(x + attention(x))
 #     x = LayerNorm2(x + feed_forward(x))
+#
+# ![The residual stream through one layer](drawings/residual.svg)
 
 # %% [markdown]
 # ## The real function

@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 45 minutes. You will
 # compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
+#
+# ![Map of the model: encoder](drawings/map_07.svg)
 
 # %%
 import importlib.util

@@ -43,6 +43,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # Joint: they meet in every layer. Siamese: after pooling, when nothing but a vector is left of each. Cross: after the
 # encoder, token by token.
+#
+# ![Three heads: where do the sentences meet?](drawings/heads.svg)
 
 # %% [markdown]
 # ## The real function

@@ -40,6 +40,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # Contrastive looks at a pair, triplet at three, SimCSE at the whole batch: for row i every other row j is a wrong
 # answer, and no one had to label it.
+#
+# ![In-batch negatives: each row's wrong answers are the others' right ones](drawings/negatives.svg)
 
 # %% [markdown]
 # ## The real function
@@ -85,6 +87,8 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: a
 # %% [markdown]
 # The arrows of the positive and the negative have length 1, near or far: a triplet pushes with constant force until the
 # margin is kept, then not at all. The anchor feels both, (-0.6, 0.2) together.
+#
+# ![The triplet loss and its gradient](drawings/triplet.svg)
 #
 # ## The figure
 #

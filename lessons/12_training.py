@@ -89,6 +89,8 @@ assert largest_difference(parameter.grad, [0.6, 0.8, 0]) < 1e-6, "the same direc
 #
 # Those were the parts; here is the whole. There is no other loop in this project: `python -m minisbert.train` runs this
 # one, and so does every lesson that trains.
+#
+# ![One turn of the training loop](drawings/loop.svg)
 
 # %%
 print(inspect.getsource(fit))

@@ -93,6 +93,8 @@ assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 
 # **Several texts in one row.** Pads become fewer still if short texts share a row, one after the other. Everything but
 # two places treats tokens independently. The two are the position table, so positions start anew with each text, and
 # attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as arguments.
+#
+# ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
 # %%
 two_texts = ["A cat.", "Snow."]

@@ -56,6 +56,8 @@ SEEDS = range(3)
 # Two rows of bits are compared by counting those that differ: Hamming's distance. If x and y were turned at random, a
 # bit would differ with probability angle(x, y) / pi, so the count estimates the angle.
 #
+# ![Signs to bits, bits to bytes, and Hamming's distance](drawings/packed_bits.svg)
+#
 # ## The real function
 #
 # Everything on numbers that one can check by eye. First the codes.
@@ -222,7 +224,8 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), "and find
 # Read it with care. For two layers distillation is worth three points on STS. For three layers it costs half a point
 # there, more than the seeds differ by. What it brings, for both and for every seed, is neighbours: the loss asks for
 # the teacher's vectors, not for people's scores, and the two measures need not agree. (A real distillation shows its
-# student millions of sentences, and these have seen 800.)
+# student millions of sentences, and these have seen 800.) On the command line a teacher is
+# `python -m minisbert.train --teacher all-MiniLM-L6-v2 --student-layers 3`; docs/training.md says what else it can be.
 #
 # ## Fewer columns
 #
@@ -276,6 +279,7 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, "Spearman hardly notices: 3
 # On finished vectors a rotation that needs no training finds more neighbours than the trained matrix, at every width.
 # On STS it is behind up to 128 columns, and at 32 and 64 nothing beats the plain prefix. The paper trains the whole
 # model, on all of its data, and that is where the loss belongs; here it shows what it asks for.
+# `python -m minisbert.train --matryoshka 256,128,64` trains the whole model with it.
 #
 # ## Fewer bits
 #
@@ -549,6 +553,8 @@ assert recall(right) > recall(wrong) + 0.03, "the query's digits are the gain, a
 # - Sanh et al. 2019, *DistilBERT*: a student that begins with every other layer of its teacher.
 # - Reimers and Gurevych 2020, *Making monolingual sentence embeddings multilingual*, section 1: squared errors against
 #   a teacher's vectors.
+# - Hofstätter et al. 2020, *Improving efficient neural ranking models with cross-architecture knowledge distillation*:
+#   a cross-encoder's scores as the target, by their differences; `margin_mse_loss` in the same file.
 # - Kusupati et al. 2022, *Matryoshka representation learning*: losses on prefixes.
 # - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing for open-domain question answering*:
 #   candidates by bits of both sides, then float questions against bits of passages.

@@ -50,6 +50,8 @@ torch.set_num_threads(min(threads, 2))
 #     3.  each part again, and backward from its rows of the cache
 #
 # That is gradient caching (Gao et al. 2021). Nothing in it is an approximation.
+#
+# ![Gradient caching in three steps](drawings/gradient_cache.svg)
 
 # %% [markdown]
 # ## The real function

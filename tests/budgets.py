@@ -5,17 +5,17 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "minisbert"
 BUDGETS = {
     "core": 1520,
-    "system": 1084,
+    "system": 1087,
     "fast": 861,
-    "models": 2760,
-    "data": 1352,
-    "evaluation": 1054,
-    "training": 2390,
+    "models": 2805,
+    "data": 1374,
+    "evaluation": 1063,
+    "training": 2630,
     "corpus": 1371,
     "diagnosis": 2091,
     "commands": 1543,
 }
-RAISES = 330  # of InputError and ValueError, in the whole package
+RAISES = 341  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

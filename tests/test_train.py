@@ -585,6 +585,7 @@ def test_what_was_done_since_the_last_save_is_done_again(run, whole, monkeypatch
         ("cross-encoder", "scored", ["--head-lr", "1e-2"]),
         ("softmax", "nli", ["--freeze-layers", "1"]),
         ("mnr", "triplets", ["--projection", "--eval-every", "2"]),
+        ("mnr", "triplets", ["--matryoshka", "16,8"]),
         ("simcse", "sentences", ["--patience", "2", "--eval-every", "1"]),
     ],
 )
