@@ -47,7 +47,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # %% [markdown]
 # ## The real function
 #
-# Each loss on vectors small enough to compute mentally.
+# Each loss first on vectors simple enough to do in your head.
 
 # %%
 right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
