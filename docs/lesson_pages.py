@@ -4,6 +4,7 @@ A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext d
 """
 
 import ast
+import base64
 import re
 import subprocess
 import tomllib
@@ -27,6 +28,7 @@ SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.
 SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
+DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -150,13 +152,22 @@ def plain(text: str) -> str:
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
 
 
+def embed_drawings(book: NotebookNode) -> NotebookNode:
+    """Drawings become part of the text, since a notebook may be opened far from the course."""
+    for cell in book.cells:
+        for name in DRAWING.findall(cell.source):
+            data = base64.b64encode((ROOT / "lessons" / name).read_bytes()).decode("ascii")
+            cell.source = cell.source.replace(f"]({name})", f"](data:image/svg+xml;base64,{data})")
+    return book
+
+
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
     """Each lesson as ``.ipynb`` and as it is, beside its page."""
     if error is None:
         folder = Path(app.outdir) / "lessons"
         for path in LESSONS:
             text = path.read_text(encoding="utf-8")
-            jupytext.write(notebook(text, repository(ROOT)), folder / f"{path.stem}.ipynb")
+            jupytext.write(embed_drawings(notebook(text, repository(ROOT))), folder / f"{path.stem}.ipynb")
             (folder / path.name).write_text(text, encoding="utf-8")
 
 
@@ -244,6 +255,8 @@ def describe(app: Sphinx, doctree: nodes.document) -> None:
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
             image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
+        if "/drawings/" in f"/{image['uri']}":  # it has dark colours of its own, the theme need not mend it
+            image["classes"].append("dark-light")
     for head in doctree.findall(nodes.thead):
         for entry in head.findall(nodes.entry):
             if not entry.astext():

@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/pooling.py`. About 30 minutes. You will make one vector out of many, and meet three
 # mistakes that no cosine will ever show.
+#
+# ![Map of the model: pooling](drawings/map_08.svg)
 
 # %%
 import torch
@@ -21,7 +23,7 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
 # and a batch is a rectangle, so the short ones are filled up with pads. Which vector represents the sentence, and how
-# do the pads stay out of it?
+# do the pads stay out of it? Making one vector out of many is called **pooling**.
 #
 # ## The formula
 #
@@ -38,6 +40,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # ## The real function
 #
 # Three tokens and a pad, two columns. The pad holds 100: whatever is there must not matter.
+#
+# ![Pooling: many vectors to one, without the pads](drawings/pooling.svg)
 
 # %%
 hidden = torch.tensor([[[1.0, -3.0], [3.0, -1.0], [2.0, -8.0], [100.0, 100.0]]])  # (B, T, D) = (1, 4, 2)
