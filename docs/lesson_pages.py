@@ -4,6 +4,7 @@ A Sphinx extension, and the reader that makes a notebook of a lesson; jupytext d
 """
 
 import ast
+import base64
 import re
 import subprocess
 import tomllib
@@ -19,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-from lessons.grader.pieces import PLACES
+from lessons.quiz import questions
 
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
@@ -27,6 +28,7 @@ SOURCE_FOLDERS = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.
 SOURCES = [path for pattern in SOURCE_FOLDERS for path in sorted(ROOT.glob(pattern))]
 CARDS = ROOT / "lessons" / "grader" / "cards.toml"
 ANSWERS = CARDS.with_name("answers.toml")
+DRAWING = re.compile(r"\]\((drawings/\w+\.svg)\)")
 PICTURE = re.compile(r"\n*!\[([^\]]*)\]\(figures/[^)]*\)")  # of a lesson, with its description
 
 INSTALL = """\
@@ -95,7 +97,24 @@ def read(text: str, repository: str) -> NotebookNode:
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
     )
-    return NotebookNode(book | {"cells": [*book.cells, *answers(lesson), *hints(lesson)]})
+    asked = quiz(lesson)
+    if lesson == 0:  # it says who should read this lesson
+        return NotebookNode(book | {"cells": [*book.cells[:2], *asked, *book.cells[2:], *answers(lesson)]})
+    return NotebookNode(book | {"cells": [*book.cells, *asked, *answers(lesson), *hints(lesson)]})
+
+
+def quiz(lesson: int) -> list[NotebookNode]:
+    """The lesson's quiz: each question with its choices, and in a dropdown why each is right or wrong."""
+    lines = []
+    for question in questions().get(lesson, []):
+        lines += [f"**{int(question.at[3:])}.** {with_code(question.ask)}", ""]
+        lines += [f"{number}. {with_code(choice)}" for number, choice in enumerate(question.choices, start=1)]
+        lines += ["", ":::{dropdown} Answer"]
+        for number, reason in enumerate(question.why, start=1):
+            verdict = "**right**" if number == question.right else "wrong"
+            lines.append(f"{number}. {verdict}: {with_code(reason)}")
+        lines += ["", f"*{question.read}* has more about it.", ":::", ""]
+    return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))] if lines else []
 
 
 def answers(lesson: int) -> list[NotebookNode]:
@@ -104,9 +123,7 @@ def answers(lesson: int) -> list[NotebookNode]:
     for exercise in tomllib.loads(ANSWERS.read_text(encoding="utf-8"))["exercises"]:
         chapter, _, number = exercise["at"].partition(".")
         for key in ("hint", "answer") if int(chapter) == lesson else ():
-            parts = exercise[key].split("`")  # code at odd places
-            text = "`".join(part if i % 2 else plain(part) for i, part in enumerate(parts))
-            lines += [f":::{{dropdown}} Exercise {number}: {key}", text, ":::", ""]
+            lines += [f":::{{dropdown}} Exercise {number}: {key}", with_code(exercise[key]), ":::", ""]
     return [new_markdown_cell("\n".join(["## Hints and answers", "", *lines]))] if lines else []
 
 
@@ -125,9 +142,23 @@ def hints(lesson: int) -> list[NotebookNode]:
     return [new_markdown_cell("\n".join(["## Pieces and hints", "", start, "", *lines]))]
 
 
+def with_code(text: str) -> str:
+    """``text`` as it is written, but with what stands between backquotes as code."""
+    return "`".join(part if i % 2 else plain(part) for i, part in enumerate(text.split("`")))
+
+
 def plain(text: str) -> str:
     """Markdown that shows ``text`` as it is written."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", text)
+
+
+def embed_drawings(book: NotebookNode) -> NotebookNode:
+    """Drawings become part of the text, since a notebook may be opened far from the course."""
+    for cell in book.cells:
+        for name in DRAWING.findall(cell.source):
+            data = base64.b64encode((ROOT / "lessons" / name).read_bytes()).decode("ascii")
+            cell.source = cell.source.replace(f"]({name})", f"](data:image/svg+xml;base64,{data})")
+    return book
 
 
 def write_notebooks(app: Sphinx, error: Exception | None) -> None:
@@ -136,7 +167,7 @@ def write_notebooks(app: Sphinx, error: Exception | None) -> None:
         folder = Path(app.outdir) / "lessons"
         for path in LESSONS:
             text = path.read_text(encoding="utf-8")
-            jupytext.write(notebook(text, repository(ROOT)), folder / f"{path.stem}.ipynb")
+            jupytext.write(embed_drawings(notebook(text, repository(ROOT))), folder / f"{path.stem}.ipynb")
             (folder / path.name).write_text(text, encoding="utf-8")
 
 
@@ -163,10 +194,12 @@ def definitions(path: Path) -> dict[str, int]:
 @cache
 def formulas() -> dict[str, str]:
     """The line of each function and class that a piece may be, by names such as ``bert.attention``."""
+    package = ROOT / "minisbert"
+    # the last of two that share a name is taken: the book's before the package's before a lesson's
+    ordered = sorted(SOURCES, key=lambda path: (path.is_relative_to(package / "core"), path.is_relative_to(package)))
     return {
         f"{path.stem}.{name}": f"{page_of(path)}#L-{line}"
-        for place in reversed(PLACES)  # the book's, if two share a name
-        for path in sorted((ROOT / place).glob("*.py"))
+        for path in ordered
         for name, line in definitions(path).items()
     }
 
@@ -222,6 +255,8 @@ def describe(app: Sphinx, doctree: nodes.document) -> None:
         lesson = ROOT / "lessons" / f"{Path(image['uri']).stem}.py"
         if not image.get("alt") and lesson in LESSONS:
             image["alt"] = PICTURE.search(lesson.read_text(encoding="utf-8"))[1]
+        if "/drawings/" in f"/{image['uri']}":  # it has dark colours of its own, the theme need not mend it
+            image["classes"].append("dark-light")
     for head in doctree.findall(nodes.thead):
         for entry in head.findall(nodes.entry):
             if not entry.astext():
@@ -234,5 +269,5 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
-    version = zlib.crc32(Path(__file__).read_bytes() + CARDS.read_bytes())  # all pages anew if either has changed
+    version = zlib.crc32(b"".join(map(Path.read_bytes, (Path(__file__), *sorted(CARDS.parent.glob("*.toml"))))))
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

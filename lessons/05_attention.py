@@ -3,6 +3,8 @@
 #
 # Steps through `minisbert/core/bert.py`: `attention`, `Attention`. About 60 minutes, the longest lesson. You will write
 # one attention head with loops, then see all heads at once, and watch MiniLM's heads read a sentence.
+#
+# ![Map of the model: attention](drawings/map_05.svg)
 
 # %%
 import math
@@ -26,9 +28,9 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
-# `H` heads work side by side; `K` is the width of one head, and D = H * K. Within one head each token t has three
-# vectors of width K: a query q[t] (what am I looking for), a key k[t] (what can I be found by), a value v[t] (what do
-# I pass on). Then
+# In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
+# token t has three vectors of width K: a **query** q[t] (what am I looking for), a **key** k[t] (what can I be found
+# by), a **value** v[t] (what do I pass on). Then
 #
 #     score[t, s]       = sum over j of q[t, j] * k[s, j]  /  sqrt(K)             (T, T)
 #     probability[t, s] = exp(score[t, s]) / sum over r of exp(score[t, r])       (T, T), each row sums to 1
@@ -36,6 +38,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
 # exp(-inf) = 0. Here is one head with nothing but loops.
+#
+# ![Query, key and value, with their shapes](drawings/qkv.svg)
 
 
 # %%
@@ -60,6 +64,8 @@ def one_head(q, k, v, real):
 # Three tokens, K = 4, so the scores are divided by 2. The first query is zero: it matches all keys equally. The second
 # one matches the second key with a score of 2 log 3 / 2 = log 3, and the others with 0: that key gets three fifths. The
 # third token is a pad in the second run.
+#
+# ![The mask: a pad gets no share](drawings/mask.svg)
 
 # %%
 log3 = math.log(3)
@@ -80,6 +86,8 @@ assert largest_difference(probabilities[0, 0, 1], [0.25, 0.75, 0]) < 1e-12, "1 t
 # %% [markdown]
 # Now a head of MiniLM on a real sentence. The vectors q, k and v are dense layers of x; head h takes the columns from
 # h * K to (h + 1) * K. `Attention.split` does that for all heads at once: (B, T, D) becomes (B, H, T, K).
+#
+# ![Splitting the columns into heads, and merging them](drawings/split_and_merge.svg)
 
 # %%
 text = "The animal did not cross the street because it was too tired."
@@ -207,7 +215,7 @@ guess.answer("by rounding")
 # ## Break it
 #
 # The known mistakes in `attention` and around it. Two texts, one with pads; the largest change of the last hidden
-# state at real tokens, and the average entropy of the probabilities, which says how widely a head looks: 0 is one
+# state at real tokens, and the average **entropy** of the probabilities, which says how widely a head looks: 0 is one
 # token, log T is all tokens equally.
 
 

@@ -38,23 +38,25 @@ SEEDS = range(3)
 #
 # ## The formula
 #
-# **Layers.** Keep n of L, the first, the last and the rest evenly between them, and teach the student its teacher's
-# vectors. No labels are needed, any text will do:
+# **Layers.** Keep n of L, the first, the last and the rest evenly between them, and teach the **student** its
+# **teacher's** vectors, which is called **distillation**. No labels are needed, any text will do:
 #
 #     loss  =  mean over rows and columns of (student - teacher)^2
 #
 # **Columns.** Keep the first m. That is fair only to a model whose first columns know the most, and a loss can ask for
-# that: the sum of the same loss over several prefixes, each scaled to length 1 (Matryoshka, like the dolls).
+# that: the sum of the same loss over several prefixes, each scaled to length 1 (**Matryoshka**, like the dolls).
 #
 #     loss  =  sum over m of  w_m * loss(u[:m] / |u[:m]|,  v[:m] / |v[:m]|)
 #
-# **Bits.** int8: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
+# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
 #
 #     code  =  floor((x - low) / step) - 128,   step = (high - low) / 255       a quarter of the bytes
 #     bit   =  x > 0                                                            a thirty-second
 #
 # Two rows of bits are compared by counting those that differ: Hamming's distance. If x and y were turned at random, a
 # bit would differ with probability angle(x, y) / pi, so the count estimates the angle.
+#
+# ![Signs to bits, bits to bytes, and Hamming's distance](drawings/packed_bits.svg)
 #
 # ## The real function
 #
@@ -92,9 +94,9 @@ print(f"{whole.item():.4f} + {prefix.item():.4f} = {both.item():.4f}")
 assert abs(both - whole - prefix) < 1e-6, "the loss of the prefix and the loss of the whole"
 
 # %% [markdown]
-# And the real vectors. We track two measures. *Spearman*: half of the STS-B test pairs, as in lesson 09. *Recall*: of
-# the ten nearest sentences that the whole model finds for 300 queries, how many are still among the ten? The first asks
-# for the right scale of similarity, the second for the right neighbours; it is the harder one.
+# And the real vectors. Two measures say what a saving costs. **Spearman**: half of the STS-B test pairs, as in lesson
+# 09. **Recall**: of the ten nearest sentences that the whole model finds for 300 queries, how many are still among the
+# ten? The first asks for the right scale of similarity, the second for the right neighbours; it is the harder one.
 
 # %%
 pairs = load_scored_pairs("stsb", "test")[::2]
@@ -222,7 +224,8 @@ assert seeds_of((0, 3, 5))[:, 1].min() > seeds_of((0, 5))[:, 1].max(), "and find
 # Read it with care. For two layers distillation is worth three points on STS. For three layers it costs half a point
 # there, more than the seeds differ by. What it brings, for both and for every seed, is neighbours: the loss asks for
 # the teacher's vectors, not for people's scores, and the two measures need not agree. (A real distillation shows its
-# student millions of sentences, and these have seen 800.)
+# student millions of sentences, and these have seen 800.) On the command line a teacher is
+# `python -m minisbert.train --teacher all-MiniLM-L6-v2 --student-layers 3`; docs/training.md says what else it can be.
 #
 # ## Fewer columns
 #
@@ -276,6 +279,7 @@ assert np.ptp(by_width["as they are"][:, 0, 0]) < 8, "Spearman hardly notices: 3
 # On finished vectors a rotation that needs no training finds more neighbours than the trained matrix, at every width.
 # On STS it is behind up to 128 columns, and at 32 and 64 nothing beats the plain prefix. The paper trains the whole
 # model, on all of its data, and that is where the loss belongs; here it shows what it asks for.
+# `python -m minisbert.train --matryoshka 256,128,64` trains the whole model with it.
 #
 # ## Fewer bits
 #
@@ -316,10 +320,10 @@ columns64 = [r for name, (_, _, r) in curve.items() if name.startswith("64 colum
 assert curve["6 layers, bits, float query"][2] > max(columns64), "48 bytes of signs beat 256 bytes of columns"
 
 # %% [markdown]
-# Mind the bytes of the last line. Rescoring needs the codes as well, if only for forty rows a query: they may lie on a
-# disk, but they are there. It saves memory and time. It does not save bytes: int8 alone is smaller and better. And mind
-# what it costs to cut columns: 384 bits are 48 bytes, 64 columns of float32 are 256, and with a float query the bits
-# find more than any of those.
+# Mind the bytes of the last line. **Rescoring** the candidates needs the codes as well, if only for forty rows a query:
+# they may lie on a disk, but they are there. It saves memory and time. It does not save bytes: int8 alone is smaller
+# and better. And mind what it costs to cut columns: 384 bits are 48 bytes, 64 columns of float32 are 256, and with a
+# float query the bits find more than any of those.
 #
 # So what is the time? 100,000 rows, one query, and the distance to all of them.
 
@@ -549,6 +553,8 @@ assert recall(right) > recall(wrong) + 0.03, "the query's digits are the gain, a
 # - Sanh et al. 2019, *DistilBERT*: a student that begins with every other layer of its teacher.
 # - Reimers and Gurevych 2020, *Making monolingual sentence embeddings multilingual*, section 1: squared errors against
 #   a teacher's vectors.
+# - Hofstätter et al. 2020, *Improving efficient neural ranking models with cross-architecture knowledge distillation*:
+#   a cross-encoder's scores as the target, by their differences; `margin_mse_loss` in the same file.
 # - Kusupati et al. 2022, *Matryoshka representation learning*: losses on prefixes.
 # - Yamada, Asai and Hajishirzi 2021, *Efficient passage retrieval with hashing for open-domain question answering*:
 #   candidates by bits of both sides, then float questions against bits of passages.

@@ -4,6 +4,7 @@
     python -m lessons.check run 05          grade them; without a number, the next unsolved lesson
     python -m lessons.check hint 05         one more hint for the next unsolved piece
     python -m lessons.check answer 05 2     a hint for exercise 2; asked again, the answer
+    python -m lessons.check quiz 05         five questions about lesson 05
     python -m lessons.check list            your progress
     python -m lessons.check guesses         how many of your predictions were right
     python -m lessons.check graft           your pieces inside the real model
@@ -27,6 +28,7 @@ from lessons.grader.pieces import EXERCISES, LESSONS, MINE, PIECES, ROOT, Piece,
 from lessons.grader.result import Progress, Result, place
 from lessons.grader.stubs import lesson_stubs, source_of
 from lessons.predictions import show_guesses
+from lessons.quiz import show_quiz
 from minisbert.core import InputError
 from minisbert.system.console import run_command, say
 from minisbert.system.files import atomic_file
@@ -176,7 +178,7 @@ def show_progress() -> None:
     passed = 0
     for lesson, title in LESSONS.items():
         pieces = [piece for piece in PIECES.values() if piece.lesson == lesson]
-        print(f"{lesson:02}  {title}" + ("" if pieces else f": {RUN} graft"))
+        print(f"{lesson:02}  {title}" + (f": {RUN} graft" if lesson == 15 else ""))
         for piece in pieces:
             state, hints = progress.state(piece), progress.hints.get(piece.master, 0)
             passed += state == "passed"
@@ -212,6 +214,7 @@ def parser() -> argparse.ArgumentParser:
     answering = commands.add_parser("answer", help="a hint for an exercise; asked again, its answer")
     answering.add_argument("lesson", **number)
     answering.add_argument("exercise", type=int, metavar="N", help="the exercise's number")
+    commands.add_parser("quiz", help="five questions about a lesson").add_argument("lesson", **number)
     commands.add_parser("reset", help="start a lesson over; your file is kept").add_argument("lesson", **number)
     commands.add_parser("list", help="every piece and its status")
     commands.add_parser("guesses", help="how many of your predictions were right")
@@ -255,6 +258,8 @@ def main(arguments: list[str] | None = None) -> None:
         hint(options.lesson, options.piece)
     elif options.command == "answer":
         answer(options.lesson, options.exercise)
+    elif options.command == "quiz":
+        show_quiz(options.lesson)
     elif options.command == "reset":
         reset(options.lesson)
     elif options.command == "list":

@@ -14,7 +14,7 @@ from dataclasses import asdict
 import numpy as np
 
 from minisbert.core import reading
-from minisbert.corpus.vectors import file_lines
+from minisbert.data.rows import file_lines
 from minisbert.diagnosis.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
 from minisbert.diagnosis.vector_files import VectorFile, read_vectors
 from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, prompt_of

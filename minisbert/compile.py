@@ -13,12 +13,11 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.compiled import compile_encoder, compile_pair_model
 from minisbert.models.folders import ModelFolder, find_model
-from minisbert.models.options import model_files
+from minisbert.models.options import check_written
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import add_threads_option, choose_precision, use_threads
-from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,10 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     add_threads_option(parser)
     options = parser.parse_args(arguments)
-    if options.out and options.out.suffix != ".pt2":
-        raise InputError(f"--out {options.out}: the name must end in .pt2")
-    if options.out and options.out.is_file():
-        check_output(options.out, *model_files(options.model))
+    check_written("--out", options.out, [".pt2"], options.model)
     use_threads(options.threads)
     folder = find_model(options.model)
     precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")

@@ -20,15 +20,16 @@ import numpy as np
 from minisbert.core import InputError
 from minisbert.corpus.codes import KINDS
 from minisbert.corpus.shards import encode_shards, merge_shards, own_device
-from minisbert.corpus.vectors import encode_to_file, file_lines
-from minisbert.data.rows import text_lines
+from minisbert.corpus.vectors import encode_to_file
+from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
-from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, model_files
-from minisbert.system.console import run_command, say
-from minisbert.system.files import check_output
+from minisbert.models.options import add_model_options, add_prompt_option, check_written, load_encoder
+from minisbert.system.console import check_options, check_usage, run_command, say
+from minisbert.system.files import check_ending
 from minisbert.training.processes import write_error_file
 
+ENDINGS = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
 
@@ -77,47 +78,32 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
     group.add_argument(
-        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out"
+        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors per file to the folder --out"
     )
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
-    if bool(options.texts) == bool(options.file):
-        raise InputError('give either texts or --file, such as: python -m minisbert.encode "A cat." "A dog."')
-    if options.texts != ["-"] and not all(text.strip() for text in options.texts):
-        raise InputError("an empty text has nothing to encode")
-    check_shards(options)
-    if options.out and not options.shard_rows and options.out.suffix not in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: the name must end in .npy or .safetensors, or give --shard-rows")
-    if options.heatmap and options.heatmap.suffix != ".png":
-        raise InputError(f"--heatmap {options.heatmap}: the name must end in .png")
-    if options.heatmap and options.out:
-        raise InputError("--out writes vectors and --heatmap draws their similarities: give one of them")
-    if options.quantize and (not options.out or options.out.suffix != ".safetensors" or options.output != "sentence"):
-        raise InputError("--quantize needs --out F.safetensors, and vectors of sentences: shards and .npy are float32")
-    if options.output == "token" and (not options.out or options.out.suffix != ".safetensors"):
-        raise InputError("--output token needs --out F.safetensors: texts differ in length and do not form a matrix")
+    check_options(options, shard_rows="an integer from 1")
+    ending = options.out.suffix if options.out else ""
+    sharded, sentences = options.shard_rows is not None, options.output == "sentence"
+    quantized, tokens = options.quantize is not None, options.output == "token"
+    example = 'python -m minisbert.encode "A cat." "A dog."'
+    check_usage(
+        (bool(options.texts) == bool(options.file), f"give either texts or --file, such as: {example}"),
+        (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
+        (options.overwrite and not sharded, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
+        (sharded and not (options.file and options.out), "--shard-rows needs --file F and --out DIR"),
+        (sharded and ending in ENDINGS, f"--out {options.out}: --shard-rows writes a folder, not a file"),
+        (sharded and not sentences, "--shard-rows writes vectors of sentences; --output token has one file only"),
+        (options.heatmap and options.out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        ((quantized or tokens) and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
+        (quantized and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+    )
     return options
 
 
-def check_shards(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that ``--shard-rows`` needs or does not go with."""
-    if options.shard_rows is None:
-        if options.overwrite:
-            raise InputError("--overwrite is for the folder of --shard-rows; a file is replaced without it")
-        return
-    if options.shard_rows < 1:
-        raise InputError(f"--shard-rows {options.shard_rows}: at least one row is needed")
-    if not options.file or not options.out:
-        raise InputError("--shard-rows needs --file F, which every rank reads, and --out DIR, a folder")
-    if options.out.suffix in (".npy", ".safetensors"):
-        raise InputError(f"--out {options.out}: with --shard-rows a folder is written, choose a name without ending")
-    if options.output != "sentence":
-        raise InputError("--shard-rows writes vectors of sentences; --output token has one file only")
-
-
-def parse_merge(arguments: list[str]) -> argparse.Namespace:
-    """The options of ``merge``."""
+def merge(arguments: list[str]) -> None:
+    """``encode merge``."""
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.encode merge",
         description="Copy the shards of a folder to one file, in bounded memory; checks every hash.",
@@ -126,22 +112,9 @@ def parse_merge(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
-    if options.out.suffix != ".npy":
-        raise InputError(f"--out {options.out}: the name must end in .npy")
-    return options
-
-
-def merge(arguments: list[str]) -> None:
-    options = parse_merge(arguments)
+    check_ending("--out", options.out, ".npy")
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
-
-
-def check_outputs(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` if a file to be written is one that is read."""
-    for out in filter(None, (options.out, options.heatmap)):
-        if out.is_file():
-            check_output(out, options.file, *model_files(options.model))
 
 
 def check_number(total: int, options: argparse.Namespace) -> None:
@@ -159,7 +132,9 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    check_outputs(options)
+    if not options.shard_rows:
+        check_written("--out", options.out, ENDINGS, options.model, options.file)
+    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:

@@ -29,7 +29,7 @@ from minisbert.evaluation.sts import (
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command, say
+from minisbert.system.console import check_options, check_usage, run_command, say
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
@@ -52,7 +52,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
     parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-    identical = "leave the document with a query's own id out of its ranking"
+    identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
@@ -68,19 +68,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def check(options: argparse.Namespace) -> None:
     """Raise ``InputError`` for options that do not go together."""
+    check_options(options, scale="above 0 and finite")
     given = [name for name in RETRIEVAL if getattr(options, name)]
     missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
     of_stsb = (options.data or "stsb") == "stsb" and not given and not options.suite
-    for wrong, said in (
-        (given and missing, f"retrieval needs three files: {missing} missing"),
+    check_usage(
+        (given and missing, f"retrieval needs three files; missing: {missing}"),
         (sum(map(bool, (options.data, given, options.suite))) > 1, several),
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
         (options.split and not of_stsb, "--split belongs to --data stsb; a file has no splits"),
-        (not options.scale > 0, f"--scale {options.scale:g}: the largest score must be above 0"),
-    ):
-        if wrong:
-            raise InputError(said)
+    )
 
 
 def report_cut(encoder: SentenceEncoder, texts: int) -> None:

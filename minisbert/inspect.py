@@ -4,14 +4,13 @@
     python -m minisbert.inspect train.tsv dev.tsv test.tsv --plots pictures
     python -m minisbert.inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 
-It says which form a file has, what is wrong with it and where, what the files share, and how to train on them.
+It says which format a file has, what is wrong with it and where, what the files share, and how to train on them.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from minisbert.core import InputError
 from minisbert.data.findings import NOTE, PROBLEM, WARNING, Finding
 from minisbert.diagnosis.inspected_file import InspectedFile
 from minisbert.diagnosis.inspection import command, compare, inspect
@@ -20,7 +19,7 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import LiveLine, exiting, run_command, say
+from minisbert.system.console import check_options, exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -36,7 +35,7 @@ def load_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
     folder = asset(DEFAULT).folder
     if model is None and not (folder / "tokenizer.json").is_file():
         say(
-            f"lengths in tokens are not counted, for {DEFAULT} is missing: "
+            f"lengths in tokens are not counted because {DEFAULT} is missing: "
             f"python -m minisbert.assets fetch {DEFAULT}, or give --model FOLDER"
         )
         return None
@@ -67,7 +66,7 @@ def print_file(found: InspectedFile) -> None:
             if finding.level == level:
                 print_finding(finding)
     if not found.findings:
-        print("  no fault found")
+        print("  no problem found")
     print()
 
 
@@ -101,7 +100,7 @@ def print_shared(shared: list[dict]) -> None:
 
 def print_command(files: list[InspectedFile], line: str | None) -> None:
     if line is None:
-        print("No form that can be trained on was recognised: see docs/training.md.")
+        print("No format that training reads was recognised: see docs/training.md.")
     else:
         usable = all(found.findings.usable for found in files)
         print(f"{'Train' if usable else 'Once the problems are solved, train'} with:\n  {line}")
@@ -110,29 +109,31 @@ def print_command(files: list[InspectedFile], line: str | None) -> None:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m minisbert.inspect",
-        description="Inspect files of training data: form, sizes, labels, faults, overlap, and how to train on them.",
+        description="Inspect files of training data: format, labels, problems, overlap, and how to train on them.",
         epilog="Examples: python -m minisbert.inspect train.tsv dev.tsv test.tsv\n"
         "          python -m minisbert.inspect pairs.jsonl.gz --model bert-base-uncased --max-length 128 --json\n"
         "The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="train, then dev and test if there are; .gz is decompressed"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="train, then optionally dev and test; .gz files are decompressed",
     )
     parser.add_argument("--model", metavar="M", help=f"name or folder, for its tokenizer (default: {DEFAULT})")
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: by what the file holds)")
+    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: inferred from the file)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    if options.scale is not None and not 0 < options.scale < float("inf"):
-        raise InputError(f"--scale {options.scale}: a positive number is needed")
+    check_options(options, scale="above 0 and finite")
     if options.plots:
         require()
         check_output(options.plots / PICTURE, *options.files)
     tokenizer = load_tokenizer(options.model, options.max_length)
-    with LiveLine() as line:
-        files = [inspect(path, tokenizer, options.scale, line.show) for path in options.files]
+    files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare(files)
     train = command(files, options.model, options.max_length)
     if options.plots:

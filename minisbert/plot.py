@@ -7,10 +7,9 @@ python -m minisbert.plot runs/A runs/B runs/C --out compared.png
 import argparse
 from pathlib import Path
 
-from minisbert.core import InputError
 from minisbert.evaluation.plots import curves
 from minisbert.system.console import run_command, say
-from minisbert.system.files import check_output
+from minisbert.system.files import check_ending, check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,8 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; for one run, in its folder")
     options = parser.parse_args(arguments)
     target = options.out or (options.runs[0] if len(options.runs) == 1 else Path()) / "curves.png"
-    if target.suffix != ".png":
-        raise InputError(f"--out {target}: the name must end in .png")
+    check_ending("--out", target, ".png")
     check_output(target, *(path for run in options.runs for path in run.glob("*.json*")))
     curves(options.runs, target)
     say(f"wrote {target}")

@@ -10,13 +10,12 @@ python -m minisbert.search corpus.txt --query "A guitar." --query-prompt "query:
 import argparse
 import json
 
-from minisbert.core import InputError
 from minisbert.corpus.codes import RESCORE, Bits
 from minisbert.corpus.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.search import top_k
 from minisbert.models.options import ROLES, prompt_of
-from minisbert.system.console import run_command, say
+from minisbert.system.console import check_options, check_usage, run_command, say
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -43,14 +42,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
-    if bool(options.query) == bool(options.queries):
-        raise InputError("give either --query TEXT, once or several times, or --queries FILE")
+    both = bool(options.query) == bool(options.queries)
+    check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
     options.queries = options.query or read_sentences(options.queries)[0]
-    if not all(query.strip() for query in options.queries):
-        raise InputError("an empty query matches nothing in particular: give it a text")
-    for name in ("top", "rescore"):
-        if (number := getattr(options, name)) is not None and number < 1:
-            raise InputError(f"--{name} {number}: at least 1 is needed")
+    check_usage((not all(map(str.strip, options.queries)), "an empty query matches nothing in particular"))
+    check_options(options, top="an integer from 1", rescore="an integer from 1")
     return options
 
 
@@ -58,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
-        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
+        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
     with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
         queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
         top = min(options.top, len(corpus))

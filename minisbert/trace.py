@@ -20,11 +20,11 @@ from minisbert.diagnosis import tracing
 from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Row, compare, first_divergence, our_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
-from minisbert.models.options import model_files
+from minisbert.models.options import check_written
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import exiting, run_command, say
 from minisbert.system.devices import add_threads_option, use_threads
-from minisbert.system.files import atomic_file, check_output
+from minisbert.system.files import atomic_file
 
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]
 
@@ -44,8 +44,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     options = parser.parse_args(arguments)
-    if options.write and options.write.suffix != ".safetensors":
-        raise InputError(f"--write {options.write}: the name must end in .safetensors")
     if options.against not in (None, "hf") and options.texts:
         raise InputError(f"the texts are those of {options.against}: give none here")
     return options
@@ -59,8 +57,7 @@ def as_json(row: Row) -> dict:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
-    if options.write and options.write.is_file():
-        check_output(options.write, options.against, *model_files(options.model))
+    check_written("--write", options.write, [".safetensors"], options.model, options.against)
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
     encoder = SentenceEncoder.load(options.model, options.pooling)
@@ -104,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         print()
         for side, names in (("we have", unknown), ("the other side has", [name for name in ours if name not in other])):
             if names:
-                print(f"not compared, {side} no such tensor: {', '.join(names)}")
+                print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)
 
 

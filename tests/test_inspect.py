@@ -315,7 +315,7 @@ def test_without_a_model_lengths_are_skipped_in_words(tmp_path, monkeypatch, cap
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     main([str(write(tmp_path, "a.txt", joined(SENTENCES)))])
     captured = capsys.readouterr()
-    assert "lengths in tokens are not counted, for all-MiniLM-L6-v2 is missing" in captured.err
+    assert "lengths in tokens are not counted because all-MiniLM-L6-v2 is missing" in captured.err
     assert "tokens" not in captured.out
     assert "--objective simcse" in captured.out
 
@@ -324,7 +324,7 @@ def test_bad_calls_are_refused(tiny, tmp_path):
     with pytest.raises(InputError, match=r"missing\.tsv does not exist"):
         main([str(tmp_path / "missing.tsv"), "--model", str(tiny)])
     path = str(write(tmp_path, "a.txt", joined(SENTENCES)))
-    with pytest.raises(InputError, match=r"--scale -1\.0: a positive number is needed"):
+    with pytest.raises(InputError, match=r"--scale: value must be above 0 and finite"):
         main([path, "--scale", "-1"])
     with pytest.raises(InputError, match="no model 'nowhere'"):
         main([path, "--model", "nowhere"])

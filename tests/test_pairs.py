@@ -94,9 +94,9 @@ def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsy
 @pytest.mark.parametrize(
     ("content", "arguments", "message"),
     [
-        ("a dog\na cat\n", ["--top", "0"], "--top 0: at least 1 is needed"),
-        ("a dog\na cat\n", ["--min-score", "1.5"], r"--min-score 1\.5: a cosine is between -1 and 1"),
-        ("a dog\na cat\n", ["--min-score", "nan"], "--min-score nan"),
+        ("a dog\na cat\n", ["--top", "0"], "--top: value must be an integer from 1"),
+        ("a dog\na cat\n", ["--min-score", "1.5"], r"--min-score: value must be in -1..1"),
+        ("a dog\na cat\n", ["--min-score", "nan"], "--min-score: value"),
         ("a dog\n", [], "contains one sentence: a pair needs two"),
         ("\n", [], "holds no usable rows"),
     ],

@@ -256,11 +256,6 @@ def test_a_bad_line_is_reported_with_its_number(tmp_path, line):
     assert "\n" not in str(refused.value)
 
 
-def test_dev_scores_without_a_metric(tmp_path):
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 1: no key"):
-        read_run(write(tmp_path / "a", [dev(0), logged(10, 1.0)]))
-
-
 def test_a_bad_last_line_that_is_complete_is_reported(tmp_path):
     with pytest.raises(InputError, match=r"metrics\.jsonl, line 8: not valid JSON"):
         read_run(write(tmp_path / "a", [*LINES, '{"step": 50']))
@@ -465,23 +460,6 @@ def test_without_matplotlib_the_error_says_how_to_get_it(tmp_path, monkeypatch):
         with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
             attempt()
     assert sorted(path.name for path in run.iterdir()) == ["config.json", "metrics.jsonl"]
-
-
-def test_without_matplotlib_the_command_ends_with_one_line(tmp_path):
-    program = (
-        "import sys; sys.modules['matplotlib'] = None; "
-        "from minisbert.plot import main; from minisbert.system.console import run_command; run_command(main)"
-    )
-    command = [sys.executable, "-c", program, str(write(tmp_path / "a"))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: plots need matplotlib")
-    assert done.stderr.count("\n") == 1
-
-
-def test_require_accepts_matplotlib():
-    pytest.importorskip("matplotlib", reason="needs the plots extra")
-    require()
 
 
 def test_no_window_and_no_state_of_pyplot(tmp_path):

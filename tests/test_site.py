@@ -30,7 +30,8 @@ from tests.conftest import ROOT
 SITE = ROOT / "build" / "site"
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
-SOURCES = {*(ROOT / "minisbert").rglob("*.py"), *(ROOT / "lessons").rglob("[a-z]*.py")}
+LISTED = ("minisbert/**/*.py", "lessons/**/[a-z]*.py", "docs/examples/*.py", "benchmarks/*.py")
+SOURCES = {path for pattern in LISTED for path in ROOT.glob(pattern)}
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
@@ -74,8 +75,21 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if line not in written] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
-    drawn = [cell for cell in book.cells if "mystnb" in cell.metadata]
+    drawn = [cell for cell in book.cells if "image" in cell.metadata.get("mystnb", {})]
     assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
+
+
+@each_lesson
+def test_a_page_has_the_quiz_with_its_answers_folded(path, lesson_pages):
+    lesson = int(path.stem[:2])
+    cells = lesson_pages.read(path.read_text(encoding="utf-8"), "https://example.org/course").cells
+    (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
+    assert (place == 2) == (lesson == 0)  # the placement quiz comes first, every other one after the lesson
+    shown, folded = cells[place].source.split(":::{dropdown} Answer", 1)
+    first = lesson_pages.questions()[lesson][0]
+    assert lesson_pages.with_code(first.choices[0]) in shown
+    assert f"{first.right}. **right**: {lesson_pages.with_code(first.why[first.right - 1])}" in folded
+    assert cells[place].source.count(":::{dropdown}") == cells[place].source.count("**right**") == 5
 
 
 @pytest.mark.parametrize(
@@ -146,11 +160,13 @@ def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
     (tmp_path / "lessons" / "grader").mkdir(parents=True)
     (tmp_path / "lessons" / "course.py").touch()
     (tmp_path / "lessons" / "grader" / "cards.toml").write_text("pieces = []\n")
+    (tmp_path / "lessons" / "grader" / "answers.toml").write_text("exercises = []\n")
     lesson = "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\nassert {}, 'a claim'\n"
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", "built"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}  # for the reader of quizzes
     for claim, code in (("6 * 7 == 42", 0), ("6 * 7 == 43", 2)):
         (tmp_path / "lessons" / "01_first.py").write_text(lesson.format(claim))
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == code, done.stderr
         assert ("CellExecutionError" in done.stderr) == ("a claim" in done.stderr) == bool(code)
 
@@ -219,10 +235,11 @@ def test_a_lesson_has_its_notebook_its_lines_of_source_and_all_of_its_cells(path
     book = json.loads((SITE / "lessons" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
     page = f"lessons/{path.stem}.html"
     assert f"{path.stem}.ipynb" in pages[page].addresses
-    assert [address for address in pages[page].addresses if re.match(r"\.\./minisbert/.*\.html#L-\d+", address)]
+    line = r"(?:\.\./minisbert|search)/[^\"]*\.html#L-\d+"
+    assert [address for address in pages[page].addresses if re.match(line, address)]
     cards = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
     for card in (card for card in cards if card["lesson"] == int(path.stem[:2])):
-        piece = rf'<h3><a [^>]*href="../minisbert/[^"]*#L-\d+"><code[^>]*><span class="pre">{card["master"]}<'
+        piece = rf'<h3><a [^>]*href="{line}"><code[^>]*><span class="pre">{card["master"]}<'
         assert re.search(piece, (SITE / page).read_text(encoding="utf-8")), card["master"]
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     assert (SITE / page).read_text(encoding="utf-8").count('class="cell_input') == len(cells) - 1

@@ -107,6 +107,12 @@ def test_the_chosen_schedule_is_followed(run, schedule, shares):
     assert rates == pytest.approx([2e-3 * share for share in shares], abs=1e-15)
 
 
+def test_a_warmup_longer_than_the_run_is_said(run, capsys):
+    folder = run("run", "--warmup", "100", "--lr", "1e-3", "--log-every", "1", "--max-steps", "3")
+    assert [line["lr"] for line in metrics(folder) if "loss" in line] == pytest.approx([0, 1e-5, 2e-5], abs=1e-15)
+    assert "--warmup 100: the run has 3 steps, so the learning rate never reaches its peak" in capsys.readouterr().err
+
+
 # ----------------------------------------------------------------------------- the arithmetic of training
 
 
@@ -120,13 +126,13 @@ def without_dropout(tiny: Path, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.0])
-def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, clip):
+@pytest.mark.parametrize(("clip", "warmup"), [(0.05, "0.34"), (0.0, "3")])  # a fraction of the steps, rounded up; steps
+def test_the_loop_computes_what_the_recipe_says(run, without_dropout, tmp_path, clip, warmup):
     """Labels, batches, loss, schedule, clipping (0 is none), decay: six steps against torch's ready-made pieces."""
     path = tmp_path / "twelve.tsv"
     path.write_text("".join(toys.scored(12, seed=5)))
     options = ["--data", str(path), "--model", str(without_dropout), "--lr", "1e-3", "--weight-decay", "0.1"]
-    options += ["--warmup", "0.34", "--clip", str(clip), "--batch-size", "12", "--epochs", "6", "--log-every", "1"]
+    options += ["--warmup", warmup, "--clip", str(clip), "--batch-size", "12", "--epochs", "6", "--log-every", "1"]
     folder = run("run", *options)
     expected = independent_losses(without_dropout, path, epochs=6, lr=1e-3, warmup=3, clip=clip)
     # float32 sums in another order: 1e-6 of a loss of .2, where a forgotten clip or decay shows from 1e-4 on
@@ -579,6 +585,7 @@ def test_what_was_done_since_the_last_save_is_done_again(run, whole, monkeypatch
         ("cross-encoder", "scored", ["--head-lr", "1e-2"]),
         ("softmax", "nli", ["--freeze-layers", "1"]),
         ("mnr", "triplets", ["--projection", "--eval-every", "2"]),
+        ("mnr", "triplets", ["--matryoshka", "16,8"]),
         ("simcse", "sentences", ["--patience", "2", "--eval-every", "1"]),
     ],
 )
@@ -782,7 +789,7 @@ def test_a_parameter_that_the_loss_cannot_reach_is_an_error_at_the_first_step(ru
     [
         ("--batch-size", ["0", "-1", "2.5", "many"]),
         ("--lr", ["nan", "-1e-5", "inf", "fast"]),
-        ("--warmup", ["1.5", "1", "-0.1", "nan"]),
+        ("--warmup", ["1.5", "-1", "-0.1", "nan", "inf"]),
         ("--epochs", ["0", "-1"]),
         ("--max-steps", ["0"]),
         ("--log-every", ["0"]),

@@ -8,6 +8,7 @@
 several times as fast, and opens more kinds of models.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,15 @@ def cosine_matrix(u: Tensor, v: Tensor) -> Tensor:
 # sentence-transformers' flags for the poolings, in the order in which it concatenates their results
 POOLING_FLAGS = {f"pooling_mode_{mode}_token{s}": mode for mode, s in (("cls", ""), ("max", "s"), ("mean", "s"))}
 
+OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # in the names of modules; another package's class may be anything
 LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
     """Kind and folder of each module that ``modules.json`` lists, in order: Transformer, Pooling, Normalize."""
     path = folder / "modules.json"
-    with reading(path):  # old and new files name different packages, but the same class
-        return [(module["type"].rpartition(".")[2], folder / module["path"]) for module in read_json(path, kind=list)]
+    with reading(path):
+        return [(OWN.sub("", module["type"]), folder / module["path"]) for module in read_json(path, kind=list)]
 
 
 def pooling_modes(raw: dict[str, Any]) -> list[str]:
@@ -98,9 +100,8 @@ class SentenceEncoder(nn.Module):
         """
         modules = read_modules(Path(folder))
         kinds = [kind for kind, _ in modules]
-        modes = (
-            pooling_modes(read_json(modules[1][1] / "config.json")) if kinds[:2] == ["Transformer", "Pooling"] else []
-        )
+        pooled = kinds[:2] == ["Transformer", "Pooling"]
+        modes = pooling_modes(read_json(modules[1][1] / "config.json")) if pooled else []
         if kinds[2:] not in ([], ["Normalize"]) or modes not in [[mode] for mode in POOLINGS]:
             found = ", ".join([*kinds, *(f"{mode} pooling" for mode in modes)])
             raise InputError(f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may")

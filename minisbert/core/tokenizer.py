@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tokenizers import Encoding
 from tokenizers import Tokenizer as Backend
+from tokenizers.models import WordLevel
 from torch import Tensor
 
 from .checks import InputError, check_texts, reading
@@ -109,8 +109,8 @@ class Tokenizer:
         self.backend = backend
         self.limit = limit
         self.pad_id = pad_id
-        self.single_template = template(backend.encode("a"))  # [CLS] 0 [SEP]
-        self.pair_template = template(backend.encode("a", "a"))  # [CLS] 0 [SEP] 1 [SEP]
+        self.single_template = template(backend, "a")  # [CLS] 0 [SEP]
+        self.pair_template = template(backend, "a", "a")  # [CLS] 0 [SEP] 1 [SEP]
         if limit < len(self.pair_template):
             raise InputError(f"a token limit of {limit} is too small: a pair needs {len(self.pair_template)}")
 
@@ -161,13 +161,12 @@ class Tokenizer:
         return [self.backend.id_to_token(i) for i in ids]
 
 
-def template(probe: Encoding) -> Template:
-    """Where a tokenizer puts its special tokens, read off one encoded text or pair."""
-    slots: Template = []
-    for sequence, token, kind in zip(probe.sequence_ids, probe.ids, probe.type_ids, strict=True):
-        if sequence is None or not slots or slots[-1][0] != sequence:
-            slots.append((sequence, token, kind))
-    return slots
+def template(backend: Backend, first: str, second: str | None = None) -> Template:
+    """Where a tokenizer puts its special tokens around one text or a pair."""
+    probe = Backend(WordLevel({"a": 0}, unk_token="a"))  # subtle: in the tokenizer's own vocabulary "a" may be no token
+    probe.post_processor = backend.post_processor
+    found = probe.encode(first, second)
+    return list(zip(found.sequence_ids, found.ids, found.type_ids, strict=True))
 
 
 def assemble(slots: Template, sequences: list[list[int]]) -> tuple[list[int], list[int]]:

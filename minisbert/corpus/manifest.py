@@ -11,6 +11,7 @@ The texts are those of the file after decompression, so a file and its ``.gz`` h
 import dataclasses
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +19,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from minisbert.core import InputError, one_line
-from minisbert.corpus.vectors import open_texts
-from minisbert.data.rows import text_lines
-from minisbert.system.console import LiveLine
-from minisbert.system.files import atomic_file, read_text, write_json
+from minisbert.core import InputError, one_line, read_json
+from minisbert.data.rows import open_texts, text_lines
+from minisbert.system.console import Bar
+from minisbert.system.files import atomic_file, write_json
 
 MANIFEST, VERSION = "manifest.json", 1
 
@@ -70,32 +70,23 @@ def read_manifest(folder: Path, overwrite: bool = False) -> Manifest | None:
         raise InputError(f"--out {folder} is not a folder; with --shard-rows, one is needed")
     if not path.exists():
         return None
-    try:
-        content = json.loads(read_text(path))
-        marked, version = content.get("minisbert") == "parts", content.get("version")
-    except (ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{damaged(path)} ({one_line(error)[1:-1]})") from error
-    if not marked:
+    content: dict[str, Any] = {"minisbert": "parts", "version": VERSION}  # what one that cannot be read is taken for
+    with suppress(LookupError, TypeError, ValueError, AttributeError):  # a damaged one
+        content = read_json(path)
+        if content.get("minisbert") == "parts" and content.get("version") == VERSION:
+            found = Manifest(**{field.name: content[field.name] for field in dataclasses.fields(Manifest)})
+            if content["sha256"] == found.identity and found.is_consistent():
+                return found
+    if content.get("minisbert") != "parts":
         raise InputError(f"{path} is not the manifest of a folder of shards: choose another folder")
-    if version != VERSION and overwrite:
+    if content.get("version") == VERSION:
+        raise InputError(f"{path} is damaged: remove it and run encode again, which keeps the intact shards")
+    if overwrite:
         return None
-    if version != VERSION:
-        raise InputError(
-            f"{path} has version {one_line(version)}, this minisbert reads version {VERSION}: "
-            "use the minisbert that wrote it, or --overwrite to start anew"
-        )
-    try:
-        found = Manifest(**{field.name: content[field.name] for field in dataclasses.fields(Manifest)})
-        intact = content["sha256"] == found.identity and found.is_consistent()
-    except (LookupError, TypeError, ValueError, AttributeError):
-        intact = False
-    if not intact:
-        raise InputError(damaged(path))
-    return found
-
-
-def damaged(path: Path) -> str:
-    return f"{path} is damaged: remove it and start encoding again, which keeps the shards that verify"
+    raise InputError(
+        f"{path} has version {one_line(content.get('version'))}, this minisbert reads version {VERSION}: "
+        "use the minisbert that wrote it, or --overwrite to start over"
+    )
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -143,11 +134,10 @@ class Scan:
 
 def scan(path: str, shard_rows: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A manifest's ``input`` and ``parts``; checks every line: raises ``InputError`` as ``text_lines``."""
-    with open_texts(path) as stream, LiveLine() as line:
+    with open_texts(path) as stream:
         lines = Scan(stream, shard_rows)
-        for _ in text_lines(lines, path):
-            if lines.rows % 2**16 == 0:
-                line.show(f"reading {path}: {lines.rows:,} texts")
+        for _ in Bar(text_lines(lines, path), desc=f"reading {path}", unit=" texts"):
+            pass
     source = {"name": Path(path).name, "sha256": lines.whole.hexdigest(), "bytes": lines.bytes, "rows": lines.rows}
     return source | {"lines": lines.lines.hexdigest()}, [
         part | {"sha256": part["sha256"].hexdigest()} for part in lines.parts

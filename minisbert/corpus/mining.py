@@ -5,19 +5,18 @@ and ``sampling_strategy="top"``. One is added: a text that equals the anchor or 
 white space is no candidate.
 """
 
-import math
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 from minisbert.data.corpora import Triplet
 from minisbert.fast.matrices import Matrix
 from minisbert.fast.search import cosines_of, top_k
-from minisbert.system.console import LiveLine, duration
+from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
 
@@ -40,17 +39,13 @@ class Rules:
     min_score: float | None = None
 
     def __post_init__(self) -> None:
+        numbers = "num_negatives an integer from 1, range_min an integer from 0, range_max an integer from 1"
+        limits = "absolute_margin finite, relative_margin finite, max_score finite, min_score finite"
+        with reading("rules"):
+            check(f"{numbers}, {limits}", *vars(self).values())
         count, low, high = self.num_negatives, self.range_min, self.range_max
-        if count < 1:
-            raise InputError(f"{count} negatives for an anchor: at least 1 is needed")
-        if low < 0:
-            raise InputError(f"range_min is {low}: it is a number of ranks to skip, at least 0")
         if high is not None and high - low < count:
             raise InputError(f"ranks {low} to {high} have no room for {count} negatives: raise range_max")
-        for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
-            value = getattr(self, name)
-            if value is not None and not math.isfinite(value):
-                raise InputError(f"{name} is {value}: a finite number is needed")
         if self.max_score is not None and self.min_score is not None and self.min_score > self.max_score:
             raise InputError(f"no cosine is at least {self.min_score:g} and at most {self.max_score:g}")
 
@@ -121,14 +116,12 @@ def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Ru
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined, started = Mined(), time.monotonic()
-    with LiveLine() as line:
+    mined = Mined()
+    with Bar(desc="comparing", unit=" anchors", total=len(anchors), shown=progress) as bar:
         for start in range(0, len(anchors), ANCHORS):
-            mine_block(anchors[start : start + ANCHORS], start, documents, task, rules, mined)
-            done = len(mined.negatives)
-            if progress:
-                left = (time.monotonic() - started) / done * (len(anchors) - done)
-                line.show(f"{done:,} of {len(anchors):,} anchors compared, {duration(left)} left")
+            block = anchors[start : start + ANCHORS]
+            mine_block(block, start, documents, task, rules, mined)
+            bar.update(len(block))
     return mined
 
 

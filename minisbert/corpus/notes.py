@@ -4,7 +4,6 @@ What neither the manifest lists nor a note claims belongs to somebody else, and 
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,10 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, read_json
 from minisbert.corpus.manifest import MANIFEST, Manifest
 from minisbert.system.console import say
-from minisbert.system.files import LITTER, listed, lock, read_text, recover
+from minisbert.system.files import LITTER, listed, lock, recover
 
 OWN = (MANIFEST, f".{MANIFEST}.partial-*", ".part-*.partial-*", ".rank-*.lock", *LITTER)
 NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.(npy|json)")
@@ -24,10 +23,10 @@ NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.(npy|json)")
 def read_note(path: Path) -> dict[str, Any] | None:
     """The note of a shard's file; None if it is missing or damaged, or a file of somebody else."""
     try:
-        note = json.loads(read_text(path.with_suffix(".json")))
-        return note if {"sha256", "manifest"} <= note.keys() else None
-    except (InputError, ValueError, AttributeError, RecursionError):
+        note = read_json(path.with_suffix(".json"))
+    except InputError:
         return None
+    return note if {"sha256", "manifest"} <= note.keys() else None
 
 
 def noted_hash(folder: Path, manifest: Manifest, shard: int) -> str | None:
@@ -46,7 +45,7 @@ def noted_hashes(folder: Path, manifest: Manifest) -> list[str]:
         raise InputError(
             f"{folder} lacks {len(lacking):,} of {len(paths):,} shards, {listed(lacking)}: encode them first, with "
             f"python -m minisbert.encode --file {one_line(manifest.input['name'])} --out {folder} "
-            f"--shard-rows {manifest.options['part_rows']} and the other options of the first start"
+            f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
         )
     return notes
 
@@ -115,7 +114,7 @@ def locked(folder: Path, rank: int) -> Iterator[None]:
             lock(file)
         except BlockingIOError as error:
             raise InputError(
-                f"{folder}: another process is encoding as rank {rank} there; wait for its end or stop it"
+                f"{folder}: another process is encoding as rank {rank} there; wait for it to finish or stop it"
             ) from error
         try:
             yield

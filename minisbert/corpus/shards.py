@@ -10,7 +10,6 @@ else.
 
 import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -23,10 +22,11 @@ from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.manifest import MANIFEST, Manifest, differences, read_manifest, scan, text_hash, write_manifest
 from minisbert.corpus.notes import check_foreign, clean_up, hash_of, is_intact, locked, noted_hashes
 from minisbert.corpus.shard_vectors import check_shard
-from minisbert.corpus.vectors import open_texts, write_header, write_npy
+from minisbert.corpus.vectors import write_header, write_npy
+from minisbert.data.rows import open_texts
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import LiveLine, duration, say
+from minisbert.system.console import Bar, say
 from minisbert.system.devices import choose_device, choose_precision
 from minisbert.system.files import atomic_file, write_json
 from minisbert.system.interrupts import Interrupts
@@ -71,7 +71,7 @@ def encode_shards(
     """
     if not Path(file).is_file():  # a missing file and a pipe: it is read several times
         with open_texts(file):
-            raise InputError(f"{file} can be read only once, shards need a file")
+            raise InputError(f"{file} can be read only once; shards need a regular file")
     rank, size = read_rank()
     who = f"rank {rank} of {size}: " if size > 1 else ""
     check_foreign(folder, read_manifest(folder, overwrite))  # before anything is created there
@@ -126,43 +126,32 @@ def refuse(folder: Path, found: Manifest, changed: list[str], overwrite: bool) -
         return
     raise InputError(
         f"{folder} was made from {one_line(found.input['name'])} with {'; '.join(changed)}: give what it was made "
-        "with, choose another --out, or --overwrite to start anew"
+        "with, choose another --out, or --overwrite to start over"
     )
 
 
 def find_missing(folder: Path, manifest: Manifest, own: range, shown: bool) -> list[int]:
     """The shards of ``own`` that are not there or do not have the hash that was noted; reports damaged ones."""
-    missing = []
-    with LiveLine() as line:
-        for done, shard in enumerate(own):
-            if not is_intact(folder, manifest, shard):
-                missing.append(shard)
-            if shown:
-                line.show(f"checking {folder}: {done:,} of {len(own):,} shards")
-    return missing
+    bar = Bar(own, desc=f"checking {folder}", unit=" shards", shown=shown)
+    return [shard for shard in bar if not is_intact(folder, manifest, shard)]
 
 
 def write_shards(
     encoder: SentenceEncoder, file: str, folder: Path, manifest: Manifest, shards: list[int], shown: bool, options: dict
 ) -> int:
     """Encode and write some shards in order; how many texts were cut."""
-    truncated = finished = 0
-    rows = sum(manifest.shape(shard)[0] for shard in shards)
-    started = time.monotonic()
+    truncated, rows = 0, sum(manifest.shape(shard)[0] for shard in shards)
 
-    def report(chunk: np.ndarray) -> np.ndarray:
-        nonlocal finished
-        finished += len(chunk)
-        rate = finished / max(time.monotonic() - started, 1e-9)
-        if shown:
-            left = duration((rows - finished) / rate)
-            line.show(f"shard {shard}: {finished:,} of {rows:,} texts, {rate:,.0f} a second, {left} left")
-        return chunk
+    def counted(chunks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
+        for chunk in chunks:
+            bar.update(len(chunk))
+            yield chunk
 
-    with Interrupts(), open_texts(file) as stream, LiveLine() as line:
+    with Interrupts(), open_texts(file) as stream, Bar(total=rows, unit=" texts", shown=shown) as bar:
         for shard in shards:
+            bar.set_description(f"shard {shard}", refresh=False)
             texts = shard_texts(stream, manifest.parts[shard], file)
-            write_shard(map(report, encoder.encode_stream(texts, **options)), folder, manifest, shard)
+            write_shard(counted(encoder.encode_stream(texts, **options)), folder, manifest, shard)
             truncated += encoder.truncated
     return truncated
 
@@ -179,7 +168,9 @@ def shard_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator
         yield line.decode(coding, "replace").removesuffix("\n").rstrip("\r")
         coding = "utf-8"
     if digest.hexdigest() != place["sha256"]:
-        raise InputError(f"{file} has changed while it was read; the shards written so far were made from the old file")
+        raise InputError(
+            f"{file} changed while it was being read; the shards written so far were made from the old file"
+        )
 
 
 def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, shard: int) -> None:
@@ -190,7 +181,7 @@ def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, 
         digest = hash_of(partial)
         current = read_manifest(folder)
         if current is None or current.identity != manifest.identity:
-            raise InputError(f"{folder / MANIFEST} was replaced by another start meanwhile: this one ends")
+            raise InputError(f"{folder / MANIFEST} was replaced by another run: this one stops")
     with atomic_file(path.with_suffix(".json")) as partial:
         write_json(partial, {"part": shard, "sha256": digest, "manifest": manifest.identity})
 
@@ -208,13 +199,12 @@ def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
     notes = noted_hashes(folder, manifest)
     starts = [check_shard(folder, manifest, shard) for shard in range(len(notes))]
     shape = manifest.input["rows"], manifest.width
-    with atomic_file(out) as partial, open(partial, "wb") as target, LiveLine() as line:
+    with atomic_file(out) as partial, open(partial, "wb") as target:
         write_header(target, np.dtype(manifest.dtype), shape)
-        for shard, (note, start) in enumerate(zip(notes, starts, strict=True)):
-            line.show(f"merging {folder}: {shard:,} of {len(notes):,} shards")
+        for shard in Bar(range(len(notes)), desc=f"merging {folder}", unit=" shards"):
             path = manifest.path(folder, shard)
-            if copy_shard(path, start, target) != note:
-                raise InputError(f"{path} is damaged or cut short: start encoding again, which writes it anew")
+            if copy_shard(path, starts[shard], target) != notes[shard]:
+                raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
     return shape
 
 

@@ -1,9 +1,6 @@
 """Vector files: encode texts and write the results to ``.npy`` or ``.safetensors``."""
 
-import gzip
-import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,30 +10,10 @@ import torch
 from minisbert.core import InputError
 from minisbert.corpus.codes import write_codes
 from minisbert.corpus.hashes import model_hash
-from minisbert.data.rows import text_lines
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.files import atomic_file, open_bytes
-
-
-@contextmanager
-def open_texts(path: str) -> Iterator[IO[bytes]]:
-    """A text file to read bytes from, a ``.gz`` uncompressed; ``InputError`` if it is missing or damaged."""
-    with ExitStack() as stack:
-        stream: IO[bytes] = stack.enter_context(open_bytes(path))
-        if Path(path).suffix == ".gz":
-            stream = stack.enter_context(gzip.open(stream))
-        try:
-            yield stream
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
-
-
-def file_lines(path: str) -> Iterator[str]:
-    """The lines of a text file or a ``.gz``, read lazily; ``InputError`` for one that is empty or not UTF-8."""
-    with open_texts(path) as file:
-        yield from text_lines(file, path)
+from minisbert.system.files import atomic_file
 
 
 def encode_to_file(
@@ -83,7 +60,7 @@ def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int
             file.write(np.ascontiguousarray(chunk).data)
             written += len(chunk)
     if written != total:
-        raise InputError(f"{total:,} texts were counted, but {written:,} encoded: did the file change in between?")
+        raise InputError(f"{total:,} texts were counted, but {written:,} encoded: has the file changed in between?")
     return total, chunk.shape[1]
 
 

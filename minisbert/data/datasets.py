@@ -112,11 +112,7 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tupl
     names = several(data)
     if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
         rows, skipped = read(data, options.limit)
-        if all_numbers([is_number(row[0]) for row in rows]):
-            raise InputError(
-                f"{data}: the first column holds numbers: scores or labels of pairs? "
-                f"Objective {options.objective} reads {form.file}"
-            )
+        check_anchors(options, data, rows, form)
         what = {2: "pairs", 3: "triplets"}.get(len(rows[0]), f"rows of {len(rows[0]) - 2} negatives")
         return rows, note(data, rows, what, skipped)
     labelled, skipped = load_all_nli(data, "train", options.limit)
@@ -124,6 +120,32 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tupl
     if not rows:
         raise InputError(f"{data}: none of {len(labelled):,} rows has a premise with both entailment and contradiction")
     return rows, f"{data} ({len(rows):,} triplets of {len(labelled):,} NLI rows; {skipped:,} had no gold label)"
+
+
+def check_anchors(options: argparse.Namespace, data: str, rows: Sequence[tuple[str, ...]], form: Format) -> None:
+    if all_numbers([is_number(row[0]) for row in rows]):
+        raise InputError(
+            f"{data}: the first column holds numbers: scores or labels of pairs? "
+            f"Objective {options.objective} reads {form.file}"
+        )
+
+
+def translation_rows(options: argparse.Namespace) -> tuple[list[tuple[str, ...]], str]:
+    """Sentences, or sentences with their translations, and a note; without ``--data`` the sentences of stsb."""
+    if options.data in (None, "stsb"):
+        pairs = load_scored_pairs("stsb", "train")
+        texts = dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2))
+        rows = [(text,) for text in texts][: options.limit]
+        return rows, note("stsb", rows, "sentences")
+    data = options.data
+    if not ("\t" in first_line(data) or {".csv", ".tsv"} & set(Path(data).suffixes) or holds_json(data)):
+        texts, about = sentence_rows(options)
+        return [(text,) for text in texts], about
+    rows, skipped = read_tuples(source_for(options, data, PAIRS), options.limit)
+    check_anchors(options, data, rows, PAIRS)
+    if len(rows[0]) != 2:
+        raise InputError(f"{data}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
+    return rows, note(data, rows, "translations", skipped)
 
 
 def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:

@@ -42,7 +42,7 @@ FAULTS = {
     "identical-low": (WARNING, "two identical texts with a low label", "correct the label or drop the row"),
     # ---- texts
     "empty-text": (WARNING, "empty texts", "fill them or drop the rows; they are skipped, or refused as scored pairs"),
-    "short-text": (WARNING, "texts of fewer than two letters or digits", "look whether a column was cut"),
+    "short-text": (WARNING, "texts of fewer than two letters or digits", "check whether a column was cut off"),
     "html": (WARNING, "remains of HTML", "strip the tags and unescape: html.unescape"),
     "mojibake": (WARNING, "UTF-8 that was read as Latin-1, or lost characters", "export it anew, or use ftfy"),
     "surrogate": (PROBLEM, "half a character (a lone surrogate)", "export it anew as UTF-8"),
@@ -54,7 +54,7 @@ FAULTS = {
     "unknown-script": (WARNING, "words of a script that become [UNK]", "take a multilingual model: --model"),
     "too-few": (PROBLEM, "too few rows to hold some out as dev and test", "add rows, or give files for dev and test"),
     # ---- several files
-    "other-form": (PROBLEM, "the form does not go with the first file", "write it in the form named here"),
+    "other-form": (PROBLEM, "the format does not go with the first file", "write it in the format named here"),
     "scale-differs": (PROBLEM, "labels on another scale than in the first file", "convert them to the same scale"),
     "overlap": (WARNING, "rows that another file has too", "drop them from train, or the score is too good"),
     "overlap-normalised": (WARNING, "such rows but for case, white space, punctuation", "drop them from train"),

@@ -15,9 +15,10 @@ import gzip
 import json
 import re
 import zipfile
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -63,10 +64,8 @@ class Rows:
             self.on_fault("damaged", str(error))
 
     def _open(self, stack: ExitStack) -> IO[bytes]:
-        stream: IO[bytes] = stack.enter_context(open_bytes(self.path))
+        stream = stack.enter_context(open_texts(self.path))
         stack.enter_context(reading(self.path))
-        if self.path.suffix == ".gz":
-            return stack.enter_context(gzip.open(stream))
         if self.path.suffix != ".zip":
             return stream
         archive = stack.enter_context(zipfile.ZipFile(stream))
@@ -184,10 +183,23 @@ def text_lines(stream: IO[bytes], where: str) -> Iterator[str]:
         raise InputError(f"{where} is empty")
 
 
-def read_texts(path: str | Path) -> list[str]:
-    """One text per line, exactly as ``text_lines`` reads them."""
-    with open_bytes(path) as file:
-        return list(text_lines(file, str(path)))
+@contextmanager
+def open_texts(path: str | Path) -> Iterator[IO[bytes]]:
+    """A file to read bytes from, a ``.gz`` decompressed; ``InputError`` if it is missing or damaged."""
+    with ExitStack() as stack:
+        stream: IO[bytes] = stack.enter_context(open_bytes(path))
+        if Path(path).suffix == ".gz":
+            stream = stack.enter_context(gzip.open(stream))
+        try:
+            yield stream
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise InputError(f"{path} is damaged or not what its name says: {error}") from error
+
+
+def file_lines(path: str | Path) -> Iterator[str]:
+    """``text_lines`` of a file or a ``.gz``."""
+    with open_texts(path) as stream:
+        yield from text_lines(stream, str(path))
 
 
 def split_member(where: str, names: list[str], split: str) -> str:

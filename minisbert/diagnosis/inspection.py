@@ -1,7 +1,7 @@
 """Inspecting files of training data: what is wrong with each, what they share, and the command that trains on them."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from minisbert.data.rows import Rows
 from minisbert.diagnosis.inspected_file import InspectedFile
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.console import Bar
 
 SCALES = (1, 5, 10, 100)  # usual ends of a scale that begins at 0
 ODD = 0.05  # share of the labels that may be off the scale or the kind that the others show; of ten or more, one
 RARE = 0.1  # share of the rows below which a label is rare
-EVERY = 10_000  # rows between two calls of ``progress``
 SEED = 42  # of --seed, by which training holds rows out
 # the objective for each format, and the format that it needs as --dev and --test
 OBJECTIVES = {
@@ -36,7 +36,7 @@ def inspect(
     path: Path,
     tokenizer: Tokenizer | None = None,
     scale: float | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: bool = False,
 ) -> InspectedFile:
     """Read a file to its end and judge it. Lengths are counted if there is a tokenizer; ``scale`` ends the scores.
 
@@ -54,15 +54,13 @@ def inspect(
     return found
 
 
-def collect(found: InspectedFile, form: Format | None, progress: Callable[[str], None]) -> None:
+def collect(found: InspectedFile, form: Format | None, progress: bool) -> None:
     """Read the rows as training does, but to the end of the file."""
     found.form = form
     if form:
         rows = Rows(found.path, "train", on_fault=found.findings.add)
-        for number, row in enumerate(read_rows(rows, form, scale=None), start=1):
+        for row in Bar(read_rows(rows, form, scale=None), desc=str(found.path), unit=" rows", shown=progress):
             found.add(row)
-            if number % EVERY == 0:
-                progress(f"{found.path}: {number:,} rows")
 
 
 # ----------------------------------------------------------------------------------------- one file

@@ -4,13 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from minisbert.diagnosis.inspected_file import InspectedFile
-from minisbert.diagnosis.text_checks import Lengths
-from minisbert.evaluation.plots import COLOURS, require, save, shorten, tidy
-
-MOST_BARS = 60  # of a histogram of lengths
+from minisbert.evaluation.plots import COLOURS, draw_histogram, require, save, shorten, tidy
 
 
 def inspection(files: Sequence[InspectedFile], target: Path) -> None:
@@ -28,8 +23,10 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
     for (left, middle, right), found in zip(panels, files, strict=True):
         left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
         if found.lengths and found.lengths.counts:
-            draw_lengths(left, found.lengths.counts, "tokens", found.lengths)
-            draw_lengths(middle, found.lengths.sizes, "characters")
+            draw_histogram(left, found.lengths.counts, found.lengths.limit)
+            draw_histogram(middle, found.lengths.sizes, unit="characters")
+            for axes in (left, middle):
+                axes.legend(frameon=False, fontsize=8)
         else:
             empty(left, "no lengths")
             empty(middle, "")
@@ -38,21 +35,6 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
         else:
             empty(right, f"{found.name}: no labels")
     return figure
-
-
-def draw_lengths(axes: Any, lengths: Sequence[int], unit: str, limited: Lengths | None = None) -> None:
-    """A histogram with the median; and the limit, if it cuts texts."""
-    counts = np.array(lengths)
-    width = -(-int(counts.max()) // MOST_BARS)  # lengths per bar
-    edges = np.arange(0.5, counts.max() + width + 0.5, width)
-    axes.stairs(np.histogram(counts, edges)[0], edges, fill=True, color="#b8cbd9")
-    axes.axvline(np.median(counts), color=COLOURS[0], linewidth=2, label=f"median: {np.median(counts):g}")
-    if limited and limited.limit <= edges[-1]:
-        cut = f"limit: {limited.limit:,}, cuts {limited.cut:,} of {len(counts):,}"
-        axes.axvline(limited.limit, color=COLOURS[1], linewidth=2, linestyle="--", label=cut)
-    axes.set(xlabel=f"{unit} of a text", ylabel="texts", xlim=(0, edges[-1]))
-    axes.legend(frameon=False, fontsize=8)
-    tidy([axes], integer_axes=[axes.yaxis])
 
 
 def draw_labels(axes: Any, found: InspectedFile) -> None:

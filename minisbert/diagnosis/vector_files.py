@@ -1,7 +1,5 @@
 """Reading vectors that any engine wrote: ``.npy``, ``.safetensors``, ``.jsonl`` or ``.csv``."""
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,9 +8,9 @@ import torch
 
 from minisbert.core import reading
 from minisbert.core.checks import Place
-from minisbert.data.rows import is_number
+from minisbert.data.rows import Rows, is_number
 from minisbert.models.checkpoint import read_safetensors
-from minisbert.system.files import decode, listed, open_bytes
+from minisbert.system.files import listed, open_bytes
 
 KEYS = ("embedding", "vector", "embeddings", "vectors", "values")  # of an object in a .jsonl, the first that is there
 
@@ -41,7 +39,7 @@ def read_vectors(path: str | Path) -> VectorFile:
         if not finite.all():
             row = int(finite.argmin())
             kind = "NaN" if np.isnan(values[row]).any() else "infinity"
-            raise ValueError(f"row {row + 1}: {kind}; {int((~finite).sum()):,} of {len(values):,} rows have such")
+            raise ValueError(f"row {row + 1}: {kind} (in {int((~finite).sum()):,} of {len(values):,} rows)")
         return VectorFile(values, dtype)
 
 
@@ -66,8 +64,7 @@ def read_tensor(path: Path, at: Place) -> tuple[np.ndarray, str]:
 def read_jsonl(path: Path, at: Place) -> tuple[np.ndarray, str]:
     """One list of numbers in each line, or an object that has it under one of ``KEYS``."""
     rows = []
-    for line in lines_of(path, at):
-        row = json.loads(line)
+    for at.line, row in Rows(path).values():
         if isinstance(row, dict):
             row = next((row[key] for key in KEYS if key in row), None)
         if not isinstance(row, list) or not all(type(number) in (int, float) for number in row):
@@ -80,8 +77,7 @@ def read_jsonl(path: Path, at: Place) -> tuple[np.ndarray, str]:
 def read_csv(path: Path, at: Place) -> tuple[np.ndarray, str]:
     """Numbers separated by commas; a first line without any number is a header."""
     rows: list[np.ndarray] = []
-    for line in lines_of(path, at):
-        cells = line.split(",")
+    for at.line, cells in Rows(path).cells(","):
         if at.line > 1 or any(map(is_number, cells)):
             rows.append(as_row(cells, rows))
     at.line = 0
@@ -94,21 +90,6 @@ def as_row(numbers: list, rows: list[np.ndarray]) -> np.ndarray:
     if rows and len(row) != len(rows[0]):
         raise ValueError(f"{len(row)} numbers, in the lines before it {len(rows[0])}")
     return row
-
-
-def lines_of(path: Path, at: Place) -> Iterator[str]:
-    """The lines of a text file, without empty ones at the end; ``at.line`` is the number of each."""
-    blank = 0
-    with open_bytes(path) as file:
-        for at.line, content in enumerate(file, start=1):
-            line = decode(content, str(path), at.line).strip()
-            if line and blank:
-                at.line = blank
-                raise ValueError("an empty line has no vector; remove it")
-            if line:
-                yield line
-            else:
-                blank = blank or at.line
 
 
 READERS = {".npy": read_npy, ".safetensors": read_tensor, ".jsonl": read_jsonl, ".csv": read_csv}

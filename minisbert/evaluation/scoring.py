@@ -29,14 +29,23 @@ ALIKE = 4.0  # alignment is measured on the pairs with a higher score than this,
 
 
 def vector_scores(
-    encoder: SentenceEncoder, pairs: list[ScoredPair], contrastive: bool = False, loss: Loss | None = None
+    encoder: SentenceEncoder,
+    pairs: list[ScoredPair],
+    contrastive: bool = False,
+    loss: Loss | None = None,
+    prefixes: Sequence[int] = (),
 ) -> Scores:
     """The cosine against people's scores; for a contrastive objective also the geometry (Wang & Isola 2020).
+
+    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` that is not the whole.
 
     And the ``loss`` of the cosines, if there is one for them, with the scores on the scale of 0 to 1, both (N,).
     """
     u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
     found = {metric: values["cosine"] for metric, values in correlations(u, v, pairs).items()}
+    for width in prefixes:
+        if width < u.shape[1]:
+            found[f"spearman@{width}"] = correlations(u[:, :width], v[:, :width], pairs)["spearman"]["cosine"]
     if loss:
         found["loss"] = float(loss(torch.from_numpy(similarities(u, v)["cosine"]), score_targets(pairs)))
     if not contrastive:

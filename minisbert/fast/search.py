@@ -8,9 +8,6 @@ the k-th best is not among the k best. So the products of a block are computed i
 vectors that remain. The full score matrix is never in memory.
 """
 
-import time
-from collections.abc import Iterator
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,7 +17,7 @@ from minisbert.core import InputError
 from minisbert.core.encoder import normalize
 from minisbert.fast.internals import laid_out
 from minisbert.fast.matrices import Matrix, Source, check_k, error_bound, products
-from minisbert.system.console import LiveLine, duration
+from minisbert.system.console import Bar
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
 GROUP = 16  # scores of which at first only the highest is compared
@@ -46,7 +43,7 @@ def top_k(queries: Source, corpus: Source | Matrix, k: int, progress: bool = Fal
     indices = torch.empty(len(queries), k, dtype=torch.int64)
     height = max(1, min(BLOCK, MOST // k))  # queries at a time
     blocks = [(i, j) for i in range(0, len(queries), height) for j in range(0, len(corpus), 4 * BLOCK)]
-    for i, j in with_progress(blocks, progress):
+    for i, j in Bar(blocks, desc="comparing", unit=" blocks", shown=progress):
         rows = slice(i, i + height)
         if j == 0:
             nearest = Nearest(queries, rows, corpus, k)
@@ -130,7 +127,7 @@ def closest_pairs(vectors: Source, k: int, progress: bool = False) -> tuple[np.n
     scores, keys = torch.empty(0), torch.empty(0, dtype=torch.int64)  # a pair's key is i * count + j
     lowest = -torch.inf  # of the k best so far; -inf until there are k
     blocks = [(i, j) for i in range(0, count, BLOCK) for j in range(i, count, BLOCK)]
-    for i, j in with_progress(blocks, progress):
+    for i, j in Bar(blocks, desc="comparing", unit=" blocks", shown=progress):
         rows, columns, found = pairs_above(vectors, i, j, lowest)
         if len(rows) == 0:
             continue
@@ -220,14 +217,3 @@ def k_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     columns = chosen.nonzero()[:, 1].view(-1, k)  # (R, k), ascending
     values, order = scores.gather(1, columns).sort(dim=1, descending=True, stable=True)
     return values, columns.gather(1, order)
-
-
-def with_progress(blocks: list[tuple[int, int]], progress: bool) -> Iterator[tuple[int, int]]:
-    """Yield the blocks; with ``progress``, show the share done and the time left."""
-    with LiveLine() as line:
-        started = time.monotonic()
-        for done, block in enumerate(blocks, start=1):
-            yield block
-            if progress:
-                left = (time.monotonic() - started) / done * (len(blocks) - done)
-                line.show(f"compared {done / len(blocks):.0%}, {duration(left)} left")

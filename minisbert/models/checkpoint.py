@@ -28,6 +28,7 @@ from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 # how the tensors begin that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
 MOST_SHARED = 8  # a checkpoint's tensors may take so many times its size, since tied weights are written twice
+ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_LINES = 20  # of a message
 
 
@@ -50,6 +51,9 @@ def load_bert(folder: str | Path | ModelFolder) -> Bert:
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """Every tensor of a folder under its canonical name, and the file to name in errors."""
     family, config = folder.config  # what is wrong with the folder or the config is said first
+    if folder.has(ADAPTER):
+        advice = "merge it into the weights (peft: merge_and_unload) and save those"
+        raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
     files = weight_files(folder)
     path = folder.path / (WEIGHTS if files[0].name == WEIGHTS else INDEX)
     found: dict[str, Tensor] = {}

@@ -13,7 +13,16 @@ from torch import nn
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense
 
-DISTILBERT = Family(
+
+class DistilBertFamily(Family):
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """As transformers reads them: three sizes under BERT's names too, which win; BERT's other names say nothing."""
+        aliases = {"hidden_size", "num_hidden_layers", "num_attention_heads"} & raw.keys()
+        own = {key: value for key, value in raw.items() if key not in self.settings}
+        return super().fields(own) | {key: raw[key] for key in aliases}
+
+
+DISTILBERT = DistilBertFamily(
     model_type="distilbert",
     architecture="DistilBertModel",
     tables={

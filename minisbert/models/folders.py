@@ -1,9 +1,7 @@
 """Finding a model's folder, reading it, and replacing one atomically.
 
-A loaded model's weights are not copied into memory: the file stays mapped, so that loading is fast. Everything here
-replaces a file or folder by renaming a complete new one, which leaves the mapped file as it was: a model may be saved
-over its own source, or fetched again, while it is in use. Another program that writes into the file itself (``cp``
-over it, say) changes the vectors of models that are loaded, and one that truncates it ends their process.
+A loaded model's weights are a copy of the file's: a model may be saved over its own source, or fetched again, or its
+files changed in place by another program (``rsync --inplace``), while it is in use.
 """
 
 import json
@@ -16,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.encoder import pooling_modes
+from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family, read_config
 from minisbert.models.families import FAMILIES
 from minisbert.models.poolings import POOLING_NAMES
@@ -119,7 +117,7 @@ class ModelFolder:
         if not self.has(MODULES):
             return []
         with reading(self.path / MODULES):
-            found = [(module["type"].rpartition(".")[2], Path(module["path"])) for module in self.json(MODULES, list)]
+            found = [(OWN.sub("", module["type"]), Path(module["path"])) for module in self.json(MODULES, list)]
             for _, path in found:
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")

@@ -1,7 +1,7 @@
 """The options of the commands that encode: which model, on what, and the prompt before each text."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from minisbert.system.devices import (
     keep_freed_memory,
     use_threads,
 )
+from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
 
 ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
@@ -63,10 +64,12 @@ def load_encoder(
     return compiled or SentenceEncoder.load(*chosen, place(options.device), options.max_length)
 
 
-def model_files(model: str) -> list[Path]:
-    """The files that a model is read from, for ``check_output``."""
-    folder = find_model(model)
-    return [path for pattern in MODEL_FILES for path in folder.glob(pattern)]
+def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
+    """Raise ``InputError`` if ``out`` has another ending, or would replace an input or a file of the model."""
+    check_ending(option, out, *endings)
+    if out and out.is_file():
+        folder = find_model(model)
+        check_output(out, *inputs, *(path for pattern in MODEL_FILES for path in folder.glob(pattern)))
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:

@@ -201,6 +201,7 @@ class TokenizerSettings:
     model_max_length: int | None = None
     max_len: int | None = None  # the same in older files
     added_tokens_decoder: dict[str, dict] | None = None
+    model_input_names: list[str] | None = None  # what the encoder gets of a text; None for the class's own
 
 
 @dataclass(frozen=True)
@@ -243,5 +244,5 @@ HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust
 HARMLESS = {
     "model": {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"},
     "config": set(),
-    "processing": {"padding", "pad_to_multiple_of", "return_attention_mask", "return_tensors", "verbose"},
+    "processing": {"padding", "pad_to_multiple_of", "return_tensors", "verbose"},
 }

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, reading, tokenizer
-from minisbert.core.checks import check_text
+from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.models.families import FAMILIES, RobertaFamily
 from minisbert.models.folders import VOCABULARY, ModelFolder
@@ -28,7 +28,7 @@ from minisbert.models.settings import (
     parse,
     unsupported,
 )
-from minisbert.models.tokenizer_classes import check_vocabulary, prepend_lowercase, read_backend, set_up
+from minisbert.models.tokenizer_classes import TYPED_CLASSES, check_vocabulary, prepend_lowercase, read_backend, set_up
 
 STAGES = ("normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
@@ -62,7 +62,8 @@ def read_texts(folder: ModelFolder) -> Texts:
     calls = [settings.processing_kwargs.get(group, {}) for group in ("text", "common")]
     groups = [("model", model), ("config", config), *(("processing", call) for call in calls)]
     for group, key, value in ((group, key, call[key]) for group, call in groups for key in call):
-        usual = key == "max_length" or (key == "truncation" and value in (True, "longest_first", "only_first"))
+        usual = key == "max_length" or (key == "return_attention_mask" and value is True)
+        usual |= key == "truncation" and value in (True, "longest_first", "only_first")
         if key not in HARMLESS[group] | (HUB if group != "processing" else set()) and not usual:
             raise unsupported(path, f"{key} in {group}_kwargs", value, "it may change the vectors")
     limits = [parse(CallSettings, (path, call)).max_length for call in calls]
@@ -87,8 +88,14 @@ class Tokenizer(tokenizer.Tokenizer):
         reserved: int | None = None,
         kept: dict[str, Any] | None = None,
         vocabulary: bool = False,
+        types: bool = True,
     ):
         super().__init__(backend, limit, pad_id)
+        if not types:  # the encoder is told of none
+            for slots in (self.single_template, self.pair_template):
+                slots[:] = [(sequence, token, 0) for sequence, token, _ in slots]
+        if any(kind for *_, kind in self.single_template):
+            raise ValueError("post_processor of tokenizer.json: token types of one text must be 0; of pairs, 0 and 1")
         self.files = files or {}  # as read, for ``save``
         self.vocabulary = vocabulary  # whether ``save`` writes the files of ``VOCABULARY``
         self.kept = kept or {}  # of sentence_bert_config.json, for ``save``
@@ -120,6 +127,9 @@ class Tokenizer(tokenizer.Tokenizer):
             raise unsupported(
                 folder.path / "tokenizer.json", "padding", "left", "pads before a text move its positions"
             )
+        inputs = settings.model_input_names or ["attention_mask", *["token_type_ids"] * (kind in TYPED_CLASSES)]
+        if "attention_mask" not in inputs:
+            raise unsupported(folder.path / OPTIONS, "model_input_names", inputs, "attention_mask must be one")
         if texts.lowercase:
             prepend_lowercase(backend)
 
@@ -148,6 +158,7 @@ class Tokenizer(tokenizer.Tokenizer):
         if not moved.items() <= folder.json(OPTIONS).items():
             found[OPTIONS] = json.dumps(folder.json(OPTIONS) | moved, ensure_ascii=False, indent=2).encode()
         more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": texts.kept}
+        more["types"] = "token_type_ids" in inputs
         more["vocabulary"] = "vocab.txt" not in found and any((folder.path / name).is_file() for name in VOCABULARY)
         with reading(folder.path):
             return cls(backend, chosen, pad_id, found, **more)
@@ -161,10 +172,9 @@ class Tokenizer(tokenizer.Tokenizer):
         return self._checked(super().encode_pairs(firsts, seconds), firsts)
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
+        # the library raises a bare Exception for an unknown token that is missing, and panics at damaged tables
+        with reading(f"the tokenizer cannot encode {one_line(texts[0]) if texts else ''} or a text after it"):
             pieces = super()._pieces(texts)
-        except Exception as error:  # the library raises a bare Exception, such as for an unknown token that is missing
-            raise InputError(f"the tokenizer cannot encode {one_line(texts[0])} or a text after it: {error}") from error
         if self.reserved is not None:
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
@@ -202,6 +212,8 @@ class Tokenizer(tokenizer.Tokenizer):
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
     """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns"):
+        check_texts(texts)
     for i, text in enumerate(texts):
         check_text(i, text)
         yield text

@@ -21,6 +21,7 @@ ROBERTA_CLASSES = "RobertaTokenizer", "BartTokenizer"
 XLM_CLASSES = ("XLMRobertaTokenizer",)
 MODELS = {BERT_CLASSES: models.WordPiece, ROBERTA_CLASSES: models.BPE, XLM_CLASSES: models.Unigram}
 FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend"  # tokenizer.json as it is
+TYPED_CLASSES = {None, *BERT_CLASSES} - {"DistilBertTokenizer"}  # those that tell the texts of a pair apart
 DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}
 DEFAULT_CLASSES |= {"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer"}
 BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
@@ -169,6 +170,7 @@ def rebuild_roberta(backend: Backend, settings: TokenizerSettings, special: Spec
     space = bool(settings.add_prefix_space)
     backend.model.dropout = backend.model.unk_token = None
     backend.model.fuse_unk = backend.model.byte_fallback = backend.model.ignore_merges = False
+    backend.model.end_of_word_suffix = ""
     backend.normalizer = None
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     backend.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=space)
@@ -180,6 +182,9 @@ def rebuild_xlm_roberta(backend: Backend, settings: TokenizerSettings, special: 
     eos = special["eos_token"]
     tables = [stage for stage in stages(backend.normalizer) if isinstance(stage, normalizers.Precompiled)]
     backend.normalizer = tables[0] if tables else None
+    (unknown,) = {token.id for token in backend.model.tokenize("\U0010fffd")}  # a character that no vocabulary has
+    if unknown != 3:  # what transformers gives the class, whatever the file says
+        raise ValueError(f"unk_id {unknown} of tokenizer.json is not supported, only 3 (or PreTrainedTokenizerFast)")
     scheme = "never" if settings.add_prefix_space is False else "always"
     split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(split)

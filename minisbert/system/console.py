@@ -3,12 +3,12 @@
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 """
 
+import argparse
 import os
 import re
 import signal
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 
 MOST_LINES, MOST_CHARACTERS = 20, 4000  # of an error message
 
@@ -56,6 +57,20 @@ def check_values(arguments: Sequence[str]) -> None:
             raise InputError(f"{name}: an empty value; omit the option")
 
 
+def check_options(options: argparse.Namespace, **rules: str) -> None:
+    """Raise ``InputError`` unless each option, if given, keeps its rule: ``check_options(options, top="finite")``."""
+    for name, rule in rules.items():
+        with reading(f"--{name.replace('_', '-')}"):
+            check(f"value {rule}", getattr(options, name))
+
+
+def check_usage(*cases: tuple[object, str]) -> None:
+    """Raise ``InputError`` with the message of the first case that is true."""
+    for wrong, message in cases:
+        if wrong:
+            raise InputError(message)
+
+
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
     """Print a verdict inside this block and exit with ``code``, even if the reader of stdout (head, less) has gone."""
@@ -80,16 +95,19 @@ def open_streams() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is a ``KeyboardInterrupt`` inside this block, whatever it was before (see ``minisbert/__init__.py``)."""
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # a shell's background job keeps ignoring it
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C and SIGTERM are a ``KeyboardInterrupt`` inside this block, whatever they were before.
+
+    What is half written is then removed. ``minisbert/__init__.py`` says what they were.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ignored = (signal.SIG_IGN, None)  # a shell's background job keeps ignoring Ctrl-C
+    for number in (number for number, handler in before.items() if handler not in ignored):
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in (number for number, handler in before.items() if handler not in ignored):
+            signal.signal(number, before[number])
 
 
 def out_of_memory(error: Exception) -> str | None:
@@ -133,68 +151,60 @@ def say(text: str, end: str = "\n") -> None:
         discard(sys.stderr)
 
 
-class LiveLine:
-    """A progress line on stderr: rewritten in place on a terminal, a new line every ``seconds`` in a log file.
+class Bar(tqdm):
+    """Progress of long work: a bar on a terminal, a line every ten seconds in a log file; short work logs nothing.
+
+    >>> for block in Bar(blocks, desc="comparing", unit=" blocks"):
+    """
+
+    monitor_interval = 0  # no thread that watches the bar
+
+    def __init__(self, *arguments: Any, shown: bool = True, **options: Any):
+        wait = 0.1 if sys.stderr.isatty() else 10.0
+        fixed = {"leave": False, "disable": not shown, "mininterval": wait, "file": Stderr(), "position": 0}
+        super().__init__(*arguments, **{"delay": wait, "unit_scale": True} | options | fixed)
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        """How tqdm shows its line."""
+        return tqdm.status_printer(file) if sys.stderr.isatty() else lambda text: say(text) if text else None
+
+
+Bar.set_lock(threading.RLock())  # tqdm's own would start a process
+
+
+class LiveLine(Bar):
+    """A line of text instead of the bar.
 
     >>> with LiveLine() as line:
     ...     line.show("step 1 of 180")
     """
 
-    def __init__(self, seconds: float = 10.0):
-        self.terminal = sys.stderr.isatty()
-        self.interval = 0.1 if self.terminal else seconds
-        self.last = time.monotonic() if not self.terminal else 0.0  # short work logs nothing
-        self.width = 0
-
-    def __enter__(self) -> "LiveLine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
+    def __init__(self) -> None:
+        super().__init__(bar_format="{desc}", miniters=1, **({"delay": 0} if sys.stderr.isatty() else {}))
 
     def show(self, text: str) -> None:
-        """Show ``text``, unless the last update was less than the interval ago."""
-        now = time.monotonic()
-        if now - self.last < self.interval:
-            return
-        self.last = now
-        if self.terminal:
-            say("\r" + text.ljust(self.width), end="")
-            self.width = len(text)
+        self.set_description_str(text, refresh=False)
+        if sys.stderr.isatty():
+            self.refresh()
         else:
-            say(text)
-
-    def clear(self) -> None:
-        """Erase the line, so that ordinary output can follow."""
-        if self.terminal and self.width:
-            say("\r" + " " * self.width + "\r", end="")
-            self.width = 0
+            self.update()  # every ten seconds
 
 
-class Progress(tqdm):
-    """Progress of a long computation in tokens: a bar on a terminal, a line every ten seconds in a log file.
+class Progress(Bar):
+    """Progress of computing vectors, in tokens.
 
-    Counts tokens, not texts: texts come longest first, so an estimate by texts would be far off. Texts not yet
-    tokenized are assumed to be as long as the average so far. ``total`` is the number of texts, None if unknown.
+    Not in texts: they come longest first, so an estimate by texts would be far off. Texts not yet tokenized are assumed
+    to be as long as the average so far. ``total`` is the number of texts, None if unknown.
 
     >>> with Progress(total=2) as line:
     ...     line.expect(texts=2, tokens=30)
     ...     line.done(tokens=18)
     """
 
-    monitor_interval = 0  # no thread that watches the bar
-
     def __init__(self, total: int | None, shown: bool = True):
-        wait = 0.1 if sys.stderr.isatty() else 10.0  # short work logs nothing
-        super().__init__(
-            unit=" tokens", unit_scale=True, leave=False, disable=not shown, mininterval=wait, delay=wait, file=Stderr()
-        )
+        super().__init__(unit=" tokens", shown=shown)
         self.all_texts, self.texts, self.tokens = total, 0, 0
-
-    @staticmethod
-    def status_printer(file: Any) -> Callable[[str], None]:
-        """How tqdm shows its line."""
-        return tqdm.status_printer(file) if sys.stderr.isatty() else lambda text: say(text) if text else None
 
     def expect(self, texts: int, tokens: int) -> None:
         """Add newly tokenized texts and the number of tokens to compute for them."""
@@ -206,9 +216,6 @@ class Progress(tqdm):
     def done(self, tokens: int) -> None:
         """Add computed tokens."""
         self.update(tokens)
-
-
-Progress.set_lock(threading.RLock())  # tqdm's own would start a process
 
 
 class Stderr:

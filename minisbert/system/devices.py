@@ -23,19 +23,22 @@ MOST_THREADS = 1024
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 
+def cpu_flags() -> set[str]:
+    """The CPU's instruction sets, as Linux names them; none if they cannot be read."""
+    try:
+        return set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
+    except OSError:
+        return set()
+
+
 def instruction_sets() -> list[str]:
     """The CPU's vector and matrix instructions, as code compiled for it may use them; else what torch uses of it."""
-    try:
-        flags = set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:
-        flags = set()
-    found = sorted(
-        flag for flag in flags if flag.startswith(("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd"))
-    )
+    families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
+    found = sorted(flag for flag in cpu_flags() if flag.startswith(families))
     return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -54,14 +57,10 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
         return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
     if device.type != "cpu":
         return False, f"bfloat16 support of {device.type} is unknown"
-    try:
-        flags = set(CPU_INFO.read_text(encoding="utf-8", errors="replace").split())
-    except OSError:
+    if not (flags := cpu_flags()):
         return False, "the CPU's flags cannot be read here"
-    found = [flag for flag in BFLOAT16_FLAGS if flag in flags]
-    if found:
-        return True, f"the CPU has {found[0]}"
-    return False, f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
+    found = next((flag for flag in BFLOAT16_FLAGS if flag in flags), None)
+    return found is not None, f"the CPU has {found or 'none of ' + ', '.join(BFLOAT16_FLAGS)}"
 
 
 def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:

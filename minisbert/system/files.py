@@ -70,6 +70,12 @@ def naming(path: str | Path) -> Iterator[None]:
         raise
 
 
+def check_ending(option: str, path: Path | None, *endings: str) -> None:
+    """Raise ``InputError`` if the path that an option gives has another ending."""
+    if path and path.suffix not in endings:
+        raise InputError(f"{option} {path}: the name must end in {' or '.join(endings)}")
+
+
 def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
     """Raise ``InputError`` if writing ``out`` would replace one of the files that a command reads, links followed."""
     for path in (path for path in inputs if path):
@@ -100,7 +106,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     if Path(target).is_file():
         raise InputError(f"{target} is a file, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
-        raise InputError(f"{target} cannot be replaced while you are in it; name another folder")
+        raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
     with _workspace(target) as (target, workspace):
         new = workspace / "new"
         new.mkdir()

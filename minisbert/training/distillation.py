@@ -1,4 +1,4 @@
-"""A smaller model from a larger one: fewer layers, a loss against the teacher's vectors, prefixes that serve alone.
+"""A smaller model from a larger one: fewer layers, losses against a teacher, prefixes that serve alone.
 
     student = copy.deepcopy(encoder)
     student.bert = keep_layers(encoder.bert, spread_layers(6, 3))  # layers 0, 3 and 5
@@ -11,7 +11,9 @@ import copy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from minisbert.core.checks import check
 from minisbert.core.encoder import normalize
@@ -49,6 +51,48 @@ def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
     """
     check("student (B, D), teacher (B, D)", student, teacher)
     return (student - teacher.detach()).pow(2).mean()
+
+
+def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
+    """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0 (Hofstätter et al. 2020: Margin-MSE).
+
+    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so that a teacher may
+    have an offset of its own. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
+    """
+    check_candidates(scores, teacher)
+    margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher.detach()))  # (B, C - 1)
+    return (margins - expected).pow(2).mean()
+
+
+def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
+    """Mean over rows of sum_j p_j (log p_j - log q_j), p the softmax of the teacher's scores, q of the student's.
+
+    Both (B, C), the scores of a query with C texts: the student learns how the teacher shares out its belief.
+    ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
+    """
+    check_candidates(scores, teacher)
+    log_p, log_q = teacher.detach().log_softmax(dim=1), scores.log_softmax(dim=1)
+    return (log_p.exp() * (log_p - log_q)).sum(dim=1).mean()
+
+
+def check_candidates(scores: Tensor, teacher: Tensor) -> None:
+    check("scores (B, C), teacher (B, C)", scores, teacher)
+    if scores.shape[1] < 2:
+        raise ValueError("one text to a query has nothing to be compared with: give 2 columns or more")
+
+
+def principal_columns(vectors: Tensor, width: int) -> Tensor:
+    """Vectors (N, D) in ``width`` columns: turned onto their principal axes if that is fewer, else zeros appended.
+
+    As in lesson 16 without centring, which keeps lengths and dot products as well as so few columns can.
+    """
+    if vectors.shape[1] <= width:
+        return pad(vectors, (0, width - vectors.shape[1]))
+    x = vectors.double()
+    axes = torch.linalg.eigh(x.T @ x).eigenvectors.flip(1)[:, :width]  # (D, width), the longest first
+    # subtle: the sign of an axis is free, and a resumed run must find the same
+    largest = axes.gather(0, axes.abs().argmax(dim=0, keepdim=True))  # (1, width)
+    return (x @ (axes * largest.sign())).to(vectors.dtype)
 
 
 def matryoshka_loss(

@@ -56,7 +56,7 @@ class CosineRegression(VectorObjective):
 
     def evaluate(self, split: str) -> Scores:
         loss = losses.mse_loss if self.separable else None
-        return vector_scores(self.encoder, self.rows[split], loss=loss)
+        return vector_scores(self.encoder, self.rows[split], loss=loss, prefixes=self.prefixes)
 
 
 class CoSENT(CosineRegression):
@@ -128,7 +128,7 @@ class WithoutScores(VectorObjective):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
-        return vector_scores(self.encoder, self.pairs[split], contrastive=True)
+        return vector_scores(self.encoder, self.pairs[split], contrastive=True, prefixes=self.prefixes)
 
 
 class TripletRows(WithoutScores):

@@ -5,6 +5,7 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formul
 """
 
 import hashlib
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +21,7 @@ from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
 from minisbert.evaluation.scoring import Scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.distillation import matryoshka_loss
 
 
 class VectorNetwork(nn.Module):
@@ -63,6 +65,7 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
+    prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
     def __init__(
@@ -76,6 +79,12 @@ class Objective:
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         """The mean loss of a batch of rows; ``network`` is ``self.network`` or a wrapper of it."""
         raise NotImplementedError
+
+    def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
+        vectors = network(rows).unbind(dim=1)  # (B, D) each
+        cut_loss = lambda *cut: self.loss(lambda rows: torch.stack(cut, dim=1), rows)  # noqa: E731
+        return matryoshka_loss(cut_loss, *vectors, dims=self.prefixes)
 
     def evaluate(self, split: str) -> Scores:
         """The scores on ``dev`` or ``test``."""

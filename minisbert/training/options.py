@@ -9,7 +9,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
 from minisbert.training.recipes import ABOUT, recipes
-from minisbert.training.settings import FREE, GROUPS, SETTINGS, USED_BY, Settings, flag, stored
+from minisbert.training.settings import FREE, GROUPS, NEW, SETTINGS, USED_BY, Settings, flag, stored
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -58,6 +58,8 @@ def parse(arguments: list[str] | None = None) -> Settings:
         if recipe not in known:
             raise InputError(f"unknown recipe {recipe!r}; choose from {', '.join(known)}")
         preset = {key.replace("-", "_"): value for key, value in known[recipe].items() if key not in ABOUT}
+    if "teacher" in explicit and "objective" not in preset:
+        preset["objective"] = "distillation"
     settings = Settings(**preset | explicit)
     for name, value in explicit.items():
         users = USED_BY.get(name, (settings.objective,))
@@ -87,6 +89,6 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
 
 def read_settings(path: Path) -> Settings:
     """The settings in a run's ``config.json``; ``InputError`` names one that is missing or that no option could set."""
-    config = read_json(path)
+    config = dict.fromkeys(NEW) | read_json(path)
     with reading(path):
         return Settings(**{name: stored(name, config[name]) for name in SETTINGS})

@@ -3,16 +3,19 @@
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
 labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
 triplets         triplet, mnr, simcse-supervised
-sentences        simcse
+sentences        simcse; distillation, also of translations and of triplets
 """
+
+from collections.abc import Callable
 
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
+from minisbert.training.distillation import keep_layers, spread_layers
 from minisbert.training.encoder_objectives import (
     Contrastive,
     CoSENT,
@@ -24,9 +27,10 @@ from minisbert.training.encoder_objectives import (
 )
 from minisbert.training.objective import Objective
 from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
-from minisbert.training.settings import Settings
+from minisbert.training.settings import NESTED, TAUGHT, USED_BY, Settings
+from minisbert.training.teacher_objectives import distillation
 
-OBJECTIVES: dict[str, type[Objective]] = {
+OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objective]] = {
     "cosine": CosineRegression,
     "cosent": CoSENT,
     "cross-encoder": CrossEncoder,
@@ -39,6 +43,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "mnr": Ranking,
     "simcse": SimCSE,
     "simcse-supervised": SupervisedSimCSE,
+    "distillation": distillation,
 }
 
 
@@ -52,6 +57,10 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")
         encoder.pooling.score.reset_parameters()
+    if options.objective in TAUGHT and options.student_layers is not None:
+        with reading("--student-layers"):
+            kept = spread_layers(len(encoder.bert.layers), options.student_layers)
+        encoder.bert = keep_layers(encoder.bert, kept)
     if options.dropout is not None:
         set_dropout(encoder.bert, options.dropout)
     return encoder
@@ -68,6 +77,8 @@ def make_objective(options: Settings, encoder: SentenceEncoder, precision: torch
         raise
     except ValueError as error:  # a head's own check of its settings
         raise InputError(f"objective {options.objective}: {error}") from error
+    if options.objective in NESTED and options.matryoshka:
+        objective.prefixes = prefixes_of(options, encoder)
     if objective.keys is None:
         objective.order = options.batches
     if options.retrieval:
@@ -75,3 +86,13 @@ def make_objective(options: Settings, encoder: SentenceEncoder, precision: torch
         size = objective.retrieval["dev"]
         objective.notes["retrieval"] = f"{options.retrieval} ({len(size.queries):,} dev queries)"
     return objective
+
+
+def prefixes_of(options: Settings, encoder: SentenceEncoder) -> list[int]:
+    """The widths of ``--matryoshka``, after that of the whole vectors; ``InputError`` for those that cannot be."""
+    widths = [int(width) for width in options.matryoshka.split(",")]
+    if widths[0] > encoder.width:
+        raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
+    if options.objective in USED_BY["projection"] and options.projection:
+        raise InputError("--matryoshka cuts the vectors that are saved, --projection trains others: give one of them")
+    return [encoder.width, *(width for width in widths if width < encoder.width)]

@@ -1,6 +1,5 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
@@ -9,33 +8,19 @@ from minisbert.core import one_line
 from minisbert.models.heads import VARIANTS
 from minisbert.system.devices import thread_count
 from minisbert.training.schedules import SCHEDULES
+from minisbert.training.values import COUNT, FRACTION, LAYERS, POSITIVE, RATE, number, prefix_widths, warmup_length
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
-OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet", *IN_BATCH)
+TAUGHT = ("distillation",)  # they have a teacher
+OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet", *IN_BATCH, *TAUGHT)
 OBJECTIVE_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still accepted
 POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention"))
+NESTED = ("cosine", "cosent", "contrastive", "triplet", *IN_BATCH)  # they compare vectors of any width
 SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
 SHUFFLED = tuple(name for name in OBJECTIVES if name not in IN_BATCH)  # any rows may meet in a batch
 BATCHES = ("grouped", "random", "fixed")
-
-
-def number(kind: type, smallest: float, below: float = math.inf) -> Any:
-    """An argparse type: a number in [smallest, below)."""
-
-    def convert(text: str) -> Any:
-        value = kind(text)
-        if not smallest <= value < below:
-            raise ValueError
-        return value
-
-    convert.__name__ = f"{kind.__name__} in [{smallest:g}, {below:g})"
-    return convert
-
-
-COUNT, LAYERS = number(int, 1), number(int, 0)
-RATE, POSITIVE, FRACTION = number(float, 0), number(float, 1e-4), number(float, 0, 1)
 
 
 def objective_name(text: str) -> str:
@@ -120,7 +105,7 @@ class TrainingSettings:
     lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
     head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", read=RATE)
     schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
-    warmup: float = option("fraction of the steps (default: 0.1)", 0.1, FRACTION)
+    warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
     freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, metavar="N")
@@ -177,6 +162,9 @@ class VectorLossSettings:
         "of triplet (default: 1) and contrastive (default: 0.5)", read=POSITIVE, only=("contrastive", "triplet")
     )
     temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
+    matryoshka: str | None = option(
+        "the loss also of the first N columns, for each N: 256,128,64", read=prefix_widths, metavar="N,N", only=NESTED
+    )
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     hard_negative_weight: float = option(
         "simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
@@ -197,12 +185,26 @@ class VectorLossSettings:
     allow_no_dropout: bool = option("simcse on a model without dropout", False, only=("simcse",))
 
 
-GROUPS = (DataSettings, DurationSettings, TrainingSettings, HeadSettings, VectorLossSettings)
+@dataclass
+class TeacherSettings:
+    """distillation"""
+
+    teacher: str | None = option(
+        "a model whose vectors to learn, or a cross-encoder's scores (implies --objective distillation)",
+        metavar="MODEL",
+        only=TAUGHT,
+    )
+    student_layers: int | None = option(
+        "keep N of --model's layers, evenly spread (default: all)", read=COUNT, metavar="N", only=TAUGHT
+    )
+
+
+GROUPS = (DataSettings, DurationSettings, TrainingSettings, HeadSettings, VectorLossSettings, TeacherSettings)
 
 
 # subtle: a dataclass takes the fields of its last base first
 @dataclass
-class Settings(VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
+class Settings(TeacherSettings, VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
     """All settings of a run."""
 
     def __post_init__(self) -> None:
@@ -212,6 +214,7 @@ class Settings(VectorLossSettings, HeadSettings, TrainingSettings, DurationSetti
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(Settings)}
 # Options that only some objectives read, and those objectives. With any other objective the option is an error.
 USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
+NEW = ("matryoshka", "teacher", "student_layers")  # older runs have none of them
 FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
 
 

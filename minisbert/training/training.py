@@ -98,8 +98,11 @@ def set_up(options: Settings, device: torch.device, precision: torch.dtype) -> t
 
 def step_through(run: Run, options: Settings) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
-    warmup = math.ceil(options.warmup * run.total)
+    warmup = math.ceil(options.warmup if options.warmup >= 1 else options.warmup * run.total)
+    if options.warmup >= run.total:
+        say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
+    loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
     parts, network = divide(run.objective, options, run.group)
     network.train()
     while True:
@@ -108,7 +111,7 @@ def step_through(run: Run, options: Settings) -> None:
         if run.finished:
             return
         clip, done = options.clip or math.inf, run.state.step
-        steps = fit(network, run.objective.loss, run.epoch(), run.optimizer, schedule, done, clip, parts)
+        steps = fit(network, loss, run.epoch(), run.optimizer, schedule, done, clip, parts)
         for step in run.record_steps(steps):
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:

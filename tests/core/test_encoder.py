@@ -167,7 +167,7 @@ def test_modules_in_their_order(tiny, folder):
         ('[{"type": "a.Transformer"}]', "no key 'path'"),
         ('["Transformer"]', "must be integers"),
         ('[{"type": "a.Transformer", "path": null}]', "NoneType"),
-        ('[{"type": 3, "path": ""}]', "'int' object"),
+        ('[{"type": 3, "path": ""}]', "got 'int'"),
     ],
 )
 def test_a_broken_list_of_modules(folder, content, message):

@@ -118,6 +118,25 @@ def test_a_limit_must_leave_room_for_a_pair(tiny):
         Tokenizer.load(tiny, limit=4)
 
 
+def test_the_template_of_a_vocabulary_without_latin_letters():
+    """A byte-pair vocabulary without an unknown token: every text was [CLS] [SEP]."""
+    backend = Backend(models.BPE({"[CLS]": 0, "[SEP]": 1, "д": 2, "а": 3, "да": 4}, [("д", "а")]))
+    special = [("[CLS]", 0), ("[SEP]", 1)]
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", special)
+    encoded = Tokenizer(backend, limit=9).encode_pairs(["да", "ад"], ["а", "да"])
+    assert encoded.ids == [[0, 4, 1, 3, 1], [0, 3, 2, 1, 4, 1]]
+    assert encoded.token_types == [[0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("processor", [None, processors.BertProcessing(("[SEP]", 7), ("[CLS]", 8))])
+def test_the_template_of_other_processors(processor):
+    backend = Backend(models.WordLevel({"x": 3, "y": 4}, unk_token="x"))
+    backend.post_processor = processor
+    expected = [8, 4, 7, 3, 7] if processor else [4, 3]
+    encoded = Tokenizer(backend, limit=9).encode_pairs(["y"], ["x"])
+    assert (encoded.ids, encoded.token_types) == ([expected], [[0, 0, 0, 1, 1] if processor else [0, 1]])
+
+
 def test_the_template_does_not_depend_on_how_many_pieces_its_probe_has():
     backend = Backend(models.WordLevel({"[CLS]": 1, "[SEP]": 2, "x": 3, "y": 4}, unk_token="y"))
     backend.normalizer, backend.pre_tokenizer = normalizers.Replace("a", "x y"), pre_tokenizers.Whitespace()

@@ -218,6 +218,8 @@ def test_text_lines(text, expected):
         ("a\nb\n\n", "stdin, line 3: an empty line"),
         ("a\r\n\r\n", "stdin, line 2: an empty line"),
         ("a\n \t\n", "stdin, line 2: an empty line"),
+        ("a\rb\r", "stdin: lines end in CR alone, as on old Macs; convert them"),
+        ("a\rb", "stdin: lines end in CR alone"),
         ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
     ],
 )

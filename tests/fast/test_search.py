@@ -445,11 +445,9 @@ def test_closest_pairs_equal_paraphrase_mining_of_sentence_transformers():
 
 
 def test_progress_is_shown(monkeypatch):
-    lines = []
-    monkeypatch.setattr(search.LiveLine, "show", lambda _, text: lines.append(text))
+    seen = []
+    monkeypatch.setattr(search, "Bar", lambda blocks, shown, **_: seen.append((len(blocks), shown)) or blocks)
     monkeypatch.setattr(search, "BLOCK", 2)
     closest_pairs(normal(4, 3), 1, progress=True)
-    assert [line.split(",")[0] for line in lines] == ["compared 33%", "compared 67%", "compared 100%"]
-    lines.clear()
     top_k(normal(4, 3), normal(3, 3), 1)
-    assert lines == []
+    assert seen == [(3, True), (2, False)]

@@ -8,9 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.core.encoder import cosine as cosine_of
 from minisbert.core.losses import cosine_mse_loss
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.distillation import distillation_loss, keep_layers, matryoshka_loss, spread_layers
+from minisbert.training.distillation import (
+    distillation_loss,
+    keep_layers,
+    kl_divergence_loss,
+    margin_mse_loss,
+    matryoshka_loss,
+    spread_layers,
+)
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -74,6 +82,7 @@ def test_the_losses_are_those_of_sentence_transformers(tiny):
     """Its modules on the tiny model, float64: the value, and the gradient of the word embeddings."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer import losses
+    from sentence_transformers.util import pairwise_cos_sim
 
     theirs = SentenceTransformer(str(tiny), device="cpu").double().eval()
     ours = SentenceEncoder.load(tiny).double()
@@ -83,17 +92,32 @@ def test_the_losses_are_those_of_sentence_transformers(tiny):
     batches = [(f["input_ids"], f["attention_mask"].bool()) for f in features]
     teacher = torch.randn(2, ours.width, generator=torch.Generator().manual_seed(0)).double()
     cosine = losses.CosineSimilarityLoss(theirs)
+    scaled = lambda a, b: 20 * pairwise_cos_sim(a, b)  # noqa: E731
+    scores = torch.tensor([[3.0, 1.0], [-2.0, 4.0]]).double()
+    others = [*features, theirs.tokenize(["food", "the moon"])]
+    batches.append((others[2]["input_ids"], others[2]["attention_mask"].bool()))
+    student = lambda *x: 20 * torch.stack([cosine_of(x[0], y) for y in x[1:]], dim=1)  # noqa: E731
     nested = losses.MatryoshkaLoss(theirs, cosine, [5, 11, 24], [0.5, 2.0, 1.0])
     for name, expected, value in (
         (
             "distillation",
             lambda: losses.MSELoss(theirs)(features[:1], teacher),
-            lambda u, v: distillation_loss(u, teacher),
+            lambda u, v, w: distillation_loss(u, teacher),
+        ),
+        (
+            "margin MSE",
+            lambda: losses.MarginMSELoss(theirs, scaled)(others, scores),
+            lambda u, v, w: margin_mse_loss(student(u, v, w), scores),
+        ),
+        (
+            "KL divergence",
+            lambda: losses.DistillKLDivLoss(theirs, scaled)(others, scores),
+            lambda u, v, w: kl_divergence_loss(student(u, v, w), scores),
         ),
         (
             "matryoshka",
             lambda: nested(features, targets),
-            lambda u, v: matryoshka_loss(
+            lambda u, v, w: matryoshka_loss(
                 lambda a, b: cosine_mse_loss(a, b, targets), u, v, dims=(5, 11, 24), weights=(0.5, 2.0, 1.0)
             ),
         ),

@@ -115,7 +115,7 @@ def test_its_figure_is_in_git_and_small(path):
 
 
 def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
-    assert [int(path.stem[:2]) for path in LESSONS] == list(range(1, len(LESSONS) + 1))
+    assert [int(path.stem[:2]) for path in LESSONS] == list(range(len(LESSONS)))
     assert [path for path in FOLDER.rglob("*.ipynb") if "mine" not in path.parts] == []
 
 

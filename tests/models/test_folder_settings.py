@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 from tokenizers import models, normalizers, pre_tokenizers
 
-from minisbert.core import InputError
+from minisbert.core import InputError, encoder
 from minisbert.core.heads import siamese
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -44,6 +44,20 @@ STORED = {"direction": "Left", "max_length": 9, "strategy": "LongestFirst", "str
 CASED = {OPTIONS: {"do_lower_case": False}}
 PROMPT = {"prompts": {"q": "a dog: ", "other": "the sun: "}, "default_prompt_name": "q"}
 UNPOOLED = {"include_prompt": False}
+TYPED = {  # token type 1 for one text
+    "type": "TemplateProcessing",
+    "single": [
+        {"SpecialToken": {"id": "[CLS]", "type_id": 1}},
+        {"Sequence": {"id": "A", "type_id": 1}},
+        {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
+    ],
+    "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
+    "special_tokens": {
+        token: {"id": token, "ids": [i], "tokens": [token]} for token, i in (("[CLS]", 2), ("[SEP]", 3))
+    },
+}
+INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+ENDED = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"] | {"end_of_word_suffix": "</w>"}
 
 # name: the source, what changes in its files (... removes a key, None a file), and the ids of TEXTS[0] then, or ...
 HONOURED = {
@@ -122,6 +136,14 @@ HONOURED = {
     ),
     "a prompt for RoBERTa": ("roberta", {SENTENCE: PROMPT, POOLING: UNPOOLED}, ...),
     "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}, ...),
+    "no token types in a generic tokenizer": ("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}}, ...),
+    "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}, ...),
+    "BERT's names that DistilBERT does not read": (
+        "distiluse",
+        {CONFIG: {"hidden_act": "silu", "intermediate_size": 99, "position_offset": 1}},
+        ...,
+    ),
+    "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": ENDED}}, ...),
     "harmless arguments": (
         "tiny",
         {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
@@ -188,7 +210,9 @@ def test_ids_are_as_expected(make, name):
 
 
 ALIKE = {"uncased by default", "no special tokens stored", "more columns than there are", "RoBERTa's defaults"}
-ALIKE |= {"RoBERTa's padding not stated", "an empty default prompt", "harmless arguments", "class in config.json"}
+ALIKE |= {"no token types in a generic tokenizer", "a field of ours in config.json", "RoBERTa's words have no end"}
+ALIKE |= {"BERT's names that DistilBERT does not read", "RoBERTa's padding not stated"}
+ALIKE |= {"an empty default prompt", "harmless arguments", "class in config.json"}
 
 
 @pytest.mark.parametrize("name", HONOURED)
@@ -208,6 +232,16 @@ def test_a_saved_folder_has_the_same_vectors(make, tmp_path, name):
     assert_parity(name, again.double().encode(TEXTS, convert="tensor"), vectors(tmp_path / "folder"), PIECE)
     assert again.settings == encoder.settings
     assert again.tokenizer.limit == encoder.tokenizer.limit
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("first", [True, False])
+def test_distilberts_heads_by_berts_name_win_in_any_order(make, first):
+    folder = make("distiluse", {})
+    raw, heads = json.loads((folder / CONFIG).read_text()), {"num_attention_heads": 2}
+    (folder / CONFIG).write_text(json.dumps(heads | raw if first else raw | heads))
+    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
+    assert_parity("DistilBERT's heads", vectors(folder), expected, PIECE)
 
 
 @pytest.mark.reference
@@ -405,6 +439,8 @@ REFUSED = [
     ("tiny", TEXT, {"model_args": {"quantization_config": 1}}),
     ("tiny", TEXT, {"processing_kwargs": {"text": {"add_special_tokens": False}}}),
     ("tiny", TEXT, {"processing_kwargs": {"text": {"truncation": False}}}),
+    ("tiny", TEXT, {"processing_kwargs": {"text": {"return_attention_mask": False}}}),
+    ("tiny", OPTIONS, {"model_input_names": ["input_ids", "token_type_ids"]}),
     ("tiny", SENTENCE, {"default_prompt_name": "q"}),
     ("tiny", SENTENCE, {"similarity_fn_name": "maxsim"}),
     ("tiny", SENTENCE, {"truncate_dim": 0}),
@@ -445,6 +481,38 @@ def test_refused_by_file_key_and_value(make, source, name, changes):
     assert key in message
     assert isinstance(changes, dict) or key == "num_attention_heads" or repr(changes).strip("[']") in message
     assert "\n" not in message
+
+
+def test_token_types_of_one_text_are_refused_where_the_model_gets_them(make):
+    folder = make("tiny", {OPTIONS: GENERIC | INPUTS, TOKENIZER: {"post_processor": TYPED}})
+    with pytest.raises(InputError, match=r"post_processor of tokenizer\.json: token types of one text must be 0"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.parametrize("kind", ["custom_st.Pooling", "sentence_transformers_2.models.Pooling"])
+def test_a_class_of_another_package_is_not_taken_for_ours(make, kind):
+    folder = make("tiny", {})
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[1]["type"] = kind
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for load in (SentenceEncoder.load, encoder.SentenceEncoder.load):
+        with pytest.raises(InputError, match=rf"{folder}.* {kind}"):
+            load(folder)
+
+
+@pytest.mark.parametrize("unknown", [0, 4, None])
+def test_another_unknown_token_for_xlm_roberta(make, unknown):
+    """transformers gives this class number 3 whatever the file says."""
+    folder = make("tiny", {OPTIONS: {"tokenizer_class": "XLMRobertaTokenizer"}})
+    pieces = [(piece, 0.0) for piece in ("<s>", "<pad>", "</s>", "<unk>", "▁", "a")]
+    Backend(models.Unigram(pieces, unknown)).save(str(folder / TOKENIZER))
+    with pytest.raises(InputError, match=r"unk_id"):
+        SentenceEncoder.load(folder)
+
+
+def test_an_adapter_beside_the_weights(make):
+    with pytest.raises(InputError, match=r"adapter_config\.json: adapters are not supported: merge it"):
+        SentenceEncoder.load(make("tiny", {"adapter_config.json": {"peft_type": "LORA"}}))
 
 
 def test_a_tokenizer_of_another_class(make):

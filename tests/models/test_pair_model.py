@@ -477,6 +477,27 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
+UNTYPED = [
+    {"tokenizer_class": kind} for kind in ("PreTrainedTokenizerFast", "TokenizersBackend", "DistilBertTokenizer")
+]
+UNTYPED += [{"model_input_names": ["input_ids", "attention_mask"]}]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("options", UNTYPED, ids=str)
+def test_a_cross_encoder_whose_tokenizer_gives_no_token_types(options, tmp_path):
+    classifier(tmp_path / "plain", "bert")
+    change(tmp_path / "plain" / "tokenizer_config.json", **options)
+    model = PairModel.load(tmp_path / "plain").double()
+    theirs = cross_encoder(tmp_path / "plain")
+    theirs.model.double()
+    expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)], convert_to_tensor=True)
+    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+    model.save(tmp_path / "ours")
+    again = PairModel.load(tmp_path / "ours").double()
+    np.testing.assert_allclose(again.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("task", ["binary", "logit", "regression"])
 def test_a_joint_model_with_that_head_opens_as_a_cross_encoder(tiny, tmp_path, task):
@@ -554,7 +575,8 @@ def test_a_cross_encoder_that_cannot_be_read(family, labels, name, changes, mess
 def test_a_cross_encoder_of_several_modules_and_one_without_a_head(tmp_path):
     folder = tmp_path / "model"
     classifier(folder, "bert")
-    modules = [{"type": "a.Transformer", "path": ""}, {"type": "a.Dense", "path": "1_Dense"}]
+    names = {"Transformer": "", "Dense": "1_Dense"}
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in names.items()]
     (folder / "modules.json").write_text(json.dumps(modules))
     with pytest.raises(InputError, match="modules Transformer, Dense are not supported"):
         PairModel.load(folder)

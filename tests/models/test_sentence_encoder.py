@@ -1,8 +1,11 @@
 """The encoder: loading, encoding whatever the batch, comparing, saving."""
 
+import copy
 import errno
 import json
 import shutil
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from minisbert.models import checkpoint, encoding
 from minisbert.models import sentence_encoder as encoder
 from minisbert.models.sentence_encoder import SentenceEncoder, find_model
 from minisbert.system import devices as device
+from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR, assert_parity, golden
 
 # 0 to 16 words, in no order of length; the third is twice as long as the tiny model takes
@@ -296,6 +300,8 @@ def test_a_tensor_can_be_trained_on(model):
         ({"truncate_dim": 0}, "truncate_dim 0 is not in 1 to 24"),
         ({"truncate_dim": 25}, "truncate_dim 25 is not in 1 to 24"),
         ({"truncate_dim": -3}, "truncate_dim -3 is not in 1 to 24"),
+        ({"truncate_dim": 2.5}, "truncate_dim 2.5 is not in 1 to 24"),
+        ({"batch_tokens": 2.5}, "encode: 'float' object cannot be interpreted as an integer"),
         ({"truncate_dim": 5, "output": "token"}, "are for sentence vectors"),
         ({"normalize": False, "output": "token"}, "are for sentence vectors"),
     ],
@@ -361,6 +367,40 @@ def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
     assert read == []
     assert next(vectors).shape == (1, 3)
     assert read == [0]
+
+
+@pytest.mark.parametrize("texts", ["a cat", {"a": 1}, {"a"}], ids=["letters", "keys", "no order"])
+def test_a_stream_of_texts_that_are_none(model, texts):
+    with pytest.raises(InputError, match="a list of texts is needed"):
+        list(model.encode_stream(texts))
+
+
+def test_each_thread_counts_its_own_cut_texts(tiny):
+    """Also a copy of the encoder, which has its own counts."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.encode([TEXTS[2]] * 2)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (encoder.encode(TEXTS), encoder.truncated)[1]).result() == 1
+        assert pool.submit(lambda: (encoder.encode(TEXTS[:2]), encoder.truncated)[1]).result() == 0
+    assert encoder.truncated == 2
+    other = copy.deepcopy(encoder)
+    other.encode(TEXTS[:2])
+    assert (encoder.truncated, other.truncated) == (2, 0)
+
+
+@pytest.mark.parametrize("output", ["sentence", "token"])
+def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny, output):
+    encoder = SentenceEncoder.load(tiny).bfloat16()
+    exact = encoder.encode(TEXTS, output=output, convert="tensor")
+    for array, tensor in zip(encoder.encode(TEXTS, output=output), exact, strict=True):
+        assert (array.dtype, tensor.dtype) == (np.float32, torch.bfloat16)
+        np.testing.assert_array_equal(array, tensor.float())
+
+
+@pytest.mark.parametrize("name", ["cuda:97", "gpu"])
+def test_a_device_that_is_not_there(tiny, name):
+    with pytest.raises(InputError, match=f"device '{name}' cannot be used"):
+        SentenceEncoder.load(tiny, device=name)
 
 
 @pytest.mark.parametrize(("bad", "message"), [(3, "text 2 is not a string but int"), ("\ud800", "text 2 is not valid")])
@@ -629,3 +669,18 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
     word.data[model.tokenizer.encode(["moon"]).ids[0][1]] = torch.nan
     with pytest.raises(InputError, match="the vector of 'the moon' holds NaN"):
         model.encode(["the cat", "a dog", "the moon", "the sun"])
+
+
+def test_from_encode_to_the_first_matrix_product_are_few_files(model, monkeypatch):
+    stacks = []
+
+    def spy(*arguments):
+        stacks.append([(frame.filename, frame.name) for frame in traceback.extract_stack()])
+        return linear(*arguments)
+
+    linear = torch.nn.functional.linear
+    monkeypatch.setattr(torch.nn.functional, "linear", spy)
+    model.encode(["the cat"])
+    files = [file for file, _ in stacks[0] if file.startswith(str(ROOT / "minisbert"))]
+    assert len({*files}) <= 5
+    assert files[-1].endswith("core/bert.py")

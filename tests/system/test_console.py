@@ -16,7 +16,7 @@ import torch
 
 from minisbert.core import InputError, one_line
 from minisbert.system import console, files
-from minisbert.system.console import LiveLine, duration, run_command, say
+from minisbert.system.console import LiveLine, duration, run_command
 from tests.conftest import ROOT
 
 # all but assets, which imports no large library
@@ -36,11 +36,6 @@ def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------- exit codes
-
-
-def test_success_returns_silently(capsys):
-    assert run_command(lambda: None) is None
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -65,15 +60,26 @@ def test_ctrl_c_is_exit_code_130(capsys):
     assert capsys.readouterr() == ("", "stopped\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("before", [lambda *_: pytest.fail("the handler of the imports"), signal.SIG_IGN])
-def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, capsys):
-    default = signal.signal(signal.SIGINT, before)
+def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, number, capsys):
+    default = signal.signal(number, before)
     try:
         with nullcontext() if before is signal.SIG_IGN else pytest.raises(SystemExit, match="130"):
-            run_command(lambda: signal.raise_signal(signal.SIGINT))
-        assert signal.getsignal(signal.SIGINT) is before
+            run_command(lambda: signal.raise_signal(number))
+        assert signal.getsignal(number) is before
     finally:
-        signal.signal(signal.SIGINT, default)
+        signal.signal(number, default)
+
+
+def test_a_command_that_is_terminated_leaves_nothing_half_written(tmp_path):
+    def main() -> None:
+        with files.atomic_file(tmp_path / "vectors.npy"):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="130"):
+        run_command(main)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
@@ -174,12 +180,6 @@ def test_an_empty_value_is_an_error(arguments, refused, monkeypatch, capsys):
         run_command(lambda: None)
 
 
-def test_exit_codes_of_the_parser_pass_through():
-    with pytest.raises(SystemExit) as stopped:
-        run_command(raising(SystemExit(3)))
-    assert stopped.value.code == 3
-
-
 # --------------------------------------------------------------------- output that cannot be written
 
 PRINT = "from minisbert.system.console import run_command; run_command(lambda: print('x' * {}))"
@@ -235,16 +235,11 @@ def test_closed_streams_are_no_error(closed):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
 def test_messages_that_cannot_be_written_do_not_end_the_work():
-    code = "from minisbert.system.console import *\ndef main():\n say('a'); LiveLine(0).show('b'); print('found')\n"
+    code = "from minisbert.system.console import *\ndef main():\n say('a'); LiveLine().show('b'); print('found')\n"
     with open("/dev/full", "w") as full:
         process = python(code + "run_command(main)", stdout=subprocess.PIPE, stderr=full)
         assert process.communicate(timeout=60)[0] == "found\n"
     assert process.returncode == 0
-
-
-def test_say_leaves_stdout_to_the_results(capsys):
-    say("wrote 3 vectors")
-    assert capsys.readouterr() == ("", "wrote 3 vectors\n")
 
 
 # ---------------------------------------------------------------------------------- progress line
@@ -257,65 +252,30 @@ class Screen(io.StringIO):
         return True
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """``clock.now`` is the time in seconds that the progress line sees."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(console, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-def test_short_work_leaves_no_line_in_a_log_file(clock, capsys):
-    with LiveLine(seconds=10) as line:
-        for _ in range(9):
-            clock.now += 1
-            line.show("working")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_log_file_gets_a_line_every_ten_seconds(clock, capsys):
-    with LiveLine(seconds=10) as line:
-        for second in range(1, 26):
-            clock.now += 1
-            line.show(f"after {second} s")
-    assert capsys.readouterr().err == "after 10 s\nafter 20 s\n"
-
-
-def test_a_terminal_shows_the_first_line_at_once_and_the_next_in_its_place(clock, monkeypatch):
-    screen = Screen()
-    monkeypatch.setattr(sys, "stderr", screen)
-    line = LiveLine()
-    line.show("step 100 of 100")
-    assert screen.getvalue() == "\rstep 100 of 100"
-    line.show("too soon to be read")
-    assert screen.getvalue() == "\rstep 100 of 100"
-    clock.now += 0.2
-    line.show("step 1")
-    assert screen.getvalue() == "\rstep 100 of 100" + "\rstep 1         "  # the longer text is overwritten
-
-
-def test_a_terminal_is_clean_again_at_the_end(clock, monkeypatch):
-    screen = Screen()
-    monkeypatch.setattr(sys, "stderr", screen)
-    with LiveLine() as line:
-        line.show("step 1")
-    assert screen.getvalue() == "\rstep 1" + "\r      \r"
-    line.clear()
-    assert screen.getvalue() == "\rstep 1" + "\r      \r"
-
-
-def test_a_terminal_is_clean_again_after_an_error(clock, monkeypatch):
-    screen = Screen()
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_live_line_is_rewritten_on_a_terminal_and_a_line_every_ten_seconds_in_a_file(terminal, monkeypatch):
+    screen, clock = Screen(), SimpleNamespace(now=0.0)
+    screen.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", screen)
 
     def work() -> None:
         with LiveLine() as line:
-            line.show("step 1")
+            line._time = lambda: clock.now
+            line.start_t = line.last_print_t = 0
+            for second in range(1, 26):
+                clock.now += 1
+                line.show(f"after {second} s")
+                if second == 1:
+                    assert screen.getvalue() == ("\r\rafter 1 s" if terminal else "")
             raise InputError("bad")
 
     with pytest.raises(InputError, match="bad"):
         work()
-    assert screen.getvalue().endswith("\r      \r")
+    if terminal:  # in place, and erased even after an error
+        assert re.search("\rafter 24 s *\r.*after 25 s *\r *\r$", screen.getvalue())
+        assert "\n" not in screen.getvalue()
+    else:
+        assert screen.getvalue() == "after 10 s\nafter 20 s\n"
 
 
 # ---------------------------------------------------------------------------------------- wording
@@ -330,40 +290,6 @@ def test_a_terminal_is_clean_again_after_an_error(clock, monkeypatch):
 )  # fmt: skip
 def test_duration(seconds, text):
     assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        ("a cat", "'a cat'"),
-        ("naïve 猫", "'naïve 猫'"),
-        ("two\nlines\ttab", r"'two\nlines\ttab'"),
-        ("\x1b[31mred\x07", r"'\x1b[31mred\x07'"),
-        ("\udc80 alone", r"'\udc80 alone'"),
-        ("right\u202eleft", r"'right\u202eleft'"),
-        (3.5, "3.5"),
-        (None, "None"),
-    ],
-)
-def test_one_line_quotes_a_value_for_a_message(value, shown):
-    assert one_line(value) == shown
-
-
-def test_one_line_cuts_long_text():
-    assert one_line("x" * 80) == "'" + "x" * 80 + "'"
-    assert one_line("x" * 81) == "'" + "x" * 80 + "'..."
-    assert one_line("abcdef", most=3) == "'abc'..."
-    assert one_line(["word"] * 1000, most=6) == '"[\'word"...'
-
-
-def test_one_line_is_safe_whatever_a_repr_holds():
-    """The repr of a tensor, for example, has line breaks."""
-
-    class Odd:
-        def __repr__(self) -> str:
-            return "odd\n\x1b[2J\ud800"
-
-    assert one_line(Odd()) == r"odd\n\x1b[2J\ud800"
 
 
 @pytest.mark.parametrize("value", ["\ud800", "\x00\x9b", "a\u2028b", "é" * 500, ["\udfff\n"]])

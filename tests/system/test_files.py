@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -12,7 +11,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from minisbert.core import InputError, read_json
 from minisbert.system import files
@@ -64,25 +62,7 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     """The last one holds a file name that is not UTF-8."""
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content
-
-
-def test_json_is_written_for_people(tmp_path):
-    write_json(tmp_path / "a.json", {"naïve": [1]})
-    assert (tmp_path / "a.json").read_bytes() == '{\n  "naïve": [\n    1\n  ]\n}\n'.encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ('{\n  "a": 1,\n  "b": }\n', r", line 3: not valid JSON: Expecting value"), ("", ""), ("[" * 200_000, ""),
-        ("1" * 5000, ""), ("[1, 2]", " must hold a JSON dict, not a list"), ("null", " must hold a JSON dict"),
-    ],
-    ids=["broken", "empty", "deep", "long number", "list", "null"],
-)  # fmt: skip
-def test_json_that_cannot_be_used_names_the_file(content, words, tmp_path):
-    (tmp_path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=f"^{re.escape(str(tmp_path / 'config.json'))}{words}"):
-        read_json(tmp_path / "config.json")
+    assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -236,7 +216,7 @@ def test_the_current_folder_is_not_replaced(target, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "precious.txt").write_text(OLD)
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InputError, match="while you are in it"), atomic_folder(target):
+    with pytest.raises(InputError, match="because it is the current folder"), atomic_folder(target):
         pytest.fail("the work must not even begin")
     assert content(tmp_path / "here" / "precious.txt") == OLD
 
@@ -287,11 +267,6 @@ def test_a_link_is_an_entry_and_is_not_followed(tmp_path):
     assert files.foreign_entries(tmp_path / "folder", ["1_Sub/b.txt"]) == ["dangling", "own"]
 
 
-def test_what_is_not_a_folder_has_no_entries(tmp_path):
-    (tmp_path / "file").touch()
-    assert files.foreign_entries(tmp_path / "file", []) == files.foreign_entries(tmp_path / "nowhere", []) == []
-
-
 @pytest.mark.parametrize(
     ("names", "shown"),
     [(["a"], "'a'"), (["a", "b", "c"], "'a', 'b', 'c'"), (["a", "b", "c", "d\n", "e"], "'a', 'b', 'c' and 2 more")],
@@ -301,16 +276,6 @@ def test_the_first_three_names_are_listed(names, shown):
 
 
 # ------------------------------------------------------------------------------- several at once
-
-
-def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path):
-    target = tmp_path / "target"
-    with atomic_folder(target) as partial:
-        write(partial, NEW)
-        target.mkdir()
-        write(target, OLD)
-    assert content(target) == NEW
-    assert names(tmp_path) == ["target"]
 
 
 @pytest.mark.parametrize("there_before", [True, False])
@@ -334,22 +299,6 @@ def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_
     assert seen
     assert content(target) == NEW
     assert names(tmp_path) == ["target"]
-
-
-def test_a_folder_that_vanishes_meanwhile_is_not_an_error(tmp_path, monkeypatch):
-    target = tmp_path / "target"
-    target.mkdir()
-    rename = os.replace
-
-    def taken_away(source: Path, destination: Path) -> None:
-        if source == target and target.exists():
-            shutil.rmtree(target)
-        rename(source, destination)
-
-    monkeypatch.setattr(os, "replace", taken_away)
-    with atomic_folder(target) as partial:
-        write(partial, NEW)
-    assert content(target) == NEW
 
 
 @both
@@ -499,30 +448,6 @@ def test_a_new_folder_that_is_taken_for_a_leftover_is_made_again(tmp_path, monke
     assert names(tmp_path) == ["target"]
 
 
-@posix
-def test_the_lock_of_a_file_that_was_replaced_protects_nothing(tmp_path, monkeypatch):
-    """Three processes: one removes a new workspace's lock, its maker locks a new one, the third holds the removed one.
-
-    That one is free, but the workspace is in use.
-    """
-    import fcntl
-
-    workspace, real, held = tmp_path / ".target.partial-0123abcd", fcntl.flock, []
-    workspace.mkdir()
-
-    def too_late(number: int, operation: int) -> None:
-        if not held:
-            (workspace / "lock").unlink()
-            held.append(FileLock(workspace / "lock"))
-            held[0].acquire()
-        real(number, operation)
-
-    monkeypatch.setattr(fcntl, "flock", too_late)
-    files.recover(tmp_path / "target")
-    assert held[0].is_locked
-    assert names(workspace) == ["lock"]
-
-
 @pytest.mark.parametrize("appears", [True, False])
 def test_moving_the_old_folder_back_replaces_and_loses_nothing(appears, tmp_path, monkeypatch):
     """Meanwhile another process has written a new folder; or it cannot be moved, and the only copy stays."""
@@ -563,12 +488,6 @@ def test_the_error_of_a_full_disk_names_the_file_and_other_errors_stay(number, t
                          ((errno.ECONNRESET, "reset"), "reset$")]:  # fmt: skip
         with pytest.raises(OSError, match=shown), files.naming("file"):
             raise OSError(*given)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
-def test_json_on_a_full_disk_names_the_file():
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        write_json(Path("/dev/full"), {"a": 1})
 
 
 @both

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from minisbert.core import InputError, encoder, loop, losses
+from minisbert.core.metrics import spearman
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.augmentation import augment
 from minisbert.data.scored_pairs import ScoredPair
@@ -20,7 +21,7 @@ from minisbert.system.console import run_command
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective
 from minisbert.training.options import parse
-from minisbert.training.registry import OBJECTIVES, load_encoder, make_objective
+from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.training import main
 from tests import toys
 
@@ -245,6 +246,67 @@ def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective,
             make(objective, "--data", str(path), "--hard-negative-weight", "1")
 
 
+@pytest.mark.parametrize(("objective", "flags", "formula"), BETWEEN_VECTORS)
+def test_the_nested_loss_of_a_batch_is_the_sum_over_prefixes(make, files, objective, flags, formula):
+    """The value, and the gradient of the word embeddings; 24 is the width of the vectors."""
+    task = make(objective, *flags, "--matryoshka", "11,5")
+    assert task.prefixes == [24, 11, 5]
+    rows = [cells(files[FORM[objective]])[row] for row in ROWS]
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    fixed = []
+    if FORM[objective] in ("scored", "duplicates"):
+        fixed = [targets(objective, columns.pop(0))]
+    whole = [vectors(task.model, column) for column in columns]
+    expected = sum(formula(*(functional.normalize(x[:, :dim]) for x in whole), *fixed) for dim in (24, 11, 5))
+    found = task.nested_loss(task.network, ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    weight = task.model.bert.embeddings.word.weight
+    gradients = [torch.autograd.grad(loss, weight)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
+
+
+@pytest.mark.reference
+def test_the_nested_loss_is_that_of_sentence_transformers(make, files, tiny):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses as theirs
+
+    task = make("mnr", "--matryoshka", "11,5")
+    model = SentenceTransformer(str(tiny), device="cpu").double().eval()
+    columns = zip(*(cells(files["triplets"])[row] for row in ROWS), strict=True)
+    nested = theirs.MatryoshkaLoss(model, theirs.MultipleNegativesRankingLoss(model), [24, 11, 5])
+    expected = nested([model.tokenize(list(column)) for column in columns], None)
+    found = task.nested_loss(task.network, ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    (ours,) = torch.autograd.grad(found, task.model.bert.embeddings.word.weight)
+    (reference,) = torch.autograd.grad(expected, model[0].auto_model.embeddings.word_embeddings.weight)
+    torch.testing.assert_close(ours, reference, rtol=0, atol=1e-9)
+
+
+def test_the_nested_loss_is_what_trains_and_prefixes_are_scored(run, tiny, files):
+    plain = metrics(run("cosine", "--max-steps", "2", "--log-every", "1"))
+    folder = run("cosine", "--max-steps", "2", "--log-every", "1", "--matryoshka", "8", "--overwrite")
+    (one, *_), (other, *_) = ([line["loss"] for line in lines if "loss" in line] for lines in (plain, metrics(folder)))
+    assert other > 1.2 * one  # the same loss, and that of eight columns
+    results = json.loads((folder / "results.json").read_text())
+    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()]
+    u, v = (SentenceEncoder.load(tiny).encode([row[i] for row in rows], truncate_dim=8) for i in (1, 2))
+    cosines = functional.cosine_similarity(torch.from_numpy(u).double(), torch.from_numpy(v).double())
+    expected = spearman(cosines.numpy(), np.array([float(row[0]) for row in rows]))
+    assert results["before"]["dev"]["spearman@8"] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--matryoshka", "25,8"], "--matryoshka 25: the vectors of all-MiniLM-L6-v2 have 24 columns"),
+        (["--matryoshka", "8", "--projection"], "--matryoshka cuts the vectors that are saved, --projection trains"),
+    ],
+)
+def test_prefixes_that_cannot_be(make, flags, message):
+    with pytest.raises(InputError, match=message):
+        make("mnr", *flags)
+
+
 HEADED = [
     ("cross-encoder", [], losses.mse_loss),
     ("cross-encoder", ["--loss", "weighted-mse"], more_losses.weighted_mse_loss),
@@ -353,7 +415,7 @@ def test_no_text_stands_in_a_batch_twice(make, tmp_path, objective):
             assert len(texts) == len({*texts})
 
 
-@pytest.mark.parametrize("objective", [objective for objective in OBJECTIVES if objective not in IN_BATCH])
+@pytest.mark.parametrize("objective", [objective for objective in FORM if objective not in IN_BATCH])
 def test_other_objectives_fill_their_batches(make, objective):
     task = make(objective)
     count = len(task.lengths)

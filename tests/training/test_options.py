@@ -241,6 +241,8 @@ def test_a_run_is_named_after_its_recipe(tiny, tmp_path, monkeypatch):
         ("--scale", ["1", "5", "100"], ["0", "-1", "nan", "inf"]),
         ("--shuffled-negatives", ["1", "4"], ["0", "-1", "1.5"]),
         ("--max-length", ["1", "512"], ["0", "-1", "1.5"]),
+        ("--matryoshka", ["64", "256,128,64"], ["", "64,128", "64,64", "8,0", "8,-1", "8,", "all", "1.5"]),
+        ("--student-layers", ["1", "6"], ["0", "-1", "1.5"]),
     ],
 )
 def test_values_of_an_option(option, good, bad, capsys):
@@ -263,7 +265,7 @@ def float_or(text: str) -> float | str:
 
 def test_the_promised_objectives():
     promised = "cosine cosent cross-encoder siamese cross-attention softmax binary contrastive triplet mnr simcse"
-    assert [*OBJECTIVES] == [*promised.split(), "simcse-supervised"] == [*settings.OBJECTIVES]
+    assert [*OBJECTIVES] == [*promised.split(), "simcse-supervised", "distillation"] == [*settings.OBJECTIVES]
 
 
 @pytest.mark.parametrize(("old", "new"), [("joint", "cross-encoder"), ("cross", "cross-attention")])
@@ -300,6 +302,9 @@ FLAGS = {  # each with a valid value
     "augment": ["--augment", "delete-one"],
     "shuffled_negatives": ["--shuffled-negatives", "1"],
     "allow_no_dropout": ["--allow-no-dropout"],
+    "matryoshka": ["--matryoshka", "16,8"],
+    "teacher": ["--teacher", "tiny"],
+    "student_layers": ["--student-layers", "1"],
 }
 
 
@@ -311,12 +316,14 @@ def toy_options(tiny, tmp_path, monkeypatch):
     forms = dict.fromkeys(("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"), "scored") | {
         "softmax": "nli"
     }
-    forms |= dict.fromkeys(("binary", "contrastive"), "duplicates") | {"simcse": "sentences"}
+    forms |= dict.fromkeys(("binary", "contrastive"), "duplicates")
+    forms |= dict.fromkeys(("simcse", "distillation"), "sentences")
 
     def build(objective: str, *flags: str):
         form = forms.get(objective, "triplets")
         scored = [] if form in ("nli", "duplicates") else ["--dev", files["dev"], "--test", files["test"]]
-        return parse(["--objective", objective, "--model", str(tiny), "--data", files[form], *scored, *flags])
+        taught = ["--teacher", str(tiny)] if objective == "distillation" else []
+        return parse(["--objective", objective, "--model", str(tiny), "--data", files[form], *scored, *taught, *flags])
 
     return build
 
@@ -332,13 +339,14 @@ class Watched(argparse.Namespace):
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_the_table_names_what_an_objective_reads(objective, toy_options):
-    """All but the pooling and its start, which the encoder reads: see the next test."""
+    """All but what ``load_encoder`` reads: pooling (see the next test), its start, and the student's layers."""
     options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
     encoder = load_encoder(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
     made = make_objective(watched, encoder)
     made.loss(made.network, [0, 1, 2])
-    expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling", "attention_start"}
+    read_before = {"pooling", "attention_start", "student_layers"}
+    expected = {name for name in USED_BY if objective in USED_BY[name]} - read_before
     assert watched._read & {*USED_BY} == expected
 
 
@@ -365,6 +373,11 @@ def test_a_flag_of_other_objectives_is_an_error_that_lists_them():
             message = f"{FLAGS[name][0]} is not for objective {objective}: used by {', '.join(users)}"
             with pytest.raises(InputError, match=f"^{message}$"):
                 parse(arguments)
+
+
+def test_a_teacher_implies_the_objective():
+    assert parse(["--teacher", "tiny"]).objective == "distillation"
+    assert parse(["--recipe", "sts-siamese", "--teacher", "tiny", "--objective", "distillation"]).teacher == "tiny"
 
 
 def test_a_flag_is_noticed_however_it_is_written():

@@ -144,7 +144,7 @@ def test_a_changed_score_is_refused(stopped, flags, option):
         ("batch_size", [8]),
         ("lr", math.nan),
         ("lr", 10**400),
-        ("warmup", 1),
+        ("warmup", 1.5),
         ("weight_decay", {}),
         ("dropout", "high"),
         ("seed", 10**30),

@@ -1,0 +1,60 @@
+"""Five questions a lesson, asked in the terminal: ``python -m lessons.check quiz 05``. Nothing is kept.
+
+They are in ``grader/quiz.toml``, with a reason for each choice.
+"""
+
+import tomllib
+from dataclasses import dataclass
+
+from lessons.grader.pieces import ROOT
+from lessons.predictions import ask
+from minisbert.core import InputError
+
+
+@dataclass(frozen=True)
+class Question:
+    at: str  # lesson and number: "05.2"
+    read: str  # the lesson's section that has the answer
+    ask: str
+    choices: tuple[str, ...]
+    right: int  # counted from 1
+    why: tuple[str, ...]  # for each choice, why it is right or wrong
+
+
+def questions() -> dict[int, list[Question]]:
+    """The questions of each lesson that has a quiz."""
+    text = (ROOT / "lessons" / "grader" / "quiz.toml").read_text(encoding="utf-8")
+    found: dict[int, list[Question]] = {}
+    for entry in tomllib.loads(text)["questions"]:
+        question = Question(**entry | {key: tuple(entry[key]) for key in ("choices", "why")})
+        found.setdefault(int(question.at[:2]), []).append(question)
+    return found
+
+
+def show_quiz(lesson: int) -> None:
+    """Ask the lesson's questions. Where nobody can answer, show them. ``InputError`` if the lesson has no quiz."""
+    found = questions()
+    if lesson not in found:
+        raise InputError(f"lesson {lesson:02} has no quiz; these have one: {', '.join(f'{n:02}' for n in found)}")
+    replies = {}
+    for question in found[lesson]:
+        print(f"\n{question.at}  {question.ask}")
+        print(*(f"      {number}  {choice}" for number, choice in enumerate(question.choices, start=1)), sep="\n")
+        replies[question] = reply = reply_to(question)
+        if reply is not None:
+            print(f"{'Right' if reply == question.right else 'No'}: {question.why[reply - 1]}")
+            if reply != question.right:
+                print(f"Right is {question.right}: {question.why[question.right - 1]}")
+    good = sum(reply == question.right for question, reply in replies.items())
+    print(f"\n{good} of {len(replies)} right.", end=" ")
+    again = dict.fromkeys(question.read for question, reply in replies.items() if reply != question.right)
+    print(f"Read: {', '.join(again)}." if again else "Go on to the next lesson.")
+
+
+def reply_to(question: Question) -> int | None:
+    """The number of a choice; None for an empty line, or if nobody is there."""
+    while (reply := ask(f"1 to {len(question.choices)} (Enter to skip): ")) is not None:
+        if reply.isdecimal() and 1 <= int(reply) <= len(question.choices):
+            return int(reply)
+        print(f"A number from 1 to {len(question.choices)}, please.")
+    return None

@@ -1,0 +1,128 @@
+"""Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError
+from minisbert.core.encoder import cosine, normalize
+from minisbert.core.heads import ConcatHead
+from minisbert.data.datasets import scored_rows, translation_rows, triplet_rows
+from minisbert.evaluation.scoring import Scores, vector_scores
+from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.settings import HEAD
+from minisbert.training.distillation import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
+from minisbert.training.encoder_objectives import VectorObjective
+from minisbert.training.processes import is_first, say_once
+from minisbert.training.settings import Settings
+
+SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
+
+
+def distillation(options: Settings, encoder: SentenceEncoder, precision: torch.dtype) -> VectorObjective:
+    """The objective for the kind of teacher: a cross-encoder has scores, any other model vectors."""
+    if options.teacher is None:
+        raise InputError("objective distillation needs --teacher MODEL")
+    try:
+        teacher = load_teacher(options.teacher, encoder.device)
+    except InputError as error:
+        raise InputError(f"--teacher: {error}") from error
+    kind = ScoreDistillation if isinstance(teacher, PairModel) else VectorDistillation
+    return kind(options, encoder, precision, teacher)
+
+
+def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
+    """A model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
+    folder = ModelFolder(find_model(model))
+    if not folder.has(HEAD) and not folder.model.classifier:
+        return SentenceEncoder.load(folder.path, device=device)
+    pair_model = PairModel.load(folder.path, device)
+    return pair_model.encoder if isinstance(pair_model.head, ConcatHead) else pair_model
+
+
+class Distillation(VectorObjective):
+    """What a teacher says of each row is computed once, before the training. Evaluated on scored pairs."""
+
+    def __init__(
+        self,
+        options: Settings,
+        encoder: SentenceEncoder,
+        precision: torch.dtype,
+        teacher: SentenceEncoder | PairModel,
+        rows: Sequence[tuple[str, ...]],
+        note: str,
+    ):
+        self.pairs, notes = scored_rows(options, ("dev", "test"))
+        columns = list(zip(*rows, strict=True))
+        super().__init__(encoder, columns, {"train": note} | notes, precision)
+        digest = hashlib.sha256(repr(columns).encode())
+        for name, parameter in teacher.state_dict().items():
+            digest.update(name.encode())
+            digest.update(parameter.cpu().reshape(-1).view(torch.uint8).numpy())
+        # For the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
+        self.teacher_hash = torch.tensor(list(digest.digest()))
+
+    def evaluate(self, split: str) -> Scores:
+        return vector_scores(self.encoder, self.pairs[split])
+
+
+class VectorDistillation(Distillation):
+    """The teacher's vector of a sentence is the target for the sentence, and for its translation if there is one.
+
+    By squared error (Reimers and Gurevych 2020, section 1). If the student scales its vectors to length 1, so are the
+    targets; if it is narrower than its teacher, they are the teacher's principal columns.
+    """
+
+    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype, teacher: SentenceEncoder):
+        rows, note = translation_rows(options)
+        super().__init__(options, encoder, precision, teacher, rows, note)
+        say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
+        texts = [row[0] for row in rows]
+        vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
+        targets = principal_columns(vectors, encoder.width)  # (N, D)
+        self.targets = (normalize(targets) if encoder.normalize else targets).numpy()  # no Tensor: see the fingerprint
+        self.notes["train"] += f", taught the vectors of {options.teacher}"
+        if vectors.shape[1] != encoder.width:
+            self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        vectors = network(rows)  # (B, n, D)
+        targets = torch.from_numpy(self.targets[rows]).to(vectors)  # (B, D)
+        return distillation_loss(vectors.flatten(0, 1), targets.repeat_interleave(vectors.shape[1], dim=0))
+
+
+class ScoreDistillation(Distillation):
+    """A cross-encoder's scores of a query with a positive and negatives, against the student's scaled cosines.
+
+    With one negative the margin by squared error (Hofstätter et al. 2020), with several the softmax over them by KL
+    divergence. The teacher's scores are its logits; of a regression, whose outputs are 0 to 1, scaled as the cosines.
+    """
+
+    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype, teacher: PairModel):
+        rows, note = triplet_rows(options)
+        candidates = len(rows[0]) - 1
+        if candidates < 2:
+            raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
+        if teacher.task == "classes":
+            raise InputError(f"--teacher {options.teacher} gives classes; one score for each pair is needed")
+        super().__init__(options, encoder, precision, teacher, rows, note)
+        say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
+        firsts = [row[0] for row in rows for _ in row[1:]]
+        seconds = [text for row in rows for text in row[1:]]
+        with teacher.computing():
+            outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=is_first())  # (N C,)
+        scale = SCALE if teacher.task == "regression" else 1.0
+        self.targets = (scale * outputs).view(-1, candidates).numpy()  # (N, C)
+        self.formula = margin_mse_loss if candidates == 2 else kl_divergence_loss
+        by = "margin MSE" if candidates == 2 else "KL divergence"
+        self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        query, *others = network(rows).unbind(dim=1)  # (B, D) each
+        scores = SCALE * torch.stack([cosine(query, other) for other in others], dim=1)  # (B, C)
+        return self.formula(scores, torch.from_numpy(self.targets[rows]).to(scores))
