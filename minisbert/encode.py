@@ -78,7 +78,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
     group.add_argument(
-        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors a file to the folder --out"
+        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors per file to the folder --out"
     )
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)

@@ -40,7 +40,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
     parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-    identical = "leave the document with a query's own id out of its ranking"
+    identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
@@ -62,7 +62,7 @@ def check(options: argparse.Namespace) -> None:
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
     of_stsb = (options.data or "stsb") == "stsb" and not given and not options.suite
     check_usage(
-        (given and missing, f"retrieval needs three files: {missing} missing"),
+        (given and missing, f"retrieval needs three files; missing: {missing}"),
         (sum(map(bool, (options.data, given, options.suite))) > 1, several),
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
         (options.split and not of_stsb, "--split belongs to --data stsb; a file has no splits"),

@@ -35,7 +35,7 @@ def load_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
     folder = asset(DEFAULT).folder
     if model is None and not (folder / "tokenizer.json").is_file():
         say(
-            f"lengths in tokens are not counted, for {DEFAULT} is missing: "
+            f"lengths in tokens are not counted because {DEFAULT} is missing: "
             f"python -m minisbert.assets fetch {DEFAULT}, or give --model FOLDER"
         )
         return None
@@ -116,11 +116,15 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="train, then dev and test if there are; .gz is decompressed"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="train, then optionally dev and test; .gz files are decompressed",
     )
     parser.add_argument("--model", metavar="M", help=f"name or folder, for its tokenizer (default: {DEFAULT})")
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: by what the file holds)")
+    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: inferred from the file)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--corpus",
         metavar="FILE",
         help="where to look: one text per line, or .jsonl with _id and text; the positives of other anchors are always "
-        "candidates, and without this they are all",
+        "candidates, and without --corpus the only ones",
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
@@ -49,16 +49,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--num-negatives", type=int, default=3, metavar="N", help="at most N for each anchor (default: %(default)s)"
     )
     group.add_argument(
-        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be positives nobody marked"
+        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be unlabelled positives"
     )
     group.add_argument(
-        "--range-max", type=int, metavar="N", help="look at the N best (default: 10 per negative if some can fail)"
+        "--range-max",
+        type=int,
+        metavar="N",
+        help="consider the N best (default: 10 per negative if a rule can exclude some)",
     )
     group.add_argument(
         "--absolute-margin", type=float, metavar="M", help="at least M below the anchor's worst positive in cosine"
     )
     group.add_argument(
-        "--relative-margin", type=float, metavar="M", help="at least the share M of the positive's cosine below it"
+        "--relative-margin", type=float, metavar="M", help="at least M times the positive's cosine below it"
     )
     group.add_argument("--max-score", type=float, metavar="S", help="no cosine above S")
     group.add_argument("--min-score", type=float, metavar="S", help="no cosine below S")
@@ -79,7 +82,7 @@ def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     """What to search, and the corpus as it is in its file, with duplicates."""
     rows, skipped = read_tuples(options.pairs)
     if skipped:
-        say(f"{options.pairs}: {skipped:,} rows with an empty text are skipped")
+        say(f"{options.pairs}: {skipped:,} rows with an empty text were skipped")
     if len(rows[0]) > 2:
         say(f"{options.pairs}: only anchor and positive are read, not the {len(rows[0]) - 2} negatives of each row")
     corpus: list[str] = []

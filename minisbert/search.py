@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     corpus = read_corpus(options.corpus)
     if options.top > len(corpus):
-        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences, all are shown")
+        say(f"--top {options.top}: the corpus has only {len(corpus)} sentences; all are shown")
     with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
         queries = encode_with_progress(encoder, options.queries, prompt_of(encoder, options, "query"))
         top = min(options.top, len(corpus))

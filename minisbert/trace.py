@@ -101,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         print()
         for side, names in (("we have", unknown), ("the other side has", [name for name in ours if name not in other])):
             if names:
-                print(f"not compared, {side} no such tensor: {', '.join(names)}")
+                print(f"not compared because {side} no such tensor: {', '.join(names)}")
         print(verdict)
 
 

@@ -86,9 +86,9 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
 
 def check_texts(texts: Sequence[str]) -> list[str]:
     """The texts as a list; ``InputError`` unless they are a sequence of valid Unicode strings."""
-    if isinstance(texts, str) or not hasattr(texts, "__len__"):  # a generator would be used up by the first reader
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not hasattr(texts, "__len__"):
         found = "one string: put it in brackets" if isinstance(texts, str) else type(texts).__name__
-        raise InputError(f"a list of texts is needed, not {found}")
+        raise InputError(f"a list of texts is needed, not {found}")  # a generator would serve its first reader only
     texts = list(texts)  # read once: what has a length may still be an iterator
     for i, text in enumerate(texts):
         check_text(i, text)

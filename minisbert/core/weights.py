@@ -189,11 +189,11 @@ def fill(module: nn.Module, found: Mapping[str, Tensor], path: Path, names: Mapp
     for name, shape in wanted.items():
         if name in found and tuple(found[name].shape) != shape:
             problems.append(f"misshapen {name}: {tuple(found[name].shape)}, the config asks for {shape}")
-        elif name in found and not found[name].is_floating_point():
-            problems.append(f"{name} holds {found[name].dtype}, not floating point numbers")
+        elif name in found and (found[name].itemsize < 2 or not found[name].is_floating_point()):  # float8 has scales
+            problems.append(f"{name} holds {found[name].dtype}, not floating point numbers of 16 bits or more")
         elif name in found and not all(bound.isfinite() for bound in found[name].aminmax()):  # NaN if any number is
             problems.append(f"{name} holds NaN or infinity")
     if problems:
         raise InputError(f"{path} does not fit the config beside it:\n  " + "\n  ".join(problems))
-    state = {ours: found[names[ours]].float() for ours, _ in module.named_parameters()}
+    state = {ours: found[names[ours]].clone().float() for ours, _ in module.named_parameters()}  # not the file's bytes
     module.load_state_dict(state, assign=True)

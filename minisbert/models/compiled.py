@@ -83,7 +83,7 @@ class CompiledEncoder(TextEncoder):
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
         wanted = expectation(folder.path, "SentenceEncoder", precision or "float32", self.pooling_mode)
         self.run, about = load_package(*find_package(package, wanted, precision, folder.path, pooling))
-        self.truncated, self.precision = 0, about["precision"]
+        self.precision = about["precision"]
         self.width, self.hidden_size = int(about["width"]), int(about["hidden_size"])
 
     def eager(self) -> "SentenceEncoder":
@@ -117,7 +117,7 @@ class CompiledPairModel(PairScorer):
         self.tokenizer, self.task = Tokenizer.load(folder, limit), about["task"]
         self.labels = tuple(filter(None, about["labels"].split("\n")))
         self.types = about["types"] == "True"
-        self.truncated, self.precision = 0, about["precision"]
+        self.precision = about["precision"]
 
     def batch_outputs(self, encoded: Encoded, rows: list[int]) -> Tensor:
         ids, mask, types = self.batch(encoded, rows)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,18 @@ from minisbert.core import InputError, encoder, one_line, reading
 from minisbert.core.checks import check, check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.models.inputs import PerThread
 from minisbert.models.prompts import with_prompt
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
 
 BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
+
+
+def as_array(x: Tensor) -> np.ndarray:
+    """A tensor on the CPU as an array; NumPy has no bfloat16."""
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
 
 
 class TextEncoder:
@@ -30,7 +37,7 @@ class TextEncoder:
     hidden_size: int  # columns of a token's hidden state
     normalize: bool  # scale each vector to length 1
     dtype: torch.dtype
-    truncated: int  # texts that the last ``encode`` had to cut
+    truncated = PerThread()  # texts that the last ``encode`` had to cut
 
     def computing(self, precision: str | None) -> AbstractContextManager:
         """Everything that a call of ``encode`` computes is computed inside. ``InputError`` for another precision."""
@@ -81,7 +88,7 @@ class TextEncoder:
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         with reading("encode"):
             rules = "batch_tokens an integer from 1, output sentence|token, convert array|tensor"
-            check(rules, int(batch_tokens), output, convert)
+            check(rules, index(batch_tokens), output, convert)
         if output == "token" and (normalize is not None or truncate_dim is not None):
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
@@ -101,15 +108,15 @@ class TextEncoder:
                 line.done(batch.tokens)
         if output == "token":  # copies, outside of inference mode
             matrices = [states[places[key]].clone() for key in tokens]
-            return matrices if convert == "tensor" else [matrix.numpy() for matrix in matrices]
+            return matrices if convert == "tensor" else [as_array(matrix) for matrix in matrices]
         result = vectors if len(keys) == len(tokens) else vectors[[places[key] for key in tokens]]
-        return result if convert == "tensor" else result.numpy()
+        return result if convert == "tensor" else as_array(result)
 
     def _columns(self, truncate_dim: int | None) -> int:
         """How many columns ``encode`` returns."""
-        if truncate_dim is not None and not 1 <= truncate_dim <= self.width:
+        if truncate_dim is not None and truncate_dim not in range(1, self.width + 1):
             raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {self.width}, the number of columns")
-        return min(truncate_dim or self.settings.truncate_dim or self.width, self.width)
+        return int(min(truncate_dim or self.settings.truncate_dim or self.width, self.width))
 
     def _computed(
         self, keys: list[bytes], batch_tokens: int, skip: int, output: str, texts: dict[bytes, str]

@@ -1,9 +1,7 @@
 """Finding a model's folder, reading it, and replacing one atomically.
 
-A loaded model's weights are not copied into memory: the file stays mapped, so that loading is fast. Everything here
-replaces a file or folder by renaming a complete new one, which leaves the mapped file as it was: a model may be saved
-over its own source, or fetched again, while it is in use. Another program that writes into the file itself (``cp``
-over it, say) changes the vectors of models that are loaded, and one that truncates it ends their process.
+A loaded model's weights are a copy of the file's: a model may be saved over its own source, or fetched again, or its
+files changed in place by another program (``rsync --inplace``), while it is in use.
 """
 
 import json

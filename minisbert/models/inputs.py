@@ -10,6 +10,19 @@ from torch import Tensor, nn
 from minisbert.core.bert import BertConfig
 
 
+class PerThread:
+    """A counter of an object, 0 at first, that each thread sets and reads for itself."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = f"_{name}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> int:
+        return vars(instance).get(self.name, {}).get(threading.get_ident(), 0)
+
+    def __set__(self, instance: object, value: int) -> None:
+        vars(instance).setdefault(self.name, {})[threading.get_ident()] = value
+
+
 def check_inputs(
     config: BertConfig, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
 ) -> None:

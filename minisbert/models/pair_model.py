@@ -26,6 +26,7 @@ from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD, HeadSettings
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
 TASKS = ("regression", "binary", "classes", "logit")
@@ -47,15 +48,10 @@ class PairModel(PairScorer, nn.Module):
         super().__init__()
         self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
         self.joint = isinstance(head, JointHead)
-        self.truncated = 0  # texts, or joined pairs, that the last ``scores`` had to cut
         outputs, width = head.settings["outputs"], head.settings["width"]
         needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
         if width != needed:
             raise ValueError(f"a head for width {width} gets {needed} from this encoder")
-        for parameter in self.parameters():
-            # subtle: loaded weights lie anywhere in their file, and numbers at another offset from a multiple of 64
-            # bytes may be summed in another order; with memory of their own, load gives the bits that save had
-            parameter.data = parameter.data.clone()
         if isinstance(head, ClassifierHead):
             check_writable(encoder)  # before a training, not after it
         if task not in TASKS:
@@ -159,7 +155,7 @@ class PairModel(PairScorer, nn.Module):
         if compiled:
             return CompiledPairModel(folder, compiled, limit, precision)
         if not folder.has(HEAD) and folder.model.classifier:
-            return cls(*read_cross_encoder(folder, limit)).to(device).eval()
+            return cls(*read_cross_encoder(folder, limit)).to(choose_device(device)).eval()
         if not folder.has(HEAD):
             raise InputError(f"{folder.path} has no {HEAD}: it holds an encoder, but no head that was trained on pairs")
         about, encoder = folder.parse(HEAD, HeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
@@ -173,4 +169,4 @@ class PairModel(PairScorer, nn.Module):
                 raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
             file = folder.path / "head.safetensors"
             fill(head, read_safetensors(file), file)
-            return cls(encoder, head, about.task, about.labels).to(device).eval()
+            return cls(encoder, head, about.task, about.labels).to(choose_device(device)).eval()

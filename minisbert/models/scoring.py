@@ -10,7 +10,8 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.fast.batching import budgeted_batches
-from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.encoding import BATCH_TOKENS, as_array
+from minisbert.models.inputs import PerThread
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 
@@ -27,7 +28,7 @@ class PairScorer:
     types: bool  # the encoder tells the two texts of a row apart
     task: str
     labels: tuple[str, ...]
-    truncated: int  # texts, or joined pairs, that the last ``scores`` had to cut
+    truncated = PerThread()  # texts, or joined pairs, that the last ``scores`` had to cut
 
     def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
         """The model's outputs for some pairs: (B,), or (B, C) for classes."""
@@ -82,7 +83,7 @@ class PairScorer:
             outputs = self.outputs(firsts, seconds, batch_tokens, progress)
         if not outputs.isfinite().all():
             raise InputError("a score is NaN or infinite: the model's weights are too large")
-        return self.readable(outputs).numpy()
+        return as_array(self.readable(outputs))
 
     def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
         """What the losses take, on the CPU: (N,), or logits (N, C) for classes."""

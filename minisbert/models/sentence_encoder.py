@@ -25,7 +25,7 @@ from minisbert.models.layout import load_dense, load_pooling, write_layout
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.devices import choose_precision
+from minisbert.system.devices import choose_device, choose_precision
 
 
 class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
@@ -47,7 +47,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         self.dense = nn.Sequential(*dense)  # empty in most models
         self.width = sentence_width(pooling, dense, bert)  # columns of a vector, before ``settings.truncate_dim``
         self.settings = settings
-        self.truncated = 0  # texts that the last ``encode`` had to cut
 
     @classmethod
     def load(
@@ -72,7 +71,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
             if str(device) != "cpu":
                 raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)
-        return cls.from_folder(folder, pooling, limit).to(device)
+        return cls.from_folder(folder, pooling, limit).to(choose_device(device))
 
     @classmethod
     def from_folder(

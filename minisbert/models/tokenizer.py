@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, reading, tokenizer
-from minisbert.core.checks import check_text
+from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.models.families import FAMILIES, RobertaFamily
 from minisbert.models.folders import VOCABULARY, ModelFolder
@@ -172,10 +172,9 @@ class Tokenizer(tokenizer.Tokenizer):
         return self._checked(super().encode_pairs(firsts, seconds), firsts)
 
     def _pieces(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
+        # the library raises a bare Exception for an unknown token that is missing, and panics at damaged tables
+        with reading(f"the tokenizer cannot encode {one_line(texts[0]) if texts else ''} or a text after it"):
             pieces = super()._pieces(texts)
-        except Exception as error:  # the library raises a bare Exception, such as for an unknown token that is missing
-            raise InputError(f"the tokenizer cannot encode {one_line(texts[0])} or a text after it: {error}") from error
         if self.reserved is not None:
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
@@ -213,6 +212,8 @@ class Tokenizer(tokenizer.Tokenizer):
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
     """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns"):
+        check_texts(texts)
     for i, text in enumerate(texts):
         check_text(i, text)
         yield text

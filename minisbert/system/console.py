@@ -95,16 +95,19 @@ def open_streams() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C is a ``KeyboardInterrupt`` inside this block, whatever it was before (see ``minisbert/__init__.py``)."""
-    before = signal.getsignal(signal.SIGINT)
-    if before in (signal.SIG_IGN, None):  # a shell's background job keeps ignoring it
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Ctrl-C and SIGTERM are a ``KeyboardInterrupt`` inside this block, whatever they were before.
+
+    What is half written is then removed. ``minisbert/__init__.py`` says what they were.
+    """
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ignored = (signal.SIG_IGN, None)  # a shell's background job keeps ignoring Ctrl-C
+    for number in (number for number, handler in before.items() if handler not in ignored):
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number in (number for number, handler in before.items() if handler not in ignored):
+            signal.signal(number, before[number])
 
 
 def out_of_memory(error: Exception) -> str | None:

@@ -38,7 +38,7 @@ def instruction_sets() -> list[str]:
     return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str | torch.device) -> torch.device:
     """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"

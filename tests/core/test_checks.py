@@ -143,6 +143,9 @@ def test_fields_are_checked_by_their_annotations():
     [
         ("a cat", "not one string: put it in brackets"),
         (iter(["a cat"]), "a list of texts is needed, not list_iterator"),
+        ({"text": "a cat"}, "a list of texts is needed, not dict"),
+        ({"a cat"}, "a list of texts is needed, not set"),
+        (type("DataFrame", (dict,), {"columns": ["text"]})(), "a list of texts is needed, not DataFrame"),
         (["a cat", None], "text 1 is not a string but NoneType: None"),
         (["a \ud800"], "text 0 is not valid Unicode: a lone surrogate at character 2"),
     ],

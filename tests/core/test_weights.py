@@ -70,8 +70,8 @@ def test_the_heads_of_berts_pre_training_are_skipped(tmp_path):
 
 
 def test_settings_are_renamed_and_constants_filled_in():
-    raw = {"dim": 6, "eps": 1e-5, "vocab_size": 7, "type_vocab_size": 2}
-    expected = {"hidden_size": 6, "layer_norm_eps": 1e-5, "vocab_size": 7, "type_vocab_size": 0}
+    raw = {"dim": 6, "eps": 1e-5, "vocab_size": 7, "type_vocab_size": 2, "position_offset": 2}  # the last: never stated
+    expected = {"hidden_size": 6, "layer_norm_eps": 1e-5, "vocab_size": 7, "type_vocab_size": 0, "position_offset": 0}
     assert FAMILY.fields(raw) == expected
 
 

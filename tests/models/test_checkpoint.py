@@ -117,6 +117,14 @@ def test_all_faults_are_named_in_one_message(folder):
         assert part in message
 
 
+def test_weights_of_eight_bits_are_refused(folder):
+    """Without their scales they are no weights."""
+    path = folder / "model.safetensors"
+    save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
+    with pytest.raises(InputError, match=r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating"):
+        load_bert(folder)
+
+
 def test_half_a_pooler_is_a_fault(folder):
     edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "pooler.dense.bias"})
     with pytest.raises(InputError, match=r"missing pooler\.dense\.bias"):

@@ -1,9 +1,11 @@
 """The encoder: loading, encoding whatever the batch, comparing, saving."""
 
+import copy
 import errno
 import json
 import shutil
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -298,6 +300,8 @@ def test_a_tensor_can_be_trained_on(model):
         ({"truncate_dim": 0}, "truncate_dim 0 is not in 1 to 24"),
         ({"truncate_dim": 25}, "truncate_dim 25 is not in 1 to 24"),
         ({"truncate_dim": -3}, "truncate_dim -3 is not in 1 to 24"),
+        ({"truncate_dim": 2.5}, "truncate_dim 2.5 is not in 1 to 24"),
+        ({"batch_tokens": 2.5}, "encode: 'float' object cannot be interpreted as an integer"),
         ({"truncate_dim": 5, "output": "token"}, "are for sentence vectors"),
         ({"normalize": False, "output": "token"}, "are for sentence vectors"),
     ],
@@ -363,6 +367,40 @@ def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
     assert read == []
     assert next(vectors).shape == (1, 3)
     assert read == [0]
+
+
+@pytest.mark.parametrize("texts", ["a cat", {"a": 1}, {"a"}], ids=["letters", "keys", "no order"])
+def test_a_stream_of_texts_that_are_none(model, texts):
+    with pytest.raises(InputError, match="a list of texts is needed"):
+        list(model.encode_stream(texts))
+
+
+def test_each_thread_counts_its_own_cut_texts(tiny):
+    """Also a copy of the encoder, which has its own counts."""
+    encoder = SentenceEncoder.load(tiny)
+    encoder.encode([TEXTS[2]] * 2)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: (encoder.encode(TEXTS), encoder.truncated)[1]).result() == 1
+        assert pool.submit(lambda: (encoder.encode(TEXTS[:2]), encoder.truncated)[1]).result() == 0
+    assert encoder.truncated == 2
+    other = copy.deepcopy(encoder)
+    other.encode(TEXTS[:2])
+    assert (encoder.truncated, other.truncated) == (2, 0)
+
+
+@pytest.mark.parametrize("output", ["sentence", "token"])
+def test_an_encoder_in_bfloat16_gives_float32_arrays(tiny, output):
+    encoder = SentenceEncoder.load(tiny).bfloat16()
+    exact = encoder.encode(TEXTS, output=output, convert="tensor")
+    for array, tensor in zip(encoder.encode(TEXTS, output=output), exact, strict=True):
+        assert (array.dtype, tensor.dtype) == (np.float32, torch.bfloat16)
+        np.testing.assert_array_equal(array, tensor.float())
+
+
+@pytest.mark.parametrize("name", ["cuda:97", "gpu"])
+def test_a_device_that_is_not_there(tiny, name):
+    with pytest.raises(InputError, match=f"device '{name}' cannot be used"):
+        SentenceEncoder.load(tiny, device=name)
 
 
 @pytest.mark.parametrize(("bad", "message"), [(3, "text 2 is not a string but int"), ("\ud800", "text 2 is not valid")])

@@ -528,6 +528,17 @@ def test_tokens_beyond_the_embedding_table_are_named_at_load(tmp_path, make):
         Tokenizer.load(folder)
 
 
+def test_a_damaged_table_of_characters(tmp_path):
+    """The library panics, with what is no ``Exception``, when a text needs the table."""
+    folder = baked_folder(tmp_path)
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"})
+    spec = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    spec["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "BAAAAGFhYWEA"}  # a length of 4, "aaaa"
+    write_json(folder / "tokenizer.json", spec)
+    with pytest.raises(InputError, match=r"cannot encode 'the cat'.*index out of bounds"):
+        Tokenizer.load(folder).encode(["the cat"])
+
+
 def test_an_unknown_token_that_is_missing(tmp_path):
     """The library raises a bare Exception only when a text needs the token."""
     folder = baked_folder(tmp_path)

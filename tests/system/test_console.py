@@ -60,15 +60,26 @@ def test_ctrl_c_is_exit_code_130(capsys):
     assert capsys.readouterr() == ("", "stopped\n")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("before", [lambda *_: pytest.fail("the handler of the imports"), signal.SIG_IGN])
-def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, capsys):
-    default = signal.signal(signal.SIGINT, before)
+def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, number, capsys):
+    default = signal.signal(number, before)
     try:
         with nullcontext() if before is signal.SIG_IGN else pytest.raises(SystemExit, match="130"):
-            run_command(lambda: signal.raise_signal(signal.SIGINT))
-        assert signal.getsignal(signal.SIGINT) is before
+            run_command(lambda: signal.raise_signal(number))
+        assert signal.getsignal(number) is before
     finally:
-        signal.signal(signal.SIGINT, default)
+        signal.signal(number, default)
+
+
+def test_a_command_that_is_terminated_leaves_nothing_half_written(tmp_path):
+    def main() -> None:
+        with files.atomic_file(tmp_path / "vectors.npy"):
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit, match="130"):
+        run_command(main)
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
