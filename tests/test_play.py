@@ -16,6 +16,7 @@ import torch
 
 from minisbert.core import bert, losses
 from minisbert.core.encoder import SentenceEncoder, normalize
+from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation import more_metrics
@@ -93,26 +94,25 @@ def test_no_real_place_has_no_shares():
 def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperature, play_data):
     points, noise = (tensor.double() for tensor in play_data.circle())
     data = {"points": points.tolist(), "noise": noise.tolist(), "tau": temperature}
-    weight = points.clone().requires_grad_()
+    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # as in lesson 11
 
-    def loss() -> torch.Tensor:
-        unit = normalize(weight)
-        return losses.simcse_loss(unit, unit + noise, temperature=temperature)
+    def loss(table: torch.nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
+        unit = normalize(table(rows))
+        return losses.simcse_loss(unit, unit + noise[rows], temperature=temperature)
 
-    loss().backward()
+    rows = torch.arange(len(points))
+    (gradient,) = torch.autograd.grad(first := loss(table, rows), table.weight)
     found = javascript("circleLoss(data.points, data.noise, data.tau)", data)
-    assert found["loss"] == pytest.approx(loss().item(), abs=1e-12)
-    assert torch.allclose(torch.tensor(found["gradient"], dtype=torch.double), weight.grad, rtol=0, atol=1e-12)
+    assert found["loss"] == pytest.approx(first.item(), abs=1e-12)
+    assert torch.allclose(torch.tensor(found["gradient"], dtype=torch.double), gradient, rtol=0, atol=1e-12)
 
-    optimizer = torch.optim.Adam([weight], lr=0.02)
-    for _ in range(50):
-        optimizer.zero_grad()
-        loss().backward()
-        optimizer.step()
+    optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
+    list(fit(table, loss, [rows] * 50, optimizer, schedule=lambda step: 1.0))
+    after = table.weight.detach()
     walk = "((s) => { for (let i = 0; i < 50; i++) circleStep(s, data.noise, data.tau); return s.points; })"
     moved = javascript(f"{walk}(circleStart(data.points))", data)
-    assert torch.allclose(torch.tensor(moved, dtype=torch.double), weight.detach(), rtol=0, atol=1e-7)
-    assert javascript("uniformity(data)", moved) == pytest.approx(more_metrics.uniformity(weight.detach().numpy()))
+    assert torch.allclose(torch.tensor(moved, dtype=torch.double), after, rtol=0, atol=1e-7)
+    assert javascript("uniformity(data)", moved) == pytest.approx(more_metrics.uniformity(after.numpy()))
 
 
 def test_the_points_are_those_of_lesson_11(play_data):
