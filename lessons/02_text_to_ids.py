@@ -49,11 +49,11 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 #     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters if s > 0)
 #                    take that piece, s = e;  if there is no such e, the whole word is [UNK]
 #
+# ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
+#
 # Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
 # punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, these
 # **special tokens** included. Here it is, written out.
-#
-# ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
 
 
 # %%
