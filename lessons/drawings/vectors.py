@@ -40,8 +40,8 @@ def heads() -> Pen:
         "Three heads: where do the sentences meet?",
         "Cross-encoder: both sentences go through Bert as one text, and the first token is scored; they meet in every "
         "layer. Siamese: each goes through Bert and pooling alone; absolute difference, product and u are scored; they "
-        "meet after pooling. Cross-attention: each goes through Bert alone, then tokens of a attend to tokens of b; they "
-        "meet after the encoder. One Bert serves both sentences.",
+        "meet after pooling. Cross-attention: each goes through Bert alone, then tokens of a attend to tokens of b; "
+        "they meet after the encoder. One Bert serves both sentences.",
     )
     for column, (name, where) in enumerate(
         (("cross-encoder", "in every layer"), ("siamese", "after pooling"), ("cross-attention", "after the encoder"))
