@@ -7,7 +7,8 @@ python -m minisbert.evaluate --data triplets.tsv
 python -m minisbert.evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
 python -m minisbert.evaluate --suite sts
 
-Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Triplets: the share whose anchor
+Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
+header that says label: average precision, and F1 and accuracy at the best threshold. Triplets: the share whose anchor
 is closer to the positive than to the negative, by the cosine. --queries, --corpus and --qrels: accuracy, precision,
 recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them.
 """
