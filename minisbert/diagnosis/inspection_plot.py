@@ -21,7 +21,7 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
         left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
         if found.lengths and found.lengths.counts:
             draw_histogram(left, found.lengths.counts, found.lengths.limit)
-            left.legend(frameon=False, fontsize=8)
+            left.legend(fontsize=8)  # framed: it lies on the bars
         else:
             empty(left, "no lengths")
         if len(found.labels):
