@@ -47,8 +47,8 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 #
 #     cos(u, v) = sum over d of u[d] * v[d]  /  (|u| * |v|)        |u| = sqrt(sum over d of u[d]^2)
 #
-# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. Vector length does not
-# matter. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
+# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. How long they are does not
+# count. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
 # (N, N).
 
 # %% [markdown]
@@ -202,7 +202,7 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # ## Sources
 #
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: one encoder for each sentence, compared by cosine.
-# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. The distilled student was L12. Our L6 keeps every
-#   second layer of it.
+# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. That small model has
+#   twelve layers; ours has every second one of them.
 # - The model cards of nreimers/MiniLM-L6-H384-uncased (which layers were kept) and of
 #   sentence-transformers/all-MiniLM-L6-v2 (what it was then trained on: a billion pairs).

@@ -49,11 +49,11 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 #     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters if s > 0)
 #                    take that piece, s = e;  if there is no such e, the whole word is [UNK]
 #
+# ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
+#
 # Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
 # punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, these
 # **special tokens** included. Here it is, written out.
-#
-# ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
 
 
 # %%
@@ -127,10 +127,10 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Our version omits two rules that this data never exercises: a word of more than 100 letters is [UNK] as a whole
-# (Google's own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement on
-# 17,256 sentences is strong evidence, but not proof. `split_words` and `word_pieces` in `minisbert/core/tokenizer.py`
-# have both rules; read them beside ours.
+# Our version leaves out two rules, for which this data has no example: a word of more than 100 letters is [UNK] as a
+# whole (Google's own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement
+# on 17,256 sentences is strong evidence, but not proof. `split_words` and `word_pieces` in
+# `minisbert/core/tokenizer.py` have both rules; read them beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"

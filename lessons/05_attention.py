@@ -36,10 +36,10 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #     probability[t, s] = exp(score[t, s]) / sum over r of exp(score[t, r])       (T, T), each row sums to 1
 #     context[t, j]     = sum over s of probability[t, s] * v[s, j]               (T, K)
 #
+# ![Query, key and value, with their shapes](drawings/qkv.svg)
+#
 # Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
 # exp(-inf) = 0. Here is one head with nothing but loops.
-#
-# ![Query, key and value, with their shapes](drawings/qkv.svg)
 
 
 # %%

@@ -23,8 +23,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # %% [markdown]
 # ## The question
 #
-# Attention moves information between tokens, and what it passes on is a weighted average. Averaging creates nothing
-# new. Where does a layer compute with what it has gathered?
+# Attention moves information between tokens, and what it passes on is a weighted average. An average holds nothing that
+# was not there before. So where does a layer work on what attention has gathered?
 #
 # ## The formula
 #

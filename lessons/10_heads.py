@@ -62,7 +62,8 @@ assert features[1, :2].tolist() == [0, 0], "equal vectors have no difference"
 
 # %% [markdown]
 # Cross-attention on three tokens each. The `compare` variant starts with identity matrices. So before
-# training, each token of a retrieves the most similar token of b. Here b holds the same tokens in another order.
+# it is trained, it gives each token of a the vector of the token of b that is most like it. Here b holds the same
+# tokens in another order.
 
 # %%
 a = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]])  # (B, T, D)

@@ -47,7 +47,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 # %% [markdown]
 # ## The real function
 #
-# Each loss on vectors small enough to compute mentally.
+# Each loss first on vectors simple enough to do in your head.
 
 # %%
 right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
@@ -374,3 +374,5 @@ for name, value in uniform.items():
 # - Gao, Yao and Chen 2021, *SimCSE*, section 2 (equation 1), section 3 (equation 4), section 4 (equation 5).
 # - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
 #   hypersphere*, section 4.
+# - SimCLR (Chen et al. 2020), equation 1 (unverified); CoSENT (Huang et al. 2024), the formula as sentence-transformers
+#   has it.

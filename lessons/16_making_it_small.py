@@ -94,9 +94,9 @@ print(f"{whole.item():.4f} + {prefix.item():.4f} = {both.item():.4f}")
 assert abs(both - whole - prefix) < 1e-6, "the loss of the prefix and the loss of the whole"
 
 # %% [markdown]
-# And the real vectors. We track two measures. **Spearman**: half of the STS-B test pairs, as in lesson 09. **Recall**:
-# of the ten nearest sentences that the whole model finds for 300 queries, how many are still among the ten? The first
-# asks for the right scale of similarity, the second for the right neighbours; it is the harder one.
+# And the real vectors. Two measures say what a saving costs. **Spearman**: half of the STS-B test pairs, as in lesson
+# 09. **Recall**: of the ten nearest sentences that the whole model finds for 300 queries, how many are still among the
+# ten? The first asks for the right scale of similarity, the second for the right neighbours; it is the harder one.
 
 # %%
 pairs = load_scored_pairs("stsb", "test")[::2]

@@ -9,7 +9,9 @@ from lessons.grader.pieces import LESSONS, PIECES, lesson_file
 from tests.conftest import ROOT
 from tests.lessons.test_lessons import header
 
-ENTRY = re.compile(r"^- \*\*([^*]+)\*\* \(\[(\d\d)\]\(([^)]+)\)\): (.+?)(?=\n- |\n*\Z)", re.MULTILINE | re.DOTALL)
+ENTRY = re.compile(
+    r"^- \*\*([^*]+)\*\* \(\[lesson\s+(\d\d)\]\(([^)]+)\)\):\s+(.+?)(?=\n- |\n*\Z)", re.MULTILINE | re.DOTALL
+)
 GLOSSARY = ENTRY.findall((ROOT / "lessons" / "GLOSSARY.md").read_text(encoding="utf-8"))
 WEEKS = (ROOT / "lessons" / "TEACHING.md").read_text(encoding="utf-8").partition("| week |")[2].partition("\n\n")[0]
 
