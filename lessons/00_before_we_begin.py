@@ -381,6 +381,6 @@ assert uncentred[1] > 0.5, "10 - y falls as x rises, and this formula says that 
 #
 # ## Sources
 #
-# - Robbins and Monro 1951, *A stochastic approximation method*: steps along a noisy direction.
+# - Robbins and Monro 1951, *A stochastic approximation method*: step by step to a solution, by noisy experiments.
 # - Baydin et al. 2018, *Automatic differentiation in machine learning: a survey*: what `backward` does.
 # - [PyTorch's broadcasting rules](https://docs.pytorch.org/docs/stable/notes/broadcasting.html), word for word.

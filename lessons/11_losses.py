@@ -374,3 +374,5 @@ for name, value in uniform.items():
 # - Gao, Yao and Chen 2021, *SimCSE*, section 2 (equation 1), section 3 (equation 4), section 4 (equation 5).
 # - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
 #   hypersphere*, section 4.
+# - SimCLR (Chen et al. 2020), equation 1 (unverified); CoSENT (Huang et al. 2024), the formula as sentence-transformers
+#   has it.
