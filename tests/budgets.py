@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1084,
     "fast": 861,
-    "models": 2805,
+    "models": 2895,
     "data": 1375,
     "evaluation": 1064,
     "training": 2630,
