@@ -113,7 +113,7 @@ def quiz(lesson: int) -> list[NotebookNode]:
         for number, reason in enumerate(question.why, start=1):
             verdict = "**right**" if number == question.right else "wrong"
             lines.append(f"{number}. {verdict}: {with_code(reason)}")
-        lines += [":::", ""]
+        lines += ["", f"*{question.read}* has more about it.", ":::", ""]
     return [new_markdown_cell("\n".join(["## Quiz", "", *lines]))] if lines else []
 
 

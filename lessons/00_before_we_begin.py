@@ -185,6 +185,7 @@ assert abs((up - down) / (2 * little) + 11) < 1e-6, "-11 again"
 # The gradient is negative: the loss falls if w and b grow. With lr = 0.1 they become 1.1 and 0.5, and the loss falls
 # from 9 to 0.535. PyTorch's **SGD**, stochastic gradient descent, is this step and nothing else. *Stochastic* means
 # that each step looks at a few random rows, a **batch**, and not at all of them: cheaper, and a little wrong each time.
+# One pass over all rows, batch by batch, is an **epoch**.
 
 # %%
 w, b = (torch.nn.Parameter(torch.zeros((), dtype=torch.float64)) for _ in range(2))
@@ -367,8 +368,8 @@ assert uncentred[1] > 0.5, "10 - y falls as x rises, and this formula says that 
 # %% [markdown]
 # ## Exercises
 #
-# 1. A batch of 8 texts with 12 tokens of width 384 has the shape (8, 12, 384). Which shape must a tensor have to scale
-#    each of the 384 columns by its own factor? Each text? Each token of each text?
+# 1. Eight tables of 12 rows and 384 columns have the shape (8, 12, 384). Which shape must a tensor have to scale each
+#    of the 384 columns by its own factor? Each table? Each row of each table?
 # 2. Take the loss -log softmax(s)[r], where r is the right answer. Show on paper that its gradient by s is softmax(s),
 #    minus 1 at r. Check it with autograd for s = (0, log 3), r = 0.
 # 3. At which learning rate does the training of the line begin to fail? Try rates between 0.2 and 0.3, then explain it
@@ -380,6 +381,6 @@ assert uncentred[1] > 0.5, "10 - y falls as x rises, and this formula says that 
 #
 # ## Sources
 #
-# - Robbins and Monro 1951, *A stochastic approximation method*: steps along a noisy direction.
+# - Robbins and Monro 1951, *A stochastic approximation method*: step by step to a solution, by noisy experiments.
 # - Baydin et al. 2018, *Automatic differentiation in machine learning: a survey*: what `backward` does.
 # - [PyTorch's broadcasting rules](https://docs.pytorch.org/docs/stable/notes/broadcasting.html), word for word.

@@ -21,9 +21,9 @@ from minisbert.system.assets import ensure
 #
 # Do two sentences say the same thing? They may share no word and mean the same, or share every word and mean the
 # opposite. So comparing letters will not do. Can we turn a sentence into a list of numbers such that *alike in
-# meaning* becomes *near in space*?
+# meaning* becomes *near in space*? Such a list is called an **embedding**.
 #
-# Somebody has trained such a map: all-MiniLM-L6-v2. We load it and try.
+# Somebody has trained such a map, an **encoder**: all-MiniLM-L6-v2. We load it and try.
 
 # %%
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))  # fetched once, 92 MB
@@ -40,22 +40,22 @@ assert vectors.shape == (4, 384), "four sentences, 384 numbers each"
 # %% [markdown]
 # ## The formula
 #
-# Two symbols for now: `N` is the number of sentences, `D` the number of columns of a vector, its *width*. Here N = 4
+# Two symbols for now: `N` is the number of sentences, `D` the number of columns of a vector, its **width**. Here N = 4
 # and D = 384. (The course has one legend of dimensions, at the top of `minisbert/core/bert.py`.)
 #
-# The similarity of two vectors u and v, each (D,), is the cosine of the angle between them:
+# The similarity of two vectors u and v, each (D,), is the **cosine** of the angle between them:
 #
 #     cos(u, v) = sum over d of u[d] * v[d]  /  (|u| * |v|)        |u| = sqrt(sum over d of u[d]^2)
 #
-# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. Vector length does not
-# matter. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
+# It is 1 if both point the same way, 0 if they are at right angles, -1 if they are opposite. How long they are does not
+# count. All pairs at once are a matrix product: scale each row to length 1, then (N, D) times (D, N) gives
 # (N, N).
 
 # %% [markdown]
 # ## The real function
 #
-# `SentenceEncoder.similarity` first on vectors small enough to check by eye. Three vectors of width 2: to the right,
-# up, and in between. The cosine of 45 degrees is 0.7071.
+# `SentenceEncoder.similarity`, which calls `cosine_matrix`, first on vectors small enough to check by eye. Three
+# vectors of width 2: to the right, up, and in between. The cosine of 45 degrees is 0.7071.
 
 # %%
 small = np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]])
@@ -202,7 +202,7 @@ assert largest_difference(encoder.encode(sentences), vectors) < 1e-6, "outside t
 # ## Sources
 #
 # - Reimers and Gurevych 2019, *Sentence-BERT*, section 3: one encoder for each sentence, compared by cosine.
-# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. The distilled student was L12. Our L6 keeps every
-#   second layer of it.
+# - Wang et al. 2020, *MiniLM*: how a large model teaches a small one. That small model has
+#   twelve layers; ours has every second one of them.
 # - The model cards of nreimers/MiniLM-L6-H384-uncased (which layers were kept) and of
 #   sentence-transformers/all-MiniLM-L6-v2 (what it was then trained on: a billion pairs).

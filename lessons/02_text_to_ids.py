@@ -27,7 +27,8 @@ from minisbert.system.assets import ensure
 # and the network has a table of 30,522 rows?
 #
 # A table of whole words would be too large and still miss words. A table of letters would be small, and a sentence
-# would be a hundred steps long. WordPiece is in between: frequent words are one piece, rare ones are several.
+# would be a hundred steps long. **WordPiece** is in between: frequent words are one piece, a **token**, rare ones are
+# several.
 
 # %%
 folder = ensure("all-MiniLM-L6-v2")
@@ -41,18 +42,18 @@ assert len(vocab) == 30522, "V, the size of the vocabulary"
 # %% [markdown]
 # ## The formula
 #
-# `V` is the vocabulary: a set of pieces, each with an id. A piece that continues a word begins with `##`. A word w of
-# n letters is cut from the left, the longest piece first:
+# `V` is the **vocabulary**: a set of pieces, each with an id. A piece that continues a word begins with `##`. A word w
+# of n letters is cut from the left, the longest piece first:
 #
 #     s = 0
 #     while s < n:   e = the largest end with  piece(w[s:e]) in V     (piece = "##" + letters if s > 0)
 #                    take that piece, s = e;  if there is no such e, the whole word is [UNK]
 #
-# Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
-# punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, special
-# tokens included. Here it is, written out.
-#
 # ![WordPiece cuts from the left, the longest piece first](drawings/wordpiece.svg)
+#
+# Before that the text is cleaned, lowercased, stripped of accents, and split at white space and around every
+# punctuation mark. After that [CLS] goes in front and [SEP] at the end. A text of `T` tokens becomes T ids, these
+# **special tokens** included. Here it is, written out.
 
 
 # %%
@@ -126,10 +127,10 @@ assert len(sentences) == 17256, "both sentences of 8,628 pairs"
 assert not different, f"WordPiece by hand differs on {different[:3]}"
 
 # %% [markdown]
-# Our version omits two rules that this data never exercises: a word of more than 100 letters is [UNK] as a whole
-# (Google's own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement on
-# 17,256 sentences is strong evidence, but not proof. `split_words` and `word_pieces` in `minisbert/core/tokenizer.py`
-# have both rules; read them beside ours.
+# Our version leaves out two rules, for which this data has no example: a word of more than 100 letters is [UNK] as a
+# whole (Google's own code says 200; we follow the library), and every Chinese character is a word of its own. Agreement
+# on 17,256 sentences is strong evidence, but not proof. `split_words` and `word_pieces` in
+# `minisbert/core/tokenizer.py` have both rules; read them beside ours.
 
 # %%
 assert to_ids("東京") != tokenizer.encode(["東京"]).ids[0], "Chinese characters are what ours does not know yet"
@@ -250,8 +251,9 @@ print(f"cosine of the same sentence cut in two ways: {(right @ wrong.T).item():.
 assert (right @ wrong.T).item() < 0.6, "to the model a word spelled in letters is hardly the same word"
 
 # %% [markdown]
-# **A trap in the file.** The published `tokenizer.json` of this model pads every text to 128 tokens and cuts at 128,
-# while the model's own limit is 256. Loaded as is, it turns "hello" into 128 ids. `Tokenizer` clears both settings.
+# **A trap in the file.** The published `tokenizer.json` of this model fills every text up to 128 tokens with **pads**
+# and cuts at 128, while the model's own limit is 256. Loaded as is, it turns "hello" into 128 ids. `Tokenizer` clears
+# both settings.
 
 # %%
 naive = Library.from_file(str(folder / "tokenizer.json")).encode("hello").ids
@@ -260,8 +262,8 @@ assert len(naive) == 128, "3 tokens and 125 pads"
 assert encoder.tokenizer.limit == 256, "max_seq_length of sentence_bert_config.json"
 
 # %% [markdown]
-# Pads do no harm as long as the mask hides them (they only cost time). Now plant "no attention mask" and see what the
-# padding decides.
+# Pads do no harm as long as the **mask**, which says which tokens are real, hides them from attention (lesson 05); they
+# only cost time. Now plant "no attention mask" and see what the padding decides.
 
 # %%
 ids = torch.tensor([naive])  # (1, 128)

@@ -39,7 +39,7 @@ print(f"{path.stat().st_size:,} bytes")
 # %% [markdown]
 # ## The formula
 #
-# A safetensors file has three parts:
+# A **safetensors** file has three parts:
 #
 #     8 bytes          n, the length of the header: an unsigned integer, little-endian
 #     n bytes          the header: JSON, for each tensor its dtype, its shape, and where it begins and ends
@@ -48,7 +48,8 @@ print(f"{path.stat().st_size:,} bytes")
 # A tensor (R, C) of float32 at `begin` has its element (r, c) at byte 8 + n + begin + 4 * (r * C + c).
 #
 # The legend, as in `core/bert.py`: `V` vocabulary, `D` width, `F` feed-forward width, `L` layers; here also `P`, the
-# rows of the position table. Counted by hand, a BERT has
+# rows of the position table. What LayerNorm, attention and feed-forward are, lessons 04 to 06 say; their query, key and
+# value are dense layers. Counted by hand, a BERT has
 #
 #     embeddings      (V + P + 2) * D  +  2 D                three tables and a LayerNorm
 #     attention       L * (4 * (D * D + D)  +  2 D)          query, key, value, output; a LayerNorm
@@ -196,7 +197,7 @@ guess.answer("91 MB")
 # %% [markdown]
 # ## Break it
 #
-# We damage copies of the tiny checkpoint `weights/tiny` (2 layers, width 24, all parameters random) and load them.
+# We damage copies of the tiny **checkpoint** `weights/tiny` (2 layers, width 24, all parameters random) and load them.
 
 
 # %%

@@ -27,11 +27,12 @@ embeddings = encoder.bert.embeddings
 #
 # ## The formula
 #
-# `B` texts in a batch, `T` tokens each, `D` columns. Each token's vector is a sum of three rows from three tables:
+# `B` texts in a batch, `T` tokens each, `D` columns. Each token's vector, its first **hidden state**, is a sum of three
+# rows from three tables:
 #
 #     x[b, t] = word[ids[b, t]] + position[t] + token_type[types[b, t]]       each (D,), so x is (B, T, D)
 #
-# and each such vector on its own goes through LayerNorm:
+# and each such vector on its own goes through **LayerNorm**:
 #
 #     mean     = (1/D) sum over d of x[d]
 #     variance = (1/D) sum over d of (x[d] - mean)^2
@@ -44,7 +45,7 @@ embeddings = encoder.bert.embeddings
 # %% [markdown]
 # ## The real function
 #
-# First `layer_norm` alone, on numbers small enough to do in your head. The mean of [1, 3] is 2, the variance 1. Then
+# First `layer_norm` alone, on numbers small enough to do without paper. The mean of [1, 3] is 2, the variance 1. Then
 # [2, 6] and [11, 13]: twice as much, and ten more.
 
 # %%
@@ -175,8 +176,8 @@ assert largest_difference(u, v) < 1e-6, "the same vector: nothing else in a BERT
 guess.answer("1")
 
 # %% [markdown]
-# Attention sums over tokens and LayerNorm and feed-forward look at one token at a time. Shuffle the tokens and every
-# result is shuffled likewise; the mean over tokens does not notice. Order enters here or nowhere.
+# Attention sums over tokens (lesson 05); LayerNorm and feed-forward (lesson 06) look at one token at a time. Shuffle
+# the tokens and every result is shuffled likewise; the mean over tokens does not notice. Order enters here or nowhere.
 #
 # ## Break it
 #

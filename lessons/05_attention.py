@@ -28,18 +28,18 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # ## The formula
 #
-# `H` heads work side by side; `K` is the width of one head, and D = H * K. Within one head each token t has three
-# vectors of width K: a query q[t] (what am I looking for), a key k[t] (what can I be found by), a value v[t] (what do
-# I pass on). Then
+# In **attention**, `H` **heads** work side by side; `K` is the width of one head, and D = H * K. Within one head each
+# token t has three vectors of width K: a **query** q[t] (what am I looking for), a **key** k[t] (what can I be found
+# by), a **value** v[t] (what do I pass on). Then
 #
 #     score[t, s]       = sum over j of q[t, j] * k[s, j]  /  sqrt(K)             (T, T)
 #     probability[t, s] = exp(score[t, s]) / sum over r of exp(score[t, r])       (T, T), each row sums to 1
 #     context[t, j]     = sum over s of probability[t, s] * v[s, j]               (T, K)
 #
+# ![Query, key and value, with their shapes](drawings/qkv.svg)
+#
 # Token t asks; s runs over the tokens that answer. A pad gets the score minus infinity, so its probability is
 # exp(-inf) = 0. Here is one head with nothing but loops.
-#
-# ![Query, key and value, with their shapes](drawings/qkv.svg)
 
 
 # %%
@@ -215,7 +215,7 @@ guess.answer("by rounding")
 # ## Break it
 #
 # The known mistakes in `attention` and around it. Two texts, one with pads; the largest change of the last hidden
-# state at real tokens, and the average entropy of the probabilities, which says how widely a head looks: 0 is one
+# state at real tokens, and the average **entropy** of the probabilities, which says how widely a head looks: 0 is one
 # token, log T is all tokens equally.
 
 

@@ -23,18 +23,19 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # %% [markdown]
 # ## The question
 #
-# Attention moves information between tokens, and what it passes on is a weighted average. Averaging creates nothing
-# new. Where does a layer compute with what it has gathered?
+# Attention moves information between tokens, and what it passes on is a weighted average. An average holds nothing that
+# was not there before. So where does a layer work on what attention has gathered?
 #
 # ## The formula
 #
-# Two dense layers with a bend between them, for each token on its own. `F` is the width in the middle, usually 4 D:
+# The **feed-forward** block: two dense layers with a bend between them, for each token on its own. `F` is the width in
+# the middle, usually 4 D:
 #
 #     feed_forward(x) = W2 * gelu(W1 * x + b1) + b2        (B, T, D) -> (B, T, F) -> (B, T, D)
 #     gelu(z)         = z * P(Z <= z),  Z standard normal  =  z/2 * (1 + erf(z / sqrt(2)))
 #
-# A layer wraps both blocks in the same way: the block's result is *added* to its input, and LayerNorm comes after the
-# sum. This is post-LayerNorm, the order of the first transformers:
+# A layer wraps both blocks in the same way: the block's result is *added* to its input, a **residual sum**, and
+# LayerNorm comes after it. This is post-LayerNorm, the order of the first transformers:
 #
 #     x = LayerNorm1(x + attention(x))
 #     x = LayerNorm2(x + feed_forward(x))
@@ -44,8 +45,8 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 # %% [markdown]
 # ## The real function
 #
-# GELU on small numbers. A standard normal number is below 1 with probability 0.8413, so gelu(1) = 0.8413, and gelu(-1)
-# = -0.1587. Far to the right it is z itself, far to the left 0.
+# **GELU** on small numbers. A standard normal number is below 1 with probability 0.8413, so gelu(1) = 0.8413, and
+# gelu(-1) = -0.1587. Far to the right it is z itself, far to the left 0.
 
 # %%
 z = torch.tensor([-3.0, -1.0, 0.0, 1.0, 3.0])

@@ -45,14 +45,15 @@ encoder = SentenceEncoder.load(folder)
 #
 #     h[0] = embeddings(ids)          h[i+1] = layer_i(h[i])          i = 0 .. L-1
 #
-# And the measure: at each h, the largest absolute difference from the reference, over all real tokens,
+# And the measure: at each h, the largest absolute difference from the **reference**, over all real tokens,
 #
 #     d_i = max over b, t, c of | ours_i[b, t, c] - theirs_i[b, t, c] |        t runs over real tokens only
 #
 # In float32 a sum of hundreds of products is rounded at every step, in an order that no library promises. A faithful
-# copy of this model differs by 4e-6, most mistakes by more than 3e-4. So the bound is 2e-5: above all rounding. A few
-# mistakes slip under it (an epsilon outside the root, a mask that is large but finite, anything that happens only in
-# training). Those need float64, extreme inputs and gradients, which is what the package's tests use.
+# copy of this model differs by 4e-6, most mistakes by more than 3e-4. So the bound, the **tolerance**, is 2e-5: above
+# all rounding. A few mistakes slip under it (an epsilon outside the root, a mask that is large but finite, anything
+# that happens only in training). Those need float64, extreme inputs and gradients, which is what the package's tests
+# use.
 
 # %% [markdown]
 # ## The real function
@@ -218,13 +219,14 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 #
 # ## Exercises
 #
-# 1. Change the seed of the hunt and guess from the table before you run the last cell. How often are you right?
+# 1. Change the seed of the hunt (lesson 12 is about seeds) and guess from the table before you run the last cell. How
+#    often are you right?
 # 2. Compare in float64: `encoder.double()` on our side, `double=True` for the reference. How large is the largest
 #    difference now, and what does that prove that float32 could not?
 # 3. The tolerance is absolute. Why would a relative one be a poor choice for hidden states around 0?
 # 4. Graded: the encoder itself, from ids to hidden states: `python -m lessons.check start 07`, `run 07`, `hint 07`.
 #    And `python -m lessons.check graft` puts every piece that you have solved into the running model and compares its
-#    layers with the reference.
+#    layers with the reference (lesson 15).
 #
 # ## Sources
 #

@@ -23,7 +23,7 @@ encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
 #
 # The encoder gives a vector for each token: (B, T, D). A sentence should have one: (B, D). Sentences differ in length,
 # and a batch is a rectangle, so the short ones are filled up with pads. Which vector represents the sentence, and how
-# do the pads stay out of it?
+# do the pads stay out of it? Making one vector out of many is called **pooling**.
 #
 # ## The formula
 #
@@ -178,10 +178,12 @@ long = "In the beginning the committee had wanted to publish the whole report at
 alone = encoder.encode([text])[0]
 together = encoder.encode([text, long])[0]
 print(f"{largest_difference(alone, together):.1e}")
-assert largest_difference(alone, together) < 1e-6, "by rounding only: a vector must not depend on the rest of its batch"
+assert largest_difference(alone, together) < 1e-6, "by rounding only"
 guess.answer("by rounding")
 
 # %% [markdown]
+# A text must get the same vector whatever else is in its batch. That is worth a test of its own: it needs no reference.
+#
 # ## Break it
 #
 # Two texts of different length in one batch. For each mistake: the largest change of the pooled vectors, and the least

@@ -43,8 +43,8 @@ assert len(pairs) == 1379, "the test split of the STS Benchmark"
 #     r = sum of (x_i - mean x) (y_i - mean y)  /  sqrt( sum of (x_i - mean x)^2  *  sum of (y_i - mean y)^2 )
 #
 # This is the cosine of lesson 01, after subtracting the mean from each list. Spearman's rho asks only for the order:
-# it is Pearson's r of the *ranks*. Equal values share the mean of the ranks that they occupy: 10, 20, 20, 30 have the
-# ranks 1, 2.5, 2.5, 4.
+# it is Pearson's r of the *ranks*. Equal values, **ties**, share the mean of the ranks that they occupy: 10, 20, 20, 30
+# have the ranks 1, 2.5, 2.5, 4.
 
 # %% [markdown]
 # ## The real function
@@ -62,7 +62,8 @@ assert metrics.spearman([1, 2, 400], people) > 1 - 1e-12, "the order is right"
 assert abs(metrics.spearman([1, 1, 2], people) - 0.86603) < 1e-5, "a tie costs something"
 
 # %% [markdown]
-# Now the whole split, without any training: encode each sentence, compare. One forward pass, four poolings.
+# Now the whole split, **zero-shot**, that is without any training: encode each sentence, compare. One forward pass,
+# four poolings.
 
 # %%
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
@@ -167,7 +168,7 @@ guess.answer("2 points")
 
 # %% [markdown]
 # That does not make every difference below two points chance. Two models meet the same pairs, and what is hard for one
-# is often hard for the other. So take the *difference* in every draw: a paired bootstrap. Is the mean better than
+# is often hard for the other. So take the *difference* in every draw: a paired **bootstrap**. Is the mean better than
 # [CLS], by 8.5 points, and than the first and last layer averaged, by half a point?
 
 # %%

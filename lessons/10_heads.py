@@ -6,16 +6,16 @@
 # notebook cost.
 
 # %%
+import math
 from contextlib import nullcontext
 
 import torch
 from course import figure, largest_difference, predict
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.core import heads
+from minisbert.core import heads, losses
 from minisbert.core.encoder import cosine
 from minisbert.core.loop import adamw, fit
-from minisbert.core.losses import mse_loss
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
 from minisbert.data.scored_pairs import load_scored_pairs
@@ -23,6 +23,7 @@ from minisbert.fast.batching import budgeted_batches
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import count_parameters, freeze
+from minisbert.training import more_losses
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
@@ -41,8 +42,8 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #     cross     h = bert(a),  g = bert(b)                  (B, T, D), (B, S, D)
 #               found = attention(queries of h, keys and values of g)        score = mlp([h[:, 0]; found[:, 0]])
 #
-# Joint: they meet in every layer. Siamese: after pooling, when nothing but a vector is left of each. Cross: after the
-# encoder, token by token.
+# Joint: they meet in every layer; the field says **cross-encoder**. Siamese: after pooling, when nothing but a vector
+# is left of each; an encoder for such vectors is a **bi-encoder**. Cross: after the encoder, token by token.
 #
 # ![Three heads: where do the sentences meet?](drawings/heads.svg)
 
@@ -61,7 +62,8 @@ assert features[1, :2].tolist() == [0, 0], "equal vectors have no difference"
 
 # %% [markdown]
 # Cross-attention on three tokens each. The `compare` variant starts with identity matrices. So before
-# training, each token of a retrieves the most similar token of b. Here b holds the same tokens in another order.
+# it is trained, it gives each token of a the vector of the token of b that is most like it. Here b holds the same
+# tokens in another order.
 
 # %%
 a = torch.tensor([[[6.0, 0.0], [0.0, 6.0], [-6.0, 0.0]]])  # (B, T, D)
@@ -72,7 +74,7 @@ print(found)
 assert largest_difference(found, a) < 1e-3, "each token has found its like"
 
 # %% [markdown]
-# And a head that names a relation. Natural language inference asks whether a hypothesis follows from a premise: yes
+# And a head that names a relation. **Natural language inference** asks whether a hypothesis follows from a premise: yes
 # (entailment), no (contradiction), or not to be said (neutral). SBERT learned its vectors from it, by
 # softmax(W (u, v, |u - v|)) over the three classes. Three examples:
 
@@ -98,6 +100,20 @@ assert count_parameters(classifier)[0] == 9 * 384 + 3, "W is (3, 3 D); the paper
 assert cosine(u, v)[0] > cosine(u, v)[1] > cosine(u, v)[2], "entailment is near, but a cosine cannot say 'no'"
 
 # %% [markdown]
+# Such a head returns scores, the **logits**, of which a softmax makes shares. It is trained by the **cross-entropy**:
+# minus the logarithm of the share that the right class gets. For a question of yes or no a single logit z is enough:
+# 1 / (1 + exp(-z)) is the share of yes. That is a softmax over the scores 0 and z, and its cross-entropy the same:
+
+# %%
+half = more_losses.binary_cross_entropy_loss(torch.tensor([0.0]), torch.tensor([1.0])).item()
+wrong = more_losses.binary_cross_entropy_loss(torch.tensor([2.0]), torch.tensor([0.0])).item()
+two_classes = losses.softmax_cross_entropy_loss(torch.tensor([[0.0, 2.0]]), torch.tensor([0])).item()
+print(f"undecided {half:.4f}, wrongly sure {wrong:.4f}, as two classes {two_classes:.4f}")
+assert abs(half - math.log(2)) < 1e-6, "the share of a half: -log(1/2)"
+assert abs(wrong - math.log(1 + math.exp(2))) < 1e-6, "the right answer has 1 / (1 + e^2)"
+assert abs(wrong - two_classes) < 1e-6, "one logit, or two that differ by as much"
+
+# %% [markdown]
 # How large are they, on MiniLM? The encoder has 22,713,216 parameters; the heads add little. `freeze` keeps the lowest
 # two layers as they are.
 
@@ -121,7 +137,7 @@ encoder.requires_grad_(True)
 # ## A race, with the encoder frozen
 #
 # Training the whole encoder takes minutes (`python -m minisbert.train --recipe sts-siamese`; the README has the
-# results). Here we keep the encoder fixed and train heads only, on 400 short pairs. Then a head is a matter of a
+# results). Here the encoder is **frozen**, and we train heads only, on 400 short pairs. Then a head is a matter of a
 # second. It is not a fair race: the joint head needs an encoder that has learned to read two sentences at once, and
 # this one has not.
 
@@ -152,7 +168,7 @@ def train_head(make, columns):
     """150 steps of squared error on a head that reads ``columns``. Lesson 12 takes ``fit`` apart."""
 
     def loss(head, rows):
-        return mse_loss(scores(head, columns[:, rows]), targets[rows])
+        return losses.mse_loss(scores(head, columns[:, rows]), targets[rows])
 
     torch.manual_seed(0)
     head = make(384)
@@ -194,14 +210,15 @@ assert result["cosine, untrained"] > result["siamese"] > result["joint"] + 10, "
 
 # %% [markdown]
 # The cosine wins: MiniLM was trained for it with a billion pairs, and 400 pairs cannot teach a head of 295,425
-# parameters the same. Heads pay when the encoder is trained with them. One seed per head is enough for this table, and
-# only because its gaps are wide: with two other seeds the siamese head had 83.6 and 82.3, the joint head 48.7 and 46.8.
+# parameters the same. Heads pay when the encoder is trained with them. One seed (lesson 12) per head is enough for this
+# table, and only because its gaps are wide: with two other seeds the siamese head had 83.6 and 82.3, the joint head
+# 48.7 and 46.8.
 
 # %% [markdown]
 # ## The figure
 #
-# Every dev pair: what people said, and what the head says. On the left the head above, in the middle one that never
-# sees the second sentence: a bug that we plant here and meet again below.
+# Every pair of **dev**, on which nothing was trained: what people said, and what the head says. On the left the head
+# above, in the middle one that never sees the second sentence: a bug that we plant here and meet again below.
 #
 # ![Scores of a right and a blind head](figures/10_heads.png)
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/more_metrics.py`. About 50
-# minutes. You will compare three losses by the pushes that they give, spread vectors over a circle, and measure
-# alignment and uniformity of MiniLM.
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/more_metrics.py`. About 60
+# minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors over a
+# circle, and measure alignment and uniformity of MiniLM.
 
 # %%
 import math
@@ -20,6 +20,7 @@ from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.more_metrics import alignment, mean_off_diagonal_cosine, uniformity
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training import more_losses
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 
@@ -28,7 +29,7 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #
 # Few sentences come with a score. Much more often we know only that two belong together: a question and its answer, a
 # sentence and its translation, a sentence and itself. Can a space be learned from that alone? Pulling pairs together
-# is easy: map everything to one point. What pushes the others apart, and how hard?
+# is easy: map everything to one point, a **collapse**. What pushes the others apart, and how hard?
 #
 # ## The formula
 #
@@ -38,15 +39,15 @@ encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 #     triplet      mean of max( d(a,p) - d(a,n) + margin, 0 )                              d Euclidean
 #     SimCSE       mean over i of -log( exp(cos(u_i, v_i) / tau) / sum over j of exp(cos(u_i, v_j) / tau) )
 #
-# Contrastive looks at a pair, triplet at three, SimCSE at the whole batch: for row i every other row j is a wrong
-# answer, and no one had to label it.
+# **Contrastive** looks at a pair, **triplet** at three, an **anchor** with a positive and a negative. SimCSE looks at
+# the whole batch: for row i every other row j is a wrong answer, an **in-batch negative**, and no one had to label it.
 #
 # ![In-batch negatives: each row's wrong answers are the others' right ones](drawings/negatives.svg)
 
 # %% [markdown]
 # ## The real function
 #
-# Each loss on vectors small enough to compute mentally.
+# Each loss first on vectors simple enough to do in your head.
 
 # %%
 right, diagonal = torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 1.0]])  # 45 degrees: d = 1 - 0.70711 = 0.29289
@@ -86,9 +87,42 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: a
 
 # %% [markdown]
 # The arrows of the positive and the negative have length 1, near or far: a triplet pushes with constant force until the
-# margin is kept, then not at all. The anchor feels both, (-0.6, 0.2) together.
+# **margin** is kept, then not at all. The anchor feels both, (-0.6, 0.2) together.
 #
 # ![The triplet loss and its gradient](drawings/triplet.svg)
+#
+# ## Four relatives
+#
+# SimCSE's loss is a cross-entropy (lesson 10). The cosines of row i, divided by tau, are the logits of B classes, and
+# the right class is i. Four more losses are close to it:
+#
+# - *Softmax cross-entropy* is the general form, for any logits: log( sum over c of exp(z_c) ) - z_right.
+# - *Multiple negatives ranking* is SimCSE's for pairs of different texts, such as a question and its answer. It
+#   multiplies the cosines by a scale, and can also let the answers choose among the questions.
+# - *NT-Xent*, SimCLR's loss, lets both sides ask, and all other 2B - 1 rows answer: the other rows of u are wrong
+#   answers for u_i, too.
+# - *CoSENT* has no right answer, only an order. It asks that pairs with a higher score have a higher cosine:
+#
+#       log( 1 + sum over all pairs i, j with score_i > score_j of exp( scale * (cos_j - cos_i) ) )
+
+# %%
+logits = torch.tensor([[0.0, 0.0, math.log(2)]])
+print(f"cross-entropy: {losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item():.5f}")
+assert abs(losses.softmax_cross_entropy_loss(logits, torch.tensor([2])).item() - math.log(2)) < 1e-6, "log 4 - log 2"
+ranking = losses.multiple_negatives_ranking_loss(three, three, scale=1).item()
+assert abs(ranking - expected) < 1e-6, "the same number as SimCSE's"
+two = torch.eye(2)
+value = more_losses.nt_xent_loss(two, two, temperature=1).item()
+print(f"NT-Xent: {value:.5f}")
+assert abs(value - (math.log(math.e + 2) - 1)) < 1e-6, "three answers: its own other view, and both of the other row"
+same = torch.tensor([[1.0, 0.0], [1.0, 0.0]])  # cosines 1 and 0 with the rows of two, while people say 0 and 1
+value = more_losses.cosent_loss(two, same, torch.tensor([0, 1]), scale=1).item()
+print(f"CoSENT: {value:.5f}")
+assert abs(value - math.log(1 + math.e)) < 1e-6, "one pair of pairs, in the wrong order by a cosine of 1"
+
+# %% [markdown]
+# What is CoSENT good for? Scores of different data sets, or of different people, rarely share a scale, and the loss
+# does not ask for one. What a cosine should be it leaves open. That is what Spearman's correlation measures, too.
 #
 # ## The figure
 #
@@ -96,7 +130,7 @@ assert largest_difference(by_autograd[0], [[-0.6, 0.2]]) < 1e-12, "the anchor: a
 # cosine of 0.8. The smaller the temperature, the more SimCSE looks at the nearest negatives only. Middle: 24 points on
 # a circle, each with a partner close by, before and after 200 steps of SimCSE. Right: alignment and
 # uniformity of sentence vectors. Lower left is better. Either alone is easy: random vectors are spread out, and an
-# untrained model puts all texts near each other.
+# untrained model puts all texts into one narrow cone, which is called **anisotropy**.
 #
 # ![Push by cosine, points on a circle, alignment and uniformity](figures/11_losses.png)
 
@@ -149,9 +183,9 @@ print(f"uniformity on the circle: {uniformity(before):.2f} -> {uniformity(after)
 assert uniformity(after) < uniformity(before) - 0.5, "no one said where to go, only: not together"
 
 # %% [markdown]
-# Alignment: how near are pairs that belong together? Uniformity: how evenly are all vectors spread? On 150 pairs of
-# STS-B dev with a score higher than 4. SimCSE measures alignment on such pairs (section 3, footnote 3), and uniformity
-# on all of STS-B; here the texts of the same pairs must do.
+# **Alignment**: how near are pairs that belong together? **Uniformity**: how evenly are all vectors spread? On 150
+# pairs of STS-B dev with a score higher than 4. SimCSE measures alignment on such pairs (section 3, footnote 3), and
+# uniformity on all of STS-B; here the texts of the same pairs must do.
 
 # %%
 pairs = [pair for pair in load_scored_pairs("stsb", "dev") if pair.score > 4][:150]
@@ -221,10 +255,13 @@ guess = predict("11.1", "The gradient of a triplet that keeps its margin?", ["0"
 far = torch.tensor([[30.0, 0.0]], dtype=torch.float64, requires_grad=True)
 (gradient,) = torch.autograd.grad(losses.triplet_loss(a.detach(), p.detach(), far), far)
 print(gradient)
-assert gradient.abs().max() == 0, "0: most triplets teach nothing, which is why hard negatives are looked for"
+assert gradient.abs().max() == 0, "none: its loss is 0 and stays 0 if the negative moves a little"
 guess.answer("0")
 
 # %% [markdown]
+# So most triplets teach nothing, and people look for **hard negatives**, wrong answers that are hard to tell from the
+# right one.
+#
 # **2.** 64 rows, u and v random and unrelated, at temperature 1. Every column is about equally likely. What is the
 # SimCSE loss, roughly?
 
@@ -239,7 +276,8 @@ assert abs(losses.simcse_loss(u, v, temperature=1).item() - math.log(64)) < 0.05
 guess.answer("about 4.2")
 
 # %% [markdown]
-# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on dropout to make two views. How near are they?
+# **3.** Unsupervised SimCSE feeds the same sentence twice and relies on **dropout**, which sets random numbers to
+# zero while a model is trained, to make two views. How near are they?
 # And what happens without dropout?
 
 # %%
@@ -336,3 +374,5 @@ for name, value in uniform.items():
 # - Gao, Yao and Chen 2021, *SimCSE*, section 2 (equation 1), section 3 (equation 4), section 4 (equation 5).
 # - Wang and Isola 2020, *Understanding contrastive representation learning through alignment and uniformity on the
 #   hypersphere*, section 4.
+# - SimCLR (Chen et al. 2020), equation 1 (unverified); CoSENT (Huang et al. 2024), the formula as sentence-transformers
+#   has it.

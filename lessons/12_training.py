@@ -40,14 +40,15 @@ torch.set_num_threads(1)  # matrices this small gain nothing from a second core
 #
 # ## The formula
 #
-# For each parameter p with gradient g, at step t = 1, 2, ... (AdamW; lr is the rate, w the weight decay):
+# What turns a gradient into a step is an **optimizer**. Ours is **AdamW**: for each parameter p with gradient g, at
+# step t = 1, 2, ..., with the learning rate lr and the **weight decay** w,
 #
 #     m = 0.9 m + 0.1 g                  a running mean of the gradient, 0 at the start
 #     v = 0.999 v + 0.001 g^2            and of its square
 #     p = p (1 - lr w)  -  lr * ( m / (1 - 0.9^t) )  /  ( sqrt( v / (1 - 0.999^t) ) + 1e-8 )
 #
-# Before that the gradient is clipped: with |g| the length of all gradients together and c the bound, g becomes
-# g * min(1, c / |g|). And lr itself moves. With s steps done of S, and a warm-up of W:
+# Before that comes **clipping**: with |g| the length of all gradients together and c the bound, g becomes
+# g * min(1, c / |g|). And lr itself moves, by a **schedule**. With s steps done of S, and a **warm-up** of W:
 #
 #     linear:  lr = peak * s / W   for s < W,   then   peak * (S - s) / (S - W)
 
@@ -129,8 +130,9 @@ for row in (0, 1):
 assert model.weight.grad.item() == 10, "and that is of use: micro-batches, one after the other, give the whole gradient"
 
 # %% [markdown]
-# Now the same step by `fit`, with the gradient clipped to 5. It is a generator, so nothing happens until someone asks
-# for a step, and between two steps it is the caller's turn: to log, to evaluate, to save, to stop.
+# So a batch that is too large for the memory is cut into **micro-batches**. Now the same step by `fit`, with the
+# gradient clipped to 5. It is a generator, so nothing happens until someone asks for a step, and between two steps it
+# is the caller's turn: to log, to evaluate, to save, to stop.
 
 # %%
 optimizer = loop.adamw([model.weight], lr=0.1)
@@ -157,7 +159,7 @@ try:
 except loop.Diverged as error:
     message = str(error)
 print(message)
-assert "step skipped" in message, "an infinite loss is reported, not trained on"
+assert "step skipped" in message, "fit says so, and stops before the step"
 assert model.weight.item() == before, "the weights are those of the last good step"
 
 # %% [markdown]
@@ -283,10 +285,10 @@ assert continued["weights only"][0] != straight[4], "what most scripts save"
 #
 # ## What a seed is
 #
-# A seed decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To see
-# what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B become
-# vectors once, and only the siamese head (|u - v|, u * v, u), then 256 and 1, is trained. A run takes a sixth of a
-# second.
+# A **seed** decides what chance decides: the first weights of a new head, the order of the rows, dropout's masks. To
+# see what that does to a score we need many runs, so each must be short: MiniLM stays as it is, 480 pairs of STS-B
+# become vectors once, and only the siamese head (|u - v|, u * v, u), then 256 and 1, is trained. A run takes a sixth of
+# a second.
 
 # %%
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))
@@ -447,11 +449,14 @@ spike = np.array([1.0] * 5 + [100.0] + [1.0] * 20)
 free, clipped = walk(spike), walk(np.minimum(spike, 1.0))
 print("without", free.round(3), "with", clipped.round(3), sep="\n")
 assert abs(clipped - 0.1).max() < 1e-6, "with clipping every step is lr"
-assert free[5] < 0.1, "without it even the spike's own step is small: v grows faster than m,"
-assert free[-1] < 0.02, "and 20 steps later they are an eighth: v will remember the spike for about a thousand steps"
+assert free[5] < 0.1, "without it even the spike's own step is small,"
+assert free[-1] < 0.02, "and 20 steps later they are an eighth"
 guess.answer("smaller")
 
 # %% [markdown]
+# One broken row, and the steps after it shrink; twenty steps later they are an eighth of what they should be. m forgets
+# a tenth of that gradient in each step, v only a thousandth of its square. Clipping keeps it out of both.
+#
 # ## Break it
 #
 # The known mistakes in the schedule and in the choice of the optimizer, planted in the ten steps: how far the losses

@@ -90,9 +90,10 @@ print(budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20))
 assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 0, 4]], "18 and 16, 2 of them pads"
 
 # %% [markdown]
-# **Several texts in one row.** Pads become fewer still if short texts share a row, one after the other. Everything but
-# two places treats tokens independently. The two are the position table, so positions start anew with each text, and
-# attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as arguments.
+# **Several texts in one row.** Pads become fewer still if short texts are **packed**: they share a row, one after the
+# other. Everything but two places treats tokens independently. The two are the position table, so positions start anew
+# with each text, and attention, so a mask says which tokens belong to the same text. `Bert.forward` takes both as
+# arguments.
 #
 # ![Two texts in one row, and the mask that keeps them apart](drawings/packed_rows.svg)
 
@@ -343,7 +344,7 @@ for name in ("sorted by length", "packed", "fused"):
 assert largest_difference(fast_encoder.encode(texts), vectors["packed"]) < 2e-6, "and what encode gives is the top"
 
 # %% [markdown]
-# bfloat16 keeps 8 bits of each number's precision, float32 keeps 24. That is a rounding in the third digit in every
+# **bfloat16** keeps 8 bits of each number's precision, float32 keeps 24. That is a rounding in the third digit in every
 # product. Is the vector still good for anything?
 
 # %%

@@ -73,8 +73,9 @@ print(scores, found.tolist())
 assert found.tolist() == [[1, 3], [0, 1]], "each pair once, the first index lower; [0, 3] is level with [0, 1]"
 
 # %% [markdown]
-# By hand, for the whole corpus: every cosine, sorted by score, and equal scores by index. There is no index structure
-# and no approximation: up to a few hundred thousand sentences, one matrix product is fast enough.
+# By hand, for the whole corpus: every cosine, sorted by score, and equal scores by index. This is **exact search**,
+# without an index structure and without approximation: up to a few hundred thousand sentences, one matrix product is
+# fast enough.
 
 # %%
 started = time.perf_counter()

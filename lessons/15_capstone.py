@@ -108,8 +108,8 @@ def linear_schedule(step, warmup, total):
 
 # %% [markdown]
 # `replaced` of `minisbert/diagnosis/mistakes/planting.py` puts a function wherever the package holds the original: in
-# its own module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces. The
-# book knows nothing of either. On three numbers:
+# its own module, in modules that have imported it, in tables. `planted` uses it for mistakes, `grafted` for pieces: to
+# **graft** is to run them inside the real model. The book knows nothing of either. On three numbers:
 
 # %%
 calls = Counter()

@@ -38,17 +38,17 @@ SEEDS = range(3)
 #
 # ## The formula
 #
-# **Layers.** Keep n of L, the first, the last and the rest evenly between them, and teach the student its teacher's
-# vectors. No labels are needed, any text will do:
+# **Layers.** Keep n of L, the first, the last and the rest evenly between them, and teach the **student** its
+# **teacher's** vectors, which is called **distillation**. No labels are needed, any text will do:
 #
 #     loss  =  mean over rows and columns of (student - teacher)^2
 #
 # **Columns.** Keep the first m. That is fair only to a model whose first columns know the most, and a loss can ask for
-# that: the sum of the same loss over several prefixes, each scaled to length 1 (Matryoshka, like the dolls).
+# that: the sum of the same loss over several prefixes, each scaled to length 1 (**Matryoshka**, like the dolls).
 #
 #     loss  =  sum over m of  w_m * loss(u[:m] / |u[:m]|,  v[:m] / |v[:m]|)
 #
-# **Bits.** int8: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
+# **Bits.** **int8**: the range of each column, lowest to highest, in 255 equal steps. One bit: is the number above 0?
 #
 #     code  =  floor((x - low) / step) - 128,   step = (high - low) / 255       a quarter of the bytes
 #     bit   =  x > 0                                                            a thirty-second
@@ -94,9 +94,9 @@ print(f"{whole.item():.4f} + {prefix.item():.4f} = {both.item():.4f}")
 assert abs(both - whole - prefix) < 1e-6, "the loss of the prefix and the loss of the whole"
 
 # %% [markdown]
-# And the real vectors. We track two measures. *Spearman*: half of the STS-B test pairs, as in lesson 09. *Recall*: of
-# the ten nearest sentences that the whole model finds for 300 queries, how many are still among the ten? The first asks
-# for the right scale of similarity, the second for the right neighbours; it is the harder one.
+# And the real vectors. Two measures say what a saving costs. **Spearman**: half of the STS-B test pairs, as in lesson
+# 09. **Recall**: of the ten nearest sentences that the whole model finds for 300 queries, how many are still among the
+# ten? The first asks for the right scale of similarity, the second for the right neighbours; it is the harder one.
 
 # %%
 pairs = load_scored_pairs("stsb", "test")[::2]
@@ -320,10 +320,10 @@ columns64 = [r for name, (_, _, r) in curve.items() if name.startswith("64 colum
 assert curve["6 layers, bits, float query"][2] > max(columns64), "48 bytes of signs beat 256 bytes of columns"
 
 # %% [markdown]
-# Mind the bytes of the last line. Rescoring needs the codes as well, if only for forty rows a query: they may lie on a
-# disk, but they are there. It saves memory and time. It does not save bytes: int8 alone is smaller and better. And mind
-# what it costs to cut columns: 384 bits are 48 bytes, 64 columns of float32 are 256, and with a float query the bits
-# find more than any of those.
+# Mind the bytes of the last line. **Rescoring** the candidates needs the codes as well, if only for forty rows a query:
+# they may lie on a disk, but they are there. It saves memory and time. It does not save bytes: int8 alone is smaller
+# and better. And mind what it costs to cut columns: 384 bits are 48 bytes, 64 columns of float32 are 256, and with a
+# float query the bits find more than any of those.
 #
 # So what is the time? 100,000 rows, one query, and the distance to all of them.
 

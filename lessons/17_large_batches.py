@@ -49,7 +49,7 @@ torch.set_num_threads(min(threads, 2))
 #     2.  L, and dL/dv_i for all rows: a matrix of the size of the vectors, the cache
 #     3.  each part again, and backward from its rows of the cache
 #
-# That is gradient caching (Gao et al. 2021). Nothing in it is an approximation.
+# That is **gradient caching** (Gao et al. 2021). Nothing in it is an approximation.
 #
 # ![Gradient caching in three steps](drawings/gradient_cache.svg)
 
@@ -168,10 +168,11 @@ assert largest_difference(found, expected) < 1e-12, "exact: what differs is the 
 # %% [markdown]
 # ## The figure
 #
-# What does a graph keep? Everything that backward will need: in MiniLM's six layers far more than a hundred numbers of
-# each token for every one of the 384 columns. We count those bytes, by a hook that torch calls when it keeps a tensor.
-# Left: one graph, and gradient caching in parts of 256 tokens. Right: what one gets who cuts the batch into parts and
-# adds up their losses' gradients after all: the cosine of that gradient with the right one.
+# What does a **graph** keep, from forward to backward? Everything that backward will need: in MiniLM's six layers far
+# more than a hundred numbers of each token for every one of the 384 columns. We count those bytes, by a hook that torch
+# calls when it keeps a tensor. Left: one graph, and gradient caching in parts of 256 tokens. Right: what one gets who
+# cuts the batch into parts and adds up their losses' gradients after all: the cosine of that gradient with the right
+# one.
 #
 # ![Memory by batch size, and the gradient of parts beside that of the batch](figures/17_large_batches.png)
 

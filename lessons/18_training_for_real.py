@@ -40,7 +40,7 @@ torch.set_num_threads(min(threads, 2))
 #
 # ## The formula
 #
-# SBERT's regression objective pulls the cosine of a pair to the score y that people gave, from 0 to 5:
+# SBERT's **regression** objective pulls the cosine of a pair to the score y that people gave, from 0 to 5:
 #
 #     regression   mean over pairs of ( cos(u, v) - y / 5 )^2
 #

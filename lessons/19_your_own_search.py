@@ -72,14 +72,14 @@ assert min(len(rows["test"]), len(rows["train"])) > 1000, "enough to learn from 
 # %% [markdown]
 # ## The formula
 #
-# **The rival** counts words. tf: how often a document has a word; n: how many of the N documents have it. A word that
-# is rare says more, a word that is repeated says a little more each time, and a long document is no better for having
-# many words:
+# **The rival**, **BM25**, counts words. tf: how often a document has a word; n: how many of the N documents have it. A
+# word that is rare says more, a word that is repeated says a little more each time, and a long document is no better
+# for having many words:
 #
 #     BM25   =  sum over the query's words of   idf * tf / (tf + k1 * (1 - b + b * length / mean length))
 #     idf    =  ln( 1 + (N - n + 0.5) / (n + 0.5) ),        k1 = 1.2,  b = 0.75
 #
-# **The measure** looks at the first ten. With one right document, at rank r:
+# **The measure**, **nDCG**, looks at the first ten. With one right document, at rank r:
 #
 #     nDCG@10  =  1 / log2(r + 1)          recall@10  =  1            both 0 if it is not among the ten
 #
@@ -212,9 +212,9 @@ assert (gain < -0.5).any(), "and the other way round"
 # ## Hard negatives
 #
 # In a random batch the other documents are about something else, and telling them apart teaches little. So we let the
-# model itself search for what it confuses (lesson 11): documents of the *training* modules that are close to a query
-# and not its own. But too close may mean right: nobody has checked whether another docstring answers the query just as
-# well. The rule: a negative must be at least 5 % further away than the right document.
+# model itself search for what it confuses, which is called **mining** (lesson 11): documents of the *training* modules
+# that are close to a query and not its own. But too close may mean right: nobody has checked whether another docstring
+# answers the query just as well. The rule: a negative must be at least 5 % further away than the right document.
 
 # %%
 pairs = [(entries[i].query, documents[i]) for i in rows["train"]]
@@ -291,9 +291,9 @@ assert scores[2, 0] < 0.5 < scores[0, 0], "there is always a best document; only
 # %% [markdown]
 # ## Reranking
 #
-# So far each engine looks at query and document apart. The classical next step: take the best fifty and let a better
-# judge sort them. The cheapest judge is the rival. BM25 knows rare words, and the vectors do not read letters. How much
-# should it count? That is a decision, so it is made on dev.
+# So far each engine looks at query and document apart. The classical next step is **reranking**: take the best fifty
+# and let a better judge sort them. The cheapest judge is the rival. BM25 knows rare words, and the vectors do not read
+# letters. How much should it count? That is a decision, so it is made on dev.
 
 # %%
 WEIGHTS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05)
@@ -513,9 +513,9 @@ for name, scores in (("split at spaces", weak), ("no idf", flat)):
 # %% [markdown]
 # ## The model card
 #
-# Whoever uses your engine needs to know what it is for, what it was trained on, what it was tested on, and what it
-# cannot do. Ten lines are enough, and the numbers come from the table. The folder that is written here is also your
-# project: model, settings, card.
+# A **model card** is for whoever uses your engine. They need to know what it is for, what it was trained on, what it
+# was tested on, and what it cannot do. Ten lines are enough, and the numbers come from the table. The folder that is
+# written here is also your project: model, settings, card.
 
 # %%
 each, hits, _, size = table["trained, int8"]

@@ -5,6 +5,10 @@ python -m minisbert.evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data m
 python -m minisbert.evaluate --data triplets.tsv
 python -m minisbert.evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
 python -m minisbert.evaluate --suite sts
+
+Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Triplets: the share whose anchor
+is closer to the positive than to the negative, by the cosine. --queries, --corpus and --qrels: accuracy, precision,
+recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them.
 """
 
 import argparse
@@ -19,28 +23,21 @@ from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_triplets, hold
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import check_options, check_usage, run_command, say
+from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.evaluate",
-        description="Pearson and Spearman correlation of a model's similarities with human scores, or, for triplets, "
-        "the share whose anchor is closer to the positive than to the negative, by the cosine. With --queries, "
-        "--corpus and --qrels: accuracy, precision, recall, MRR, nDCG and MAP of the exact search. With --suite sts: "
-        "STS12 to STS16, STS-B and SICK-R as papers report them.",
-        epilog="Example: python -m minisbert.evaluate --split test --json",
-    )
+    parser = command_parser("evaluate", __doc__)
     rows = "stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)"
     parser.add_argument("--data", help=rows)
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
     parser.add_argument("--qrels", metavar="FILE", help=".tsv with query-id, corpus-id, score")
-    identical = "leave the document with a query's own id out of its ranking"
+    identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
@@ -62,7 +59,7 @@ def check(options: argparse.Namespace) -> None:
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
     of_stsb = (options.data or "stsb") == "stsb" and not given and not options.suite
     check_usage(
-        (given and missing, f"retrieval needs three files: {missing} missing"),
+        (given and missing, f"retrieval needs three files; missing: {missing}"),
         (sum(map(bool, (options.data, given, options.suite))) > 1, several),
         (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
         (options.split and not of_stsb, "--split belongs to --data stsb; a file has no splits"),

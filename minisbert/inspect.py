@@ -5,9 +5,9 @@
     python -m minisbert.inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 
 It says which format a file has, what is wrong with it and where, what the files share, and how to train on them.
+The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import check_options, exiting, run_command, say
+from minisbert.system.console import check_options, command_parser, exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -35,7 +35,7 @@ def load_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
     folder = asset(DEFAULT).folder
     if model is None and not (folder / "tokenizer.json").is_file():
         say(
-            f"lengths in tokens are not counted, for {DEFAULT} is missing: "
+            f"lengths in tokens are not counted because {DEFAULT} is missing: "
             f"python -m minisbert.assets fetch {DEFAULT}, or give --model FOLDER"
         )
         return None
@@ -107,20 +107,17 @@ def print_command(files: list[InspectedFile], line: str | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.inspect",
-        description="Inspect files of training data: format, labels, problems, overlap, and how to train on them.",
-        epilog="Examples: python -m minisbert.inspect train.tsv dev.tsv test.tsv\n"
-        "          python -m minisbert.inspect pairs.jsonl.gz --model bert-base-uncased --max-length 128 --json\n"
-        "The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("inspect", __doc__)
     parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="train, then dev and test if there are; .gz is decompressed"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="train, then optionally dev and test; .gz files are decompressed",
     )
     parser.add_argument("--model", metavar="M", help=f"name or folder, for its tokenizer (default: {DEFAULT})")
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: by what the file holds)")
+    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: inferred from the file)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

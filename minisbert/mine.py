@@ -3,6 +3,9 @@
 python -m minisbert.mine --pairs pairs.tsv --out triplets.jsonl
 python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
 python -m minisbert.mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
+python -m minisbert.train --objective mnr --data triplets.jsonl
+
+Negatives are texts that the model finds close to an anchor and that are not its own positives.
 """
 
 import argparse
@@ -23,25 +26,20 @@ from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, check_written, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.files import atomic_file
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options; ``options.rules`` are the ``Rules``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.mine",
-        description="Hard negatives for (anchor, positive) pairs: texts that the model finds close to an anchor.",
-        epilog="Example: python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 "
-        "--out triplets.jsonl, then: python -m minisbert.train --objective mnr --data triplets.jsonl",
-    )
+    parser = command_parser("mine", __doc__)
     files = "two columns, anchor and positive: .tsv, .csv or .jsonl, also as .gz"
     parser.add_argument("--pairs", metavar="FILE", required=True, help=files)
     parser.add_argument(
         "--corpus",
         metavar="FILE",
         help="where to look: one text per line, or .jsonl with _id and text; the positives of other anchors are always "
-        "candidates, and without this they are all",
+        "candidates, and without --corpus the only ones",
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
@@ -49,16 +47,19 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         "--num-negatives", type=int, default=3, metavar="N", help="at most N for each anchor (default: %(default)s)"
     )
     group.add_argument(
-        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be positives nobody marked"
+        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be unlabelled positives"
     )
     group.add_argument(
-        "--range-max", type=int, metavar="N", help="look at the N best (default: 10 per negative if some can fail)"
+        "--range-max",
+        type=int,
+        metavar="N",
+        help="consider the N best (default: 10 per negative if a rule can exclude some)",
     )
     group.add_argument(
         "--absolute-margin", type=float, metavar="M", help="at least M below the anchor's worst positive in cosine"
     )
     group.add_argument(
-        "--relative-margin", type=float, metavar="M", help="at least the share M of the positive's cosine below it"
+        "--relative-margin", type=float, metavar="M", help="at least M times the positive's cosine below it"
     )
     group.add_argument("--max-score", type=float, metavar="S", help="no cosine above S")
     group.add_argument("--min-score", type=float, metavar="S", help="no cosine below S")
@@ -79,7 +80,7 @@ def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     """What to search, and the corpus as it is in its file, with duplicates."""
     rows, skipped = read_tuples(options.pairs)
     if skipped:
-        say(f"{options.pairs}: {skipped:,} rows with an empty text are skipped")
+        say(f"{options.pairs}: {skipped:,} rows with an empty text were skipped")
     if len(rows[0]) > 2:
         say(f"{options.pairs}: only anchor and positive are read, not the {len(rows[0]) - 2} negatives of each row")
     corpus: list[str] = []

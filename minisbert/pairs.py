@@ -4,24 +4,21 @@ python -m minisbert.pairs sentences.txt --top 20
 python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
 """
 
-import argparse
 import json
 
 from minisbert.core import InputError
 from minisbert.corpus.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.fast.search import closest_pairs
-from minisbert.system.console import check_options, run_command, say
+from minisbert.system.console import check_options, command_parser, run_command, say
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.pairs",
-        description="The pairs of sentences in a file that are closest in meaning, by cosine.",
-        epilog="Example: python -m minisbert.pairs sentences.txt --top 20 --min-score 0.8",
-    )
-    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines are skipped")
+    parser = command_parser("pairs", __doc__)
+    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines were skipped")
     parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
-    parser.add_argument("--min-score", type=float, default=-1.0, metavar="S", help="only pairs of at least this cosine")
+    parser.add_argument(
+        "--min-score", type=float, default=-1.0, metavar="S", help="only pairs with at least this cosine"
+    )
     add_corpus_options(parser)
     options = parser.parse_args(arguments)
     check_options(options, top="an integer from 1", min_score="in -1..1")
@@ -31,7 +28,7 @@ def main(arguments: list[str] | None = None) -> None:
     if count == 0:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
-        say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs, all are compared")
+        say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
     with load_and_encode(texts, options, options.file) as (_, vectors):
         scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
     reached = int((scores >= options.min_score).sum())

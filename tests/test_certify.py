@@ -103,7 +103,7 @@ WRONG: dict[str, tuple[str, Callable[[SentenceEncoder], np.ndarray]]] = {
     "other lengths": ("the directions are right", lambda e: unit(means(e, ids_of(e))) * np.arange(3, 12)[:, None]),
     "other texts": ("another model's vectors", lambda e: np.random.default_rng(3).normal(size=(9, 24))),
     "a zero row": (
-        "1 of 9 vectors hold nothing but zeros",
+        "1 of 9 vectors are all zeros",
         lambda e: unit(means(e, ids_of(e))) * (np.arange(9) != 4)[:, None],
     ),
 }
@@ -286,7 +286,7 @@ BAD = {
     "another count": ("v.csv", "1,2\n3,4\n", "v.csv: 2 vectors for 9 texts"),
     "too wide": ("v.npy", np.ones((9, 25)) * 0.3, "25 columns, the model's have 24"),
     "too narrow": ("v.npy", np.full((9, 23), 0.3), "23 columns, the model's have 24, and they are not its first"),
-    "NaN": ("v.npy", np.where(np.arange(9)[:, None] == 3, np.nan, np.ones((9, 24))), "row 4: NaN; 1 of 9 rows"),
+    "NaN": ("v.npy", np.where(np.arange(9)[:, None] == 3, np.nan, np.ones((9, 24))), "row 4: NaN .in 1 of 9 rows"),
     "infinite": ("v.csv", "1,inf\n", "row 1: infinity"),
     "too large": ("v.jsonl", f"[{10**400}]\n", "line 1: .*too large"),
     "empty": ("v.csv", "", r"v.csv: an array of shape \(0,\)"),

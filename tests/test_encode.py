@@ -130,7 +130,7 @@ def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, 
         return load(*arguments)
 
     monkeypatch.setattr(SentenceEncoder, "load", slow_load)
-    with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: did the file change"):
+    with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: has the file changed"):
         main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
     assert list(tmp_path.iterdir()) == [lines]
 

@@ -315,7 +315,7 @@ def test_without_a_model_lengths_are_skipped_in_words(tmp_path, monkeypatch, cap
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     main([str(write(tmp_path, "a.txt", joined(SENTENCES)))])
     captured = capsys.readouterr()
-    assert "lengths in tokens are not counted, for all-MiniLM-L6-v2 is missing" in captured.err
+    assert "lengths in tokens are not counted because all-MiniLM-L6-v2 is missing" in captured.err
     assert "tokens" not in captured.out
     assert "--objective simcse" in captured.out
 

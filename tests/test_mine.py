@@ -212,7 +212,7 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     main([*command(files, tiny, "--num-negatives", "2"), "--corpus", str(files / f"corpus.{corpus}"), "--json"])
     captured = capsys.readouterr()
     found = json.loads(captured.out)
-    assert "1 rows with an empty text are skipped" in captured.err
+    assert "1 rows with an empty text were skipped" in captured.err
     assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
     assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
     assert found["left_out"] == {"copy of anchor or positive": 1}

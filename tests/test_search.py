@@ -60,7 +60,7 @@ def test_a_top_beyond_the_corpus_shows_all_of_it(tiny, corpus, capsys):
     main([str(corpus), "--model", str(tiny), "--query", "a dog", "--top", "9"])
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 1 + len(CORPUS)
-    assert "--top 9: the corpus has only 5 sentences, all are shown" in captured.err
+    assert "--top 9: the corpus has only 5 sentences; all are shown" in captured.err
 
 
 def test_an_index_gives_the_same_results_and_encodes_the_corpus_once(tiny, corpus, tmp_path, monkeypatch, capsys):

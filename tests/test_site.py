@@ -394,6 +394,23 @@ def test_hints_start_closed_and_open_by_keyboard(server, chromium):
 
 
 @pytest.mark.site
+def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
+    tab = chromium.new_context(**PHONE).new_page()
+    tab.goto(f"{server}/docs/interactive.html")
+    tab.locator("#wp-text").fill("Encoders!")
+    tab.locator("#wp-end").press("Enter")
+    assert tab.locator("#wp-tokens").inner_text().split()[::2] == ["[CLS]", "en", "##code", "##rs", "!", "[SEP]"]
+    tab.locator("#sm-scale").press("Home")  # scale 0: four real places share alike
+    assert tab.locator("#sm-rows .play-number").all_inner_texts() == ["0.250"] * 4 + ["0.000"]
+    assert "animal" in tab.locator("#at-say").inner_text()
+    tab.locator("#ci-200").press("Space")
+    assert "After 200 steps" in tab.locator("#ci-say").inner_text()
+    tab.locator("#by-kind").press("b")
+    assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
+    assert tab.evaluate(WIDER) <= 0
+
+
+@pytest.mark.site
 def test_light_and_dark_can_be_chosen(server, chromium):
     tab = chromium.new_context(**DESKTOP).new_page()
     tab.goto(f"{server}/lessons/05_attention.html")

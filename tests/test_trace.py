@@ -225,7 +225,7 @@ def test_two_mistakes_at_once(tiny, tmp_path, capsys):
 def test_unknown_names_are_listed(tiny, written, capsys):
     code, out = run(capsys, "--model", tiny, "--against", changed(written, layer3=torch.zeros(2)))
     assert code == 0
-    assert "not compared, we have no such tensor: layer3" in out
+    assert "not compared because we have no such tensor: layer3" in out
 
 
 @pytest.mark.parametrize(

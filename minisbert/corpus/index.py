@@ -49,7 +49,7 @@ def read_corpus(path: str) -> list[str]:
     """The sentences of a file; reports how many empty lines were skipped."""
     texts, skipped = read_sentences(path)
     if skipped:
-        say(f"{path}: {skipped:,} empty lines are skipped")
+        say(f"{path}: {skipped:,} empty lines were skipped")
     return texts
 
 

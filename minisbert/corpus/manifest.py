@@ -80,12 +80,12 @@ def read_manifest(folder: Path, overwrite: bool = False) -> Manifest | None:
     if content.get("minisbert") != "parts":
         raise InputError(f"{path} is not the manifest of a folder of shards: choose another folder")
     if content.get("version") == VERSION:
-        raise InputError(f"{path} is damaged: remove it and start encoding again, which keeps the shards that verify")
+        raise InputError(f"{path} is damaged: remove it and run encode again, which keeps the intact shards")
     if overwrite:
         return None
     raise InputError(
         f"{path} has version {one_line(content.get('version'))}, this minisbert reads version {VERSION}: "
-        "use the minisbert that wrote it, or --overwrite to start anew"
+        "use the minisbert that wrote it, or --overwrite to start over"
     )
 
 

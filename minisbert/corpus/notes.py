@@ -45,7 +45,7 @@ def noted_hashes(folder: Path, manifest: Manifest) -> list[str]:
         raise InputError(
             f"{folder} lacks {len(lacking):,} of {len(paths):,} shards, {listed(lacking)}: encode them first, with "
             f"python -m minisbert.encode --file {one_line(manifest.input['name'])} --out {folder} "
-            f"--shard-rows {manifest.options['part_rows']} and the other options of the first start"
+            f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
         )
     return notes
 
@@ -114,7 +114,7 @@ def locked(folder: Path, rank: int) -> Iterator[None]:
             lock(file)
         except BlockingIOError as error:
             raise InputError(
-                f"{folder}: another process is encoding as rank {rank} there; wait for its end or stop it"
+                f"{folder}: another process is encoding as rank {rank} there; wait for it to finish or stop it"
             ) from error
         try:
             yield

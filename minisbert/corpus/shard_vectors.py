@@ -33,15 +33,15 @@ def find_shards(folder: Path, file: str, count: int) -> Manifest:
             "wrote, or the name of a file that ends in .safetensors"
         )
     if not Path(file).is_file():
-        raise InputError(f"{file} can be read only once: with the shards in {folder}, a file is needed")
+        raise InputError(f"{file} can be read only once; with the shards in {folder}, give a regular file")
     name, rows = manifest.input.get("name", "the input"), manifest.input["rows"]
     if text_hash(file) != manifest.input["sha256"] and lines_hash(file) != manifest.input.get("lines"):
         raise InputError(
-            f"{folder} was made from {one_line(name)} with {rows:,} texts, and {file} is another text: give that one, "
-            f"or {remedy(file, manifest)}"
+            f"{folder} was made from {one_line(name)} with {rows:,} texts, and {file} is a different text: "
+            f"give that one, or {remedy(file, manifest)}"
         )
     if count != rows:
-        raise InputError(f"{file} had {count:,} texts when it was read, {folder} has {rows:,}: did it change since?")
+        raise InputError(f"{file} had {count:,} texts when it was read, {folder} has {rows:,}: has it changed since?")
     noted_hashes(folder, manifest)
     for shard in range(len(manifest.parts)):
         check_shard(folder, manifest, shard)
@@ -70,7 +70,7 @@ def remedy(file: str, manifest: Manifest) -> str:
     rows = manifest.options["part_rows"]
     return (
         f"encode to another folder: python -m minisbert.encode --file {file} --out FOLDER --shard-rows {rows}, "
-        "with the model and the options of this search"
+        "with the same model and options as this search"
     )
 
 
@@ -86,7 +86,7 @@ def check_shard(folder: Path, manifest: Manifest, shard: int) -> int:
     except Exception:  # ValueError for a short file; for a damaged header also what its parser raises
         fits = False
     if not fits:
-        raise InputError(f"{path} is damaged or cut short: start encoding again, which writes it anew")
+        raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
     return vectors.offset
 
 
@@ -112,7 +112,7 @@ class Shards(Stacked):
         except OSError:
             changed = True
         if changed:
-            raise InputError(f"{self.folder} has changed while it was read: start again once it is complete")
+            raise InputError(f"{self.folder} changed while it was being read: run this again once it is complete")
 
 
 class ShardFile:
@@ -139,5 +139,5 @@ class ShardFile:
         self.file.seek(self.start + start * found.strides[0])
         if self.file.readinto(memoryview(found).cast("B")) != found.nbytes:
             self.shards.check()
-            raise InputError(f"{self.file.name} was cut short while it was read")
+            raise InputError(f"{self.file.name} was cut short while it was being read")
         return found

@@ -71,7 +71,7 @@ def encode_shards(
     """
     if not Path(file).is_file():  # a missing file and a pipe: it is read several times
         with open_texts(file):
-            raise InputError(f"{file} can be read only once, shards need a file")
+            raise InputError(f"{file} can be read only once; shards need a regular file")
     rank, size = read_rank()
     who = f"rank {rank} of {size}: " if size > 1 else ""
     check_foreign(folder, read_manifest(folder, overwrite))  # before anything is created there
@@ -126,7 +126,7 @@ def refuse(folder: Path, found: Manifest, changed: list[str], overwrite: bool) -
         return
     raise InputError(
         f"{folder} was made from {one_line(found.input['name'])} with {'; '.join(changed)}: give what it was made "
-        "with, choose another --out, or --overwrite to start anew"
+        "with, choose another --out, or --overwrite to start over"
     )
 
 
@@ -168,7 +168,9 @@ def shard_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator
         yield line.decode(coding, "replace").removesuffix("\n").rstrip("\r")
         coding = "utf-8"
     if digest.hexdigest() != place["sha256"]:
-        raise InputError(f"{file} has changed while it was read; the shards written so far were made from the old file")
+        raise InputError(
+            f"{file} changed while it was being read; the shards written so far were made from the old file"
+        )
 
 
 def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, shard: int) -> None:
@@ -179,7 +181,7 @@ def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, 
         digest = hash_of(partial)
         current = read_manifest(folder)
         if current is None or current.identity != manifest.identity:
-            raise InputError(f"{folder / MANIFEST} was replaced by another start meanwhile: this one ends")
+            raise InputError(f"{folder / MANIFEST} was replaced by another run: this one stops")
     with atomic_file(path.with_suffix(".json")) as partial:
         write_json(partial, {"part": shard, "sha256": digest, "manifest": manifest.identity})
 
@@ -202,7 +204,7 @@ def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
         for shard in Bar(range(len(notes)), desc=f"merging {folder}", unit=" shards"):
             path = manifest.path(folder, shard)
             if copy_shard(path, starts[shard], target) != notes[shard]:
-                raise InputError(f"{path} is damaged or cut short: start encoding again, which writes it anew")
+                raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
     return shape
 
 

@@ -60,7 +60,7 @@ def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int
             file.write(np.ascontiguousarray(chunk).data)
             written += len(chunk)
     if written != total:
-        raise InputError(f"{total:,} texts were counted, but {written:,} encoded: did the file change in between?")
+        raise InputError(f"{total:,} texts were counted, but {written:,} encoded: has the file changed in between?")
     return total, chunk.shape[1]
 
 

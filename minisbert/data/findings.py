@@ -42,7 +42,7 @@ FAULTS = {
     "identical-low": (WARNING, "two identical texts with a low label", "correct the label or drop the row"),
     # ---- texts
     "empty-text": (WARNING, "empty texts", "fill them or drop the rows; they are skipped, or refused as scored pairs"),
-    "short-text": (WARNING, "texts of fewer than two letters or digits", "look whether a column was cut"),
+    "short-text": (WARNING, "texts of fewer than two letters or digits", "check whether a column was cut off"),
     "html": (WARNING, "remains of HTML", "strip the tags and unescape: html.unescape"),
     "mojibake": (WARNING, "UTF-8 that was read as Latin-1, or lost characters", "export it anew, or use ftfy"),
     "surrogate": (PROBLEM, "half a character (a lone surrogate)", "export it anew as UTF-8"),

@@ -125,7 +125,7 @@ class Case:
         zero = np.flatnonzero(~self.values.any(axis=1))
         if not self.same_width or not len(zero):
             return None
-        said = f"{len(zero):,} of {len(self.values):,} vectors hold nothing but zeros, such as line {zero[0] + 1}"
+        said = f"{len(zero):,} of {len(self.values):,} vectors are all zeros, such as line {zero[0] + 1}"
         return self.found(said, "zeros", verdict=UNEXPLAINED)
 
     def rounded(self) -> Certificate | None:

@@ -39,7 +39,7 @@ def read_vectors(path: str | Path) -> VectorFile:
         if not finite.all():
             row = int(finite.argmin())
             kind = "NaN" if np.isnan(values[row]).any() else "infinity"
-            raise ValueError(f"row {row + 1}: {kind}; {int((~finite).sum()):,} of {len(values):,} rows have such")
+            raise ValueError(f"row {row + 1}: {kind} (in {int((~finite).sum()):,} of {len(values):,} rows)")
         return VectorFile(values, dtype)
 
 

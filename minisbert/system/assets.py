@@ -66,7 +66,7 @@ def asset(name: str) -> Asset:
     """One asset by name; ``InputError`` lists the known names."""
     known = assets()
     if name not in known:
-        raise InputError(f"no asset is called {one_line(name)}; known are {', '.join(known)}")
+        raise InputError(f"unknown asset {one_line(name)}; known assets: {', '.join(known)}")
     return known[name]
 
 
@@ -113,8 +113,8 @@ def fetch(wanted: Asset) -> None:
         )
     if foreign := foreign_entries(wanted.folder, [file.name for file in wanted.files]):
         raise InputError(
-            f"{wanted.folder} holds {listed(foreign)}, not of {wanted.name}: fetching replaces the folder; "
-            "move that elsewhere first"
+            f"{wanted.folder} also holds {listed(foreign)}, not part of {wanted.name}: fetching replaces the folder; "
+            "move other files elsewhere first"
         )
     failures = []
     with atomic_folder(wanted.folder) as folder:

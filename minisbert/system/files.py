@@ -106,7 +106,7 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     if Path(target).is_file():
         raise InputError(f"{target} is a file, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
-        raise InputError(f"{target} cannot be replaced while you are in it; name another folder")
+        raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
     with _workspace(target) as (target, workspace):
         new = workspace / "new"
         new.mkdir()

@@ -40,7 +40,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
         return folder
     if pickles := [file for file in listing if file.endswith(PICKLES)]:
         raise InputError(
-            f"{name} has its weights only as pickles ({one_line(pickles[0])}), which can execute code and are not "
+            f"{name} has weights only as pickles ({one_line(pickles[0])}), which can execute code and are not "
             "downloaded: choose a repository with model.safetensors, or download the file yourself and run "
             "python -m minisbert.checkpoint convert"
         )
@@ -107,14 +107,14 @@ def explained(name: str, revision: str | None, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name} has no revision {one_line(revision)}: give a branch, a tag or a commit of {hub}/{name}"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"{name} is neither a folder here nor a model on {hub}; a private model needs HF_TOKEN"
+        return f"{name} is neither a local folder nor a model on {hub}; a private model needs HF_TOKEN"
     if isinstance(error, errors.HFValidationError):
         return f"{one_line(name)} is neither a folder nor a name on {hub}: {reason(error)}"
     if isinstance(error, OSError) and error.errno in BROKEN_DISK:
         return f"{name} does not fit into {cache} ({error.strerror}): free some space, or set HF_HOME to another disk"
     if constants.HF_HUB_OFFLINE or offline():
         return f"{name} is not in {cache}, or not all of it, and downloads are switched off (offline mode)"
-    return f"{name} is no folder here, not in {cache}, and {hub} cannot be reached ({reason(error)}): check the network"
+    return f"{name} is neither a local folder nor in {cache}, and {hub} cannot be reached ({reason(error)})"
 
 
 def reason(error: Exception) -> str:

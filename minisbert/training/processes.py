@@ -169,9 +169,14 @@ def processes() -> int:
     return distributed.get_world_size() if distributed.is_initialized() else 1
 
 
+def is_first() -> bool:
+    """Whether this process is rank 0, or the only one."""
+    return not distributed.is_initialized() or distributed.get_rank() == 0
+
+
 def say_once(text: str) -> None:
     """Print a message to stderr, in rank 0 only."""
-    if not distributed.is_initialized() or distributed.get_rank() == 0:
+    if is_first():
         say(text)
 
 

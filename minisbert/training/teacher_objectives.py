@@ -16,9 +16,9 @@ from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD
-from minisbert.system.console import say
 from minisbert.training.distillation import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.encoder_objectives import VectorObjective
+from minisbert.training.processes import is_first, say_once
 from minisbert.training.settings import Settings
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
@@ -54,10 +54,11 @@ class Distillation(VectorObjective):
         encoder: SentenceEncoder,
         precision: torch.dtype,
         teacher: SentenceEncoder | PairModel,
-        columns: Sequence[Sequence[str]],
+        rows: Sequence[tuple[str, ...]],
         note: str,
     ):
         self.pairs, notes = scored_rows(options, ("dev", "test"))
+        columns = list(zip(*rows, strict=True))
         super().__init__(encoder, columns, {"train": note} | notes, precision)
         digest = hashlib.sha256(repr(columns).encode())
         for name, parameter in teacher.state_dict().items():
@@ -79,14 +80,15 @@ class VectorDistillation(Distillation):
 
     def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype, teacher: SentenceEncoder):
         rows, note = translation_rows(options)
-        say(f"teacher  {options.teacher}: vectors of {len(rows):,} sentences")
-        vectors = teacher.encode([row[0] for row in rows], progress=True, convert="tensor")  # (N, D of the teacher)
-        width = encoder.width
-        targets = principal_columns(vectors, width)  # (N, D)
+        super().__init__(options, encoder, precision, teacher, rows, note)
+        say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
+        texts = [row[0] for row in rows]
+        vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
+        targets = principal_columns(vectors, encoder.width)  # (N, D)
         self.targets = (normalize(targets) if encoder.normalize else targets).numpy()  # no Tensor: see the fingerprint
-        cut = f", its {vectors.shape[1]} columns turned into {width}" if vectors.shape[1] != width else ""
-        note += f", taught the vectors of {options.teacher}{cut}"
-        super().__init__(options, encoder, precision, teacher, list(zip(*rows, strict=True)), note)
+        self.notes["train"] += f", taught the vectors of {options.teacher}"
+        if vectors.shape[1] != encoder.width:
+            self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         vectors = network(rows)  # (B, n, D)
@@ -108,17 +110,17 @@ class ScoreDistillation(Distillation):
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
         if teacher.task == "classes":
             raise InputError(f"--teacher {options.teacher} gives classes; one score for each pair is needed")
-        say(f"teacher  {options.teacher}: scores of {len(rows) * candidates:,} pairs")
+        super().__init__(options, encoder, precision, teacher, rows, note)
+        say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
         firsts = [row[0] for row in rows for _ in row[1:]]
         seconds = [text for row in rows for text in row[1:]]
         with teacher.computing():
-            outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=True)  # (N C,)
+            outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=is_first())  # (N C,)
         scale = SCALE if teacher.task == "regression" else 1.0
         self.targets = (scale * outputs).view(-1, candidates).numpy()  # (N, C)
         self.formula = margin_mse_loss if candidates == 2 else kl_divergence_loss
         by = "margin MSE" if candidates == 2 else "KL divergence"
-        note += f", taught the scores of {options.teacher} by {by}"
-        super().__init__(options, encoder, precision, teacher, list(zip(*rows, strict=True)), note)
+        self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         query, *others = network(rows).unbind(dim=1)  # (B, D) each

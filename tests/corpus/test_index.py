@@ -405,12 +405,14 @@ def test_parts_of_another_text_are_refused(tiny, text, parts, no_model, change):
     lines |= {"one less": "\n".join(LINES[:-1]), "an edited line": content.replace("dog", "fox", 1)}
     text.write_text(lines[change])
     no_model()
-    with pytest.raises(InputError, match=r"was made from 'texts\.txt' with 11 texts, and .*texts\.txt is another text"):
+    with pytest.raises(
+        InputError, match=r"was made from 'texts\.txt' with 11 texts, and .*texts\.txt is a different text"
+    ):
         search.main(queries(tiny, text, folder))
 
 
 def test_a_text_that_changed_after_it_was_read(text, parts):
-    with pytest.raises(InputError, match=r"texts\.txt had 10 texts when it was read, .*shards has 11: did it change"):
+    with pytest.raises(InputError, match=r"texts\.txt had 10 texts when it was read, .*shards has 11: has it changed"):
         find_shards(parts(), str(text), 10)
 
 
@@ -457,7 +459,7 @@ def test_damaged_parts_are_refused(tiny, text, parts, no_model, damage):
     folder = parts()
     damage(folder / "part-00001.npy")
     no_model()
-    with pytest.raises(InputError, match=r"part-00001\.npy is damaged or cut short: start encoding again"):
+    with pytest.raises(InputError, match=r"part-00001\.npy is damaged or cut short: run encode again"):
         search.main(queries(tiny, text, folder))
 
 
@@ -485,7 +487,7 @@ def test_shards_that_change_while_they_are_read(tiny, text, parts, monkeypatch, 
         return found or top_k(*arguments, **options)
 
     monkeypatch.setattr(search, "top_k", changing)
-    message = r"shards has changed while it was read|part-00001\.npy is damaged|No such file.*part-00001\.npy"
+    message = r"shards changed while it was being read|part-00001\.npy is damaged|No such file.*part-00001\.npy"
     with pytest.raises((InputError, OSError), match=message):
         search.main(queries(tiny, text, folder))
     assert capsys.readouterr().out == ""
@@ -516,7 +518,9 @@ def test_folders_that_are_no_parts(tiny, text, tmp_path, no_model):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 def test_a_text_that_can_be_read_only_once(text, parts, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match=r"pipe can be read only once: with the shards in .*shards, a file is needed"):
+    with pytest.raises(
+        InputError, match=r"pipe can be read only once; with the shards in .*shards, give a regular file"
+    ):
         find_shards(parts(), str(tmp_path / "pipe"), 11)
 
 

@@ -188,7 +188,7 @@ def test_a_second_start_does_what_is_missing_or_damaged(
     encode()
     damage(folder / f"part-00002.{ending}")
     if damage is not Path.unlink and ending == "npy":
-        with pytest.raises(InputError, match=r"part-00002\.npy is damaged or cut short: start encoding again"):
+        with pytest.raises(InputError, match=r"part-00002\.npy is damaged or cut short: run encode again"):
             merged(folder, tmp_path)
         assert not (tmp_path / "merged.npy").exists()
     else:
@@ -388,7 +388,7 @@ def test_text_that_changes_while_it_is_read(encode, folder, tmp_path, monkeypatc
 
     path.write_bytes(pack("\n".join(TEXTS).encode()))
     monkeypatch.setattr(parts, "scan", scan)
-    with pytest.raises(InputError, match="has changed while it was read"):
+    with pytest.raises(InputError, match="changed while it was being read"):
         encode(file=path)
     assert names(folder) == complete(0)
 
@@ -405,7 +405,7 @@ def test_a_manifest_that_is_replaced_meanwhile_ends_the_older_start(encode, fold
         return manifest.open_texts(path)
 
     monkeypatch.setattr(parts, "scan", scan)
-    with pytest.raises(InputError, match=r"manifest\.json was replaced by another start meanwhile"):
+    with pytest.raises(InputError, match=r"manifest\.json was replaced by another run"):
         encode()
     assert names(folder) == complete(0)
 

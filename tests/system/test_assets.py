@@ -354,7 +354,7 @@ def test_a_users_own_file_is_not_lost(name, damaged, site, store):
         (folder / "model.bin").unlink()
     site.asked.clear()
     shown = name if name.startswith("sub/") else name.split("/")[0]
-    with pytest.raises(InputError, match=f"tiny holds {re.escape(repr(shown))}, not of tiny"):
+    with pytest.raises(InputError, match=f"tiny also holds {re.escape(repr(shown))}, not part of tiny"):
         fetch(assets.asset("tiny"))
     assert (folder / name).read_text() == "mine"
     assert (folder / "model.bin").exists() != damaged
@@ -433,9 +433,7 @@ def test_an_unknown_name_lists_the_known_ones(name):
         lambda name: run("verify", name),
     ):
         if name or ask is ensure:
-            with pytest.raises(
-                InputError, match=r"^no asset is called '.*'; known are all-MiniLM-L6-v2, bert-base-unc"
-            ):
+            with pytest.raises(InputError, match=r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"):
                 ask(name)
 
 

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -63,6 +62,7 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     """The last one holds a file name that is not UTF-8."""
     write_json(tmp_path / "a.json", content)
     assert read_json(tmp_path / "a.json") == content
+    assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
 # ---------------------------------------------------------------------------------------- writing
@@ -216,7 +216,7 @@ def test_the_current_folder_is_not_replaced(target, tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "precious.txt").write_text(OLD)
     monkeypatch.chdir(tmp_path / "here")
-    with pytest.raises(InputError, match="while you are in it"), atomic_folder(target):
+    with pytest.raises(InputError, match="because it is the current folder"), atomic_folder(target):
         pytest.fail("the work must not even begin")
     assert content(tmp_path / "here" / "precious.txt") == OLD
 
@@ -278,16 +278,6 @@ def test_the_first_three_names_are_listed(names, shown):
 # ------------------------------------------------------------------------------- several at once
 
 
-def test_a_folder_that_appears_meanwhile_is_replaced(tmp_path):
-    target = tmp_path / "target"
-    with atomic_folder(target) as partial:
-        write(partial, NEW)
-        target.mkdir()
-        write(target, OLD)
-    assert content(target) == NEW
-    assert names(tmp_path) == ["target"]
-
-
 @pytest.mark.parametrize("there_before", [True, False])
 def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_path, monkeypatch):
     """Another process creates the folder after we moved the old one away and before our rename."""
@@ -309,22 +299,6 @@ def test_a_folder_that_appears_at_the_last_moment_is_replaced(there_before, tmp_
     assert seen
     assert content(target) == NEW
     assert names(tmp_path) == ["target"]
-
-
-def test_a_folder_that_vanishes_meanwhile_is_not_an_error(tmp_path, monkeypatch):
-    target = tmp_path / "target"
-    target.mkdir()
-    rename = os.replace
-
-    def taken_away(source: Path, destination: Path) -> None:
-        if source == target and target.exists():
-            shutil.rmtree(target)
-        rename(source, destination)
-
-    monkeypatch.setattr(os, "replace", taken_away)
-    with atomic_folder(target) as partial:
-        write(partial, NEW)
-    assert content(target) == NEW
 
 
 @both
@@ -514,12 +488,6 @@ def test_the_error_of_a_full_disk_names_the_file_and_other_errors_stay(number, t
                          ((errno.ECONNRESET, "reset"), "reset$")]:  # fmt: skip
         with pytest.raises(OSError, match=shown), files.naming("file"):
             raise OSError(*given)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no such device")
-def test_json_on_a_full_disk_names_the_file():
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        write_json(Path("/dev/full"), {"a": 1})
 
 
 @both

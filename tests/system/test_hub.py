@@ -203,7 +203,7 @@ def tell(site: Site) -> str:
 
 
 ANSWERS = [
-    (refuse(404, "RepoNotFound"), "neither a folder here nor a model on "),
+    (refuse(404, "RepoNotFound"), "neither a local folder nor a model on "),
     (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
     (refuse(403, "GatedRepo"), "is gated: accept its terms"),
     (refuse(404, "RevisionNotFound"), "has no revision"),

@@ -1,0 +1,82 @@
+"""The course can be read in order: no word, piece or hour comes before its place."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from lessons.grader.pieces import LESSONS, PIECES, lesson_file
+from tests.conftest import ROOT
+from tests.lessons.test_lessons import header
+
+ENTRY = re.compile(
+    r"^- \*\*([^*]+)\*\* \(\[lesson\s+(\d\d)\]\(([^)]+)\)\):\s+(.+?)(?=\n- |\n*\Z)", re.MULTILINE | re.DOTALL
+)
+GLOSSARY = ENTRY.findall((ROOT / "lessons" / "GLOSSARY.md").read_text(encoding="utf-8"))
+WEEKS = (ROOT / "lessons" / "TEACHING.md").read_text(encoding="utf-8").partition("| week |")[2].partition("\n\n")[0]
+
+
+def paragraphs(path: Path) -> list[str]:
+    """What a lesson says before its sources: its paragraphs without formulas, and the questions that it asks."""
+    text = path.read_text(encoding="utf-8").partition("\n# ## Sources")[0]
+    prose = re.sub(r"^#     .*$", "#", text, flags=re.MULTILINE)
+    blocks = re.findall(r"(?:^# (?!%%).+\n)+", prose, re.MULTILINE)
+    questions = re.findall(r"^guess = predict\((.*?)\)\n\n", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"\n# *", " ", block[2:]) for block in blocks] + questions
+
+
+def used(term: str) -> re.Pattern:
+    """The term as a word of its own, in the plural too."""
+    return re.compile(rf"(?<![\w-]){re.escape(term)}(s|es|ting)?(?!\w)", re.IGNORECASE if term.islower() else 0)
+
+
+def points_to(paragraph: str, lesson: int) -> bool:
+    """Whether a paragraph names this lesson: "lesson 05", "lessons 04 to 06"."""
+    found = re.findall(r"[Ll]essons? (\d\d)(?: to (\d\d))?", paragraph)
+    return any(int(first) <= lesson <= int(last or first) for first, last in found)
+
+
+def test_the_glossary_has_a_sentence_for_each_term_in_alphabetical_order():
+    terms = [term for term, *_ in GLOSSARY]
+    assert len(terms) >= 80
+    assert terms == sorted(terms, key=str.lower)
+    text = (ROOT / "lessons" / "GLOSSARY.md").read_text(encoding="utf-8")
+    assert len(terms) == text.count("\n- ")
+    for term, number, file, sentence in GLOSSARY:
+        assert lesson_file(int(number)).name == file, term
+        assert sentence.endswith("."), term
+        assert ". " not in sentence, term
+
+
+@pytest.mark.parametrize(("term", "lesson"), [(term, int(number)) for term, number, *_ in GLOSSARY])
+def test_no_term_comes_before_the_lesson_that_defines_it(term, lesson):
+    defined = re.compile(rf"\*\*[^*]*{used(term).pattern}[^*]*\*\*", re.IGNORECASE)
+    assert any(defined.search(paragraph) for paragraph in paragraphs(lesson_file(lesson))), (
+        "in bold, where it is defined"
+    )
+    for earlier in range(lesson):
+        first = next((text for text in paragraphs(lesson_file(earlier)) if used(term).search(text)), None)
+        assert first is None or points_to(first, lesson), f"lesson {earlier:02}: {first}"
+
+
+@pytest.mark.parametrize("master", PIECES)
+def test_every_piece_is_taught_by_its_lesson(master):
+    piece = PIECES[master]
+    text = lesson_file(piece.lesson).read_text(encoding="utf-8")
+    assert re.search(rf"\b({'|'.join(piece.path)})\b", text)
+
+
+def test_the_weeks_have_every_lesson_once_with_its_pieces_and_hours():
+    minutes = {n: int(re.search(r"About (\d+)\s+(?:# )?minutes", header(lesson_file(n)))[1]) for n in LESSONS}
+    assert max(minutes.values()) <= 60
+    seen = []
+    for lessons, pieces, hours in re.findall(r"^\| \d+ \| (.+?) \| (\d+) \| ([\d.]+) \|$", WEEKS, re.MULTILINE):
+        numbers = []
+        for first, last in re.findall(r"\b(\d\d)(?: to (\d\d))?", lessons):
+            numbers += range(int(first), int(last or first) + 1)
+        seen += numbers
+        own = [piece for piece in PIECES.values() if piece.lesson in numbers]
+        assert int(pieces) == len(own), lessons
+        spent = sum(minutes[n] for n in numbers) + sum(piece.minutes for piece in own)
+        assert float(hours) == pytest.approx(spent / 60, abs=0.051), lessons
+    assert seen == list(LESSONS)

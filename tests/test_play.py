@@ -1,0 +1,166 @@
+"""The formulas of the site's page to play with, in node: they give the package's numbers."""
+
+import base64
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.core import bert, losses
+from minisbert.core.encoder import SentenceEncoder, normalize
+from minisbert.core.loop import fit
+from minisbert.core.tokenizer import split_words, word_pieces
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.evaluation import more_metrics
+from minisbert.fast import quantized
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="needs node to run JavaScript")
+NUMBERS = ROOT / "docs" / "static" / "numbers.js"
+
+
+def javascript(expression: str, data: Any) -> Any:
+    """The value of an expression over ``data``, with the functions of ``numbers.js`` at hand."""
+    code = f"Object.assign(globalThis, require({json.dumps(str(NUMBERS))}));"
+    code += "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
+    code += f"console.log(JSON.stringify({expression}));"
+    done = subprocess.run(["node", "-e", code], input=json.dumps(data), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def play_data() -> Iterator[ModuleType]:
+    """``docs/play_data.py``, as Sphinx imports it."""
+    sys.path.insert(0, str(ROOT / "docs"))
+    import play_data
+
+    yield play_data
+    sys.path.remove(str(ROOT / "docs"))
+
+
+def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package():
+    """Of those that Unicode has had since 3.2: node and Python may know later ones or not."""
+    old = [chr(code) for code in range(0x30000) if unicodedata.ucd_3_2_0.category(chr(code)) not in ("Cn", "Cs")]
+    texts = [f"x{character}Y" for character in old]
+    found = javascript("data.map(splitWords)", texts)
+    different = [text for text, words in zip(texts, found, strict=True) if words != split_words(text)]
+    assert len(texts) > 90_000
+    assert different == []
+
+
+@pytest.mark.weights
+def test_pieces_are_those_of_the_package(minilm, stsb):
+    lines = (minilm / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    texts = [pair.sentence1 for pair in load_scored_pairs("stsb", "test")]
+    words = sorted({word for text in texts for word in split_words(text)})
+    words += ["encoders", "unaffordable", "x" * 100, "x" * 101, "日", "zürich", "##s", "🙂", "a🙂"]
+    code = "((v) => data.words.map((word) => wordPieces(word, v)))(new Map(data.lines.map((piece, i) => [piece, i])))"
+    found = javascript(code, {"lines": lines, "words": words})
+    vocabulary = {*lines}
+    assert found == [word_pieces(word, vocabulary) for word in words]
+    assert max(map(len, found)) > 3
+    assert ["[UNK]"] in found
+
+
+@pytest.mark.parametrize("scale", [0, 0.35, 1, 5])
+def test_masked_shares_and_their_entropy_are_those_of_torch(scale):
+    scores = [[2.0, 1, 0, -1, 3], [1000, 999, -1000, 0, 1001], [-1000, -1001, 5, 5, 5]]
+    real = [[True, True, True, True, False], [True, True, True, True, True], [True, True, False, False, False]]
+    code = "data.scores.map((row, i) => maskedSoftmax(row, data.real[i], data.scale))"
+    shares = javascript(code, {"scores": scores, "real": real, "scale": scale})
+    masked = (torch.tensor(scores, dtype=torch.double) * scale).masked_fill(~torch.tensor(real), float("-inf"))
+    expected = masked.softmax(-1)
+    assert torch.allclose(torch.tensor(shares, dtype=torch.double), expected, rtol=0, atol=1e-12)
+    assert javascript("data.map(entropy)", shares) == pytest.approx(torch.special.entr(expected).sum(-1).tolist())
+
+
+def test_no_real_place_has_no_shares():
+    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
+
+
+@pytest.mark.parametrize("temperature", [0.02, 0.05, 1.0])
+def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperature, play_data):
+    points, noise = (tensor.double() for tensor in play_data.circle())
+    data = {"points": points.tolist(), "noise": noise.tolist(), "tau": temperature}
+    table = torch.nn.Embedding.from_pretrained(points.clone(), freeze=False)  # as in lesson 11
+
+    def loss(table: torch.nn.Embedding, rows: torch.Tensor) -> torch.Tensor:
+        unit = normalize(table(rows))
+        return losses.simcse_loss(unit, unit + noise[rows], temperature=temperature)
+
+    rows = torch.arange(len(points))
+    (gradient,) = torch.autograd.grad(first := loss(table, rows), table.weight)
+    found = javascript("circleLoss(data.points, data.noise, data.tau)", data)
+    assert found["loss"] == pytest.approx(first.item(), abs=1e-12)
+    assert torch.allclose(torch.tensor(found["gradient"], dtype=torch.double), gradient, rtol=0, atol=1e-12)
+
+    optimizer = torch.optim.Adam(table.parameters(), lr=0.02)
+    list(fit(table, loss, [rows] * 50, optimizer, schedule=lambda step: 1.0))
+    after = table.weight.detach()
+    walk = "((s) => { for (let i = 0; i < 50; i++) circleStep(s, data.noise, data.tau); return s.points; })"
+    moved = javascript(f"{walk}(circleStart(data.points))", data)
+    assert torch.allclose(torch.tensor(moved, dtype=torch.double), after, rtol=0, atol=1e-7)
+    assert javascript("uniformity(data)", moved) == pytest.approx(more_metrics.uniformity(after.numpy()))
+
+
+def test_the_points_are_those_of_lesson_11(play_data):
+    lesson = (ROOT / "lessons" / "11_losses.py").read_text(encoding="utf-8")
+    drawn = [line.strip() for line in inspect.getsource(play_data.circle).splitlines() if "enerator" in line]
+    assert len(drawn) == 3
+    assert [line for line in drawn if line.removeprefix("return points, ") not in lesson] == []
+
+
+@pytest.mark.weights
+def test_attention_is_the_models_up_to_a_byte(minilm, play_data, monkeypatch):
+    monkeypatch.setattr(bert, "FUSED", False)
+    data = play_data.play_data()
+    encoder = SentenceEncoder.load(minilm)
+    assert len({sentence["text"] for sentence in data["sentences"]}) == len(data["sentences"]) == 30
+    for sentence in data["sentences"][::7]:
+        ids = encoder.tokenizer.encode([sentence["text"]]).ids
+        states: dict[str, torch.Tensor] = {}
+        with torch.no_grad():
+            encoder.bert(torch.tensor(ids), trace=states)
+        assert sentence["tokens"] == encoder.tokenizer.tokens(ids[0])
+        decoded = {"tokens": sentence["tokens"], "shares": list(base64.b64decode(sentence["shares"]))}
+        for layer, head in ((0, 2), (3, 1), (5, 11)):
+            shown = javascript(f"attentionOf(data, {layer}, {head}, {data['heads']})", decoded)
+            expected = states[f"layers.{layer}.attention"][0, head]
+            assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("columns", [384, 48])
+def test_recall_by_bytes_is_that_of_the_packages_codes(columns, minilm, stsb, play_data):
+    index = play_data.index(SentenceEncoder.load(minilm))
+    types = {"queries": np.float32, "codes": np.int8, "bits": np.uint8}
+    queries, codes, bits = (
+        np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, index["width"] // (1 + 7 * (name == "bits")))
+        for name, dtype in types.items()
+    )
+    flat = {"queries": queries.ravel().tolist(), "codes": codes.ravel().tolist(), "bits": bits.ravel().tolist()}
+    found = javascript(f"['int8', 'bits', 'float query'].map((kind) => recallOf(data, kind, {columns}))", index | flat)
+
+    low = np.array(index["low"], dtype=np.float32)
+    ranges = np.stack([low, low + np.float32(255) * np.array(index["step"], dtype=np.float32)])
+    restored, signs = quantized.from_int8(codes, ranges), quantized.from_bits(bits, index["width"])
+    q, everything = queries[:, :columns], np.tile(np.arange(400), (40, 1))
+    ranked = [quantized.rescore(q, everything, v[:, :columns][everything], 10)[1] for v in (restored, signs)]
+    by_bits = quantized.hamming_top_k(q, quantized.to_bits(signs[:, :columns]), 10)[1]
+    exact = index["exact"]
+    overlap = [
+        np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows.tolist(), exact, strict=True)])
+        for rows in (ranked[0], by_bits, ranked[1])
+    ]
+    assert found == pytest.approx(overlap, abs=1e-12)
+    assert found[1] < found[2] < found[0]
