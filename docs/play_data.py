@@ -1,4 +1,4 @@
-"""What the page "Play with it" computes from: a vocabulary, MiniLM's attention, the points of lesson 11.
+"""What the page "Play with it" computes from: a vocabulary, MiniLM's attention, an index, points.
 
 A Sphinx extension. The build writes it from the model itself, as ``_static/play_data.js``.
 """
@@ -8,10 +8,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.fast import quantized
+from minisbert.fast.search import top_k
 from minisbert.system.assets import ensure
 
 SENTENCES = Path(__file__).with_name("thirty_sentences.txt")
@@ -38,6 +42,27 @@ def circle() -> tuple[torch.Tensor, torch.Tensor]:
     return points, 0.02 * torch.randn(24, 2, generator=generator)
 
 
+def packed(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode("ascii")
+
+
+def index(encoder: SentenceEncoder) -> dict[str, Any]:
+    """400 sentences of STS-B as int8 codes and bits, 40 queries in float32, and the exact ten of each."""
+    pairs = load_scored_pairs("stsb", "test")
+    corpus = list(dict.fromkeys(pair.sentence1 for pair in pairs))[:400]
+    vectors, queries = encoder.encode(corpus), encoder.encode([pair.sentence2 for pair in pairs[:400:10]])
+    ranges = quantized.calibrate(vectors).astype(np.float32)
+    return {
+        "width": vectors.shape[1],
+        "queries": packed(queries),
+        "codes": packed(quantized.to_int8(vectors, ranges)),
+        "bits": packed(quantized.to_bits(vectors)),
+        "low": ranges[0].tolist(),
+        "step": ((ranges[1] - ranges[0]) / np.float32(quantized.LEVELS)).tolist(),
+        "exact": top_k(queries, vectors, 10)[1].tolist(),
+    }
+
+
 def play_data() -> dict[str, Any]:
     """Everything as JSON; shares of attention are bytes, 255 for 1, in the order (L, H, T, T)."""
     folder = ensure("all-MiniLM-L6-v2")
@@ -45,8 +70,8 @@ def play_data() -> dict[str, Any]:
     sentences = []
     for text in SENTENCES.read_text(encoding="utf-8").splitlines():
         tokens, shares = attention_of(encoder, text)
-        packed = base64.b64encode((shares * 255).round().byte().numpy().tobytes()).decode("ascii")
-        sentences.append({"text": text, "tokens": tokens, "shares": packed})
+        rounded = (shares * 255).round().byte().numpy()
+        sentences.append({"text": text, "tokens": tokens, "shares": packed(rounded)})
     points, noise = circle()
     config = encoder.bert.config
     return {
@@ -56,6 +81,7 @@ def play_data() -> dict[str, Any]:
         "sentences": sentences,
         "points": points.tolist(),
         "noise": noise.tolist(),
+        "index": index(encoder),
     }
 
 

@@ -6,7 +6,8 @@
     python -m minisbert.ablate temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
     python -m minisbert.ablate augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
-Flags after ``--`` are passed on to ``python -m minisbert.train``. An interrupted table continues where it stopped.
+Flags after ``--`` are passed on to ``python -m minisbert.train``. Each cell is a run in a folder of its own under
+--out, without the weights. Finished cells are not run again, so an interrupted table continues where it stopped.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import json
 import sys
 
 from minisbert.core import InputError
-from minisbert.system.console import say
+from minisbert.system.console import command_parser, say
 from minisbert.system.devices import add_threads_option, use_threads
 from minisbert.training.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
 from minisbert.training.processes import read_environment, run_distributed_command
@@ -30,14 +31,8 @@ def seed_list(text: str) -> list[int]:
 
 def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The options before ``--``, and the flags of training after it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.ablate",
-        description="Repeat a table of SBERT or SimCSE: mean and standard deviation over seeds, and the paper's score.",
-        usage="%(prog)s TABLE [options] [-- flags of minisbert.train]",
-        epilog="Example: python -m minisbert.ablate dropout --data sentences.txt --max-steps 200 -- --batch-size 128\n"
-        "Each cell is a run in a folder of its own under --out, without the weights. Finished cells are not run again.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("ablate", __doc__)
+    parser.usage = "%(prog)s TABLE [options] [-- flags of minisbert.train]"
     parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument(
         "--data", metavar="FILE", help="NLI rows for concat and the second half of pooling, else plain sentences"

@@ -4,13 +4,13 @@ python -m minisbert.assets list
 python -m minisbert.assets fetch all-MiniLM-L6-v2
 python -m minisbert.assets path stsb
 python -m minisbert.assets verify
-"""
 
-import argparse
+MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.
+"""
 
 from minisbert.core import InputError
 from minisbert.system.assets import asset, assets, fetch, problems
-from minisbert.system.console import run_command
+from minisbert.system.console import command_parser, run_command
 
 
 def list_assets() -> None:
@@ -40,11 +40,7 @@ def verify(name: str | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.assets",
-        description="Fetch and verify the weights and data sets of the manifest.",
-        epilog="MINISBERT_HOME moves the folders, MINISBERT_OFFLINE=1 forbids the network, HF_ENDPOINT names a mirror.",
-    )
+    parser = command_parser("assets", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="show every asset with its source, licence and state on this machine")
     for command, text in (("fetch", "download an asset, even if it is already there"), ("path", "print its folder")):

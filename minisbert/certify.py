@@ -19,17 +19,13 @@ from minisbert.diagnosis.certificate import EQUAL, EXPLAINED, ROUNDED, Certifica
 from minisbert.diagnosis.vector_files import VectorFile, read_vectors
 from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import exiting, run_command
+from minisbert.system.console import command_parser, exiting, run_command
 
 SHOWN = 5  # lines that are named
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.certify",
-        description="Compare the vectors of any engine with the model's own: equal, or why not.",
-        epilog="Example: python -m minisbert.certify vectors.npy --texts sentences.txt --model all-MiniLM-L6-v2",
-    )
+    parser = command_parser("certify", __doc__)
     parser.add_argument("vectors", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text")
     parser.add_argument("--texts", required=True, metavar="FILE", help="the texts, one per line")
     parser.add_argument("--json", action="store_true", help="print one JSON object; rows count from 0")

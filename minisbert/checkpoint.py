@@ -3,16 +3,15 @@
 python -m minisbert.checkpoint convert path/to/pytorch_model.bin
 """
 
-import argparse
 from pathlib import Path
 
 from minisbert.core import InputError
 from minisbert.models.checkpoint import convert
-from minisbert.system.console import run_command
+from minisbert.system.console import command_parser, run_command
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m minisbert.checkpoint", description="Convert old checkpoints.")
+    parser = command_parser("checkpoint", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("convert", help="pytorch_model.bin to model.safetensors, beside it")
     command.add_argument("file", type=Path, metavar="FILE", help="such as path/to/pytorch_model.bin")

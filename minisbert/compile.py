@@ -2,9 +2,12 @@
 
 python -m minisbert.compile all-MiniLM-L6-v2
 python -m minisbert.compile runs/cosine-all-MiniLM-L6-v2/model --precision bfloat16 --out model.pt2
+python -m minisbert.encode "A cat." "A dog." --compiled
+
+The result is for this CPU and this version of torch. It needs a C++ compiler and 20 to 60 seconds; loading it needs
+neither. It is a program: load only packages that you trust.
 """
 
-import argparse
 import time
 from pathlib import Path
 
@@ -16,19 +19,12 @@ from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.options import check_written
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.devices import add_threads_option, choose_precision, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.compile",
-        description="Compile an encoder, or a cross-encoder, for this CPU and this version of torch. Needs a C++ "
-        "compiler and 20 to 60 seconds; loading the result needs neither. It is a program: load only packages that you "
-        "trust.",
-        epilog='Example: python -m minisbert.compile all-MiniLM-L6-v2, then: python -m minisbert.encode "A cat." '
-        '"A dog." --compiled',
-    )
+    parser = command_parser("compile", __doc__)
     parser.add_argument("model", metavar="MODEL", help="name or folder")
     parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
     parser.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")

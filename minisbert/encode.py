@@ -25,7 +25,7 @@ from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.options import add_model_options, add_prompt_option, check_written, load_encoder
-from minisbert.system.console import check_options, check_usage, run_command, say
+from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.system.files import check_ending
 from minisbert.training.processes import write_error_file
 
@@ -46,14 +46,7 @@ def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options; ``InputError`` for invalid combinations, before anything is loaded."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.encode",
-        description="Print the similarities of a few texts, or write the vectors of many to a file.",
-        epilog='Example: python -m minisbert.encode "A cat sits." "A kitten is sitting."\n'
-        "Codes for search: python -m minisbert.encode --file corpus.txt --quantize int8 --out codes.safetensors\n"
-        "Shards to one file: python -m minisbert.encode merge DIR --out F.npy",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("encode", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
     parser.add_argument("--file", metavar="F", help="read one text per line from this file or .gz, of any size")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")

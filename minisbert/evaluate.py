@@ -5,6 +5,10 @@ python -m minisbert.evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data m
 python -m minisbert.evaluate --data triplets.tsv
 python -m minisbert.evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
 python -m minisbert.evaluate --suite sts
+
+Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Triplets: the share whose anchor
+is closer to the positive than to the negative, by the cosine. --queries, --corpus and --qrels: accuracy, precision,
+recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them.
 """
 
 import argparse
@@ -19,21 +23,14 @@ from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_triplets, hold
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import check_options, check_usage, run_command, say
+from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.evaluate",
-        description="Pearson and Spearman correlation of a model's similarities with human scores, or, for triplets, "
-        "the share whose anchor is closer to the positive than to the negative, by the cosine. With --queries, "
-        "--corpus and --qrels: accuracy, precision, recall, MRR, nDCG and MAP of the exact search. With --suite sts: "
-        "STS12 to STS16, STS-B and SICK-R as papers report them.",
-        epilog="Example: python -m minisbert.evaluate --split test --json",
-    )
+    parser = command_parser("evaluate", __doc__)
     rows = "stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)"
     parser.add_argument("--data", help=rows)
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")

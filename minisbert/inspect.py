@@ -5,9 +5,9 @@
     python -m minisbert.inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 
 It says which format a file has, what is wrong with it and where, what the files share, and how to train on them.
+The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from minisbert.evaluation.plots import require
 from minisbert.models.folders import find_model
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
-from minisbert.system.console import check_options, exiting, run_command, say
+from minisbert.system.console import check_options, command_parser, exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -107,14 +107,7 @@ def print_command(files: list[InspectedFile], line: str | None) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.inspect",
-        description="Inspect files of training data: format, labels, problems, overlap, and how to train on them.",
-        epilog="Examples: python -m minisbert.inspect train.tsv dev.tsv test.tsv\n"
-        "          python -m minisbert.inspect pairs.jsonl.gz --model bert-base-uncased --max-length 128 --json\n"
-        "The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("inspect", __doc__)
     parser.add_argument(
         "files",
         nargs="+",

@@ -3,6 +3,9 @@
 python -m minisbert.mine --pairs pairs.tsv --out triplets.jsonl
 python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 --out triplets.jsonl
 python -m minisbert.mine --pairs pairs.jsonl --corpus corpus.jsonl --range-min 10 --range-max 50 --out triplets.jsonl
+python -m minisbert.train --objective mnr --data triplets.jsonl
+
+Negatives are texts that the model finds close to an anchor and that are not its own positives.
 """
 
 import argparse
@@ -23,18 +26,13 @@ from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, check_written, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.files import atomic_file
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options; ``options.rules`` are the ``Rules``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.mine",
-        description="Hard negatives for (anchor, positive) pairs: texts that the model finds close to an anchor.",
-        epilog="Example: python -m minisbert.mine --pairs pairs.tsv --corpus sentences.txt --relative-margin 0.05 "
-        "--out triplets.jsonl, then: python -m minisbert.train --objective mnr --data triplets.jsonl",
-    )
+    parser = command_parser("mine", __doc__)
     files = "two columns, anchor and positive: .tsv, .csv or .jsonl, also as .gz"
     parser.add_argument("--pairs", metavar="FILE", required=True, help=files)
     parser.add_argument(

@@ -4,21 +4,16 @@ python -m minisbert.pairs sentences.txt --top 20
 python -m minisbert.pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.safetensors --json
 """
 
-import argparse
 import json
 
 from minisbert.core import InputError
 from minisbert.corpus.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.fast.search import closest_pairs
-from minisbert.system.console import check_options, run_command, say
+from minisbert.system.console import check_options, command_parser, run_command, say
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.pairs",
-        description="The pairs of sentences in a file that are closest in meaning, by cosine.",
-        epilog="Example: python -m minisbert.pairs sentences.txt --top 20 --min-score 0.8",
-    )
+    parser = command_parser("pairs", __doc__)
     parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines were skipped")
     parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
     parser.add_argument(

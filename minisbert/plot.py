@@ -4,20 +4,15 @@ python -m minisbert.plot runs/cosine-all-MiniLM-L6-v2        writes curves.png t
 python -m minisbert.plot runs/A runs/B runs/C --out compared.png
 """
 
-import argparse
 from pathlib import Path
 
 from minisbert.evaluation.plots import curves
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.files import check_ending, check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.plot",
-        description="Plot the training loss, dev score and learning rate of one run, or of several together.",
-        epilog="Example: python -m minisbert.plot runs/A runs/B --out compared.png",
-    )
+    parser = command_parser("plot", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run, finished or in progress")
     parser.add_argument("--out", type=Path, metavar="F.png", help="default: curves.png; for one run, in its folder")
     options = parser.parse_args(arguments)

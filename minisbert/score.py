@@ -4,10 +4,9 @@
     python -m minisbert.score --model runs/sts-joint-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
     python -m minisbert.score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 
-Without texts, it scores six example pairs, one for each point of the STS scale, as a table.
+Scores are 0 to 5 from a regression head, probabilities from a classifier. Without texts, six example pairs are scored,
+one for each point of the STS scale, and shown as a table.
 """
-
-import argparse
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from minisbert.data.rows import Rows
 from minisbert.models.options import add_compiled_option, if_compiled
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
-from minisbert.system.console import run_command, say
+from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
 # The pairs of the STS-B notebook, the score that it expects, and those that its joint and siamese models print. The
@@ -74,11 +73,7 @@ def print_examples(model: PairModel, scores: np.ndarray) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.score",
-        description="Score sentence pairs: 0 to 5 from a regression head, probabilities from a classifier.",
-        epilog='Example: python -m minisbert.score --model runs/sts-siamese-all-MiniLM-L6-v2/model "A cat." "A dog."',
-    )
+    parser = command_parser("score", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
     parser.add_argument(
         "--model", required=True, help="a model trained with a head: its folder, or a CrossEncoder's name on the Hub"

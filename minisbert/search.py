@@ -15,18 +15,12 @@ from minisbert.corpus.index import add_corpus_options, encode_with_progress, loa
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.search import top_k
 from minisbert.models.options import ROLES, prompt_of
-from minisbert.system.console import check_options, check_usage, run_command, say
+from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     """The options; ``options.queries`` is the list of queries."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.search",
-        description="The sentences of a corpus closest in meaning to each query, by cosine.",
-        epilog='Examples: python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5\n'
-        '          python -m minisbert.search corpus.txt --query "A guitar." --index bits.safetensors --rescore 8',
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("search", __doc__)
     parser.add_argument(
         "corpus", metavar="CORPUS", help="one sentence per line, .txt or .txt.gz; empty lines are skipped"
     )

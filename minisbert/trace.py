@@ -22,7 +22,7 @@ from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.options import check_written
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import exiting, run_command, say
+from minisbert.system.console import command_parser, exiting, run_command, say
 from minisbert.system.devices import add_threads_option, use_threads
 from minisbert.system.files import atomic_file
 
@@ -30,11 +30,7 @@ TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red 
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.trace",
-        description="Compare with another implementation layer by layer: the first divergence, and what explains it.",
-        epilog='Example: python -m minisbert.trace "A cat sits." "It rains all day, and the cat sleeps."',
-    )
+    parser = command_parser("trace", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")

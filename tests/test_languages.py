@@ -40,10 +40,12 @@ def test_measures_by_hand(languages):
         for text, vector in zip((f"{side}{i}" for i in range(3)), rows, strict=True)
     }
     encoder = SimpleNamespace(encode=lambda texts, normalize: np.array([vectors[text] for text in texts]))
-    found = languages.measure(encoder, [(f"e{i}", f"s{i}") for i in range(3)])
+    turned = lambda texts, normalize: np.roll(english, 1, axis=1) * 0.5 + english * 0.75**0.5  # noqa: E731
+    found = languages.measure(encoder, [(f"e{i}", f"s{i}") for i in range(3)], SimpleNamespace(encode=turned))
     assert found["cosine of translations"] == pytest.approx((0.8 + 0.28 + 1) / 3)
     assert found["of other pairs"] == pytest.approx((0.6 + 0.96) / 6)
     assert found["found, en -> es"] == pytest.approx(2 / 3)
+    assert found["English as before"] == pytest.approx(0.75**0.5)
     assert found["found, es -> en"] == pytest.approx(2 / 3)
 
 

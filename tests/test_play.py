@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +21,7 @@ from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation import more_metrics
+from minisbert.fast import quantized
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="needs node to run JavaScript")
@@ -28,13 +30,9 @@ NUMBERS = ROOT / "docs" / "static" / "numbers.js"
 
 def javascript(expression: str, data: Any) -> Any:
     """The value of an expression over ``data``, with the functions of ``numbers.js`` at hand."""
-    names = (
-        "splitWords, wordPieces, maskedSoftmax, entropy, attentionOf, circleLoss, circleStart, circleStep, uniformity"
-    )
-    code = f"const {{ {names} }} = require({json.dumps(str(NUMBERS))});"
-    code += (
-        f"const data = JSON.parse(require('fs').readFileSync(0, 'utf8')); console.log(JSON.stringify({expression}));"
-    )
+    code = f"Object.assign(globalThis, require({json.dumps(str(NUMBERS))}));"
+    code += "const data = JSON.parse(require('fs').readFileSync(0, 'utf8'));"
+    code += f"console.log(JSON.stringify({expression}));"
     done = subprocess.run(["node", "-e", code], input=json.dumps(data), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -139,3 +137,30 @@ def test_attention_is_the_models_up_to_a_byte(minilm, play_data, monkeypatch):
             shown = javascript(f"attentionOf(data, {layer}, {head}, {data['heads']})", decoded)
             expected = states[f"layers.{layer}.attention"][0, head]
             assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize("columns", [384, 48])
+def test_recall_by_bytes_is_that_of_the_packages_codes(columns, minilm, stsb, play_data):
+    index = play_data.index(SentenceEncoder.load(minilm))
+    types = {"queries": np.float32, "codes": np.int8, "bits": np.uint8}
+    queries, codes, bits = (
+        np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, index["width"] // (1 + 7 * (name == "bits")))
+        for name, dtype in types.items()
+    )
+    flat = {"queries": queries.ravel().tolist(), "codes": codes.ravel().tolist(), "bits": bits.ravel().tolist()}
+    found = javascript(f"['int8', 'bits', 'float query'].map((kind) => recallOf(data, kind, {columns}))", index | flat)
+
+    low = np.array(index["low"], dtype=np.float32)
+    ranges = np.stack([low, low + np.float32(255) * np.array(index["step"], dtype=np.float32)])
+    restored, signs = quantized.from_int8(codes, ranges), quantized.from_bits(bits, index["width"])
+    q, everything = queries[:, :columns], np.tile(np.arange(400), (40, 1))
+    ranked = [quantized.rescore(q, everything, v[:, :columns][everything], 10)[1] for v in (restored, signs)]
+    by_bits = quantized.hamming_top_k(q, quantized.to_bits(signs[:, :columns]), 10)[1]
+    exact = index["exact"]
+    overlap = [
+        np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows.tolist(), exact, strict=True)])
+        for rows in (ranked[0], by_bits, ranked[1])
+    ]
+    assert found == pytest.approx(overlap, abs=1e-12)
+    assert found[1] < found[2] < found[0]

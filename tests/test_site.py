@@ -405,6 +405,8 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     assert "animal" in tab.locator("#at-say").inner_text()
     tab.locator("#ci-200").press("Space")
     assert "After 200 steps" in tab.locator("#ci-say").inner_text()
+    tab.locator("#by-kind").press("b")
+    assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
     assert tab.evaluate(WIDER) <= 0
 
 

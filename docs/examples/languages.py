@@ -78,8 +78,9 @@ def write(folder: Path, rows: dict[str, list[tuple[str, str]]]) -> dict[str, str
     return {name: str(folder / f"{name}.tsv") for name in lines}
 
 
-def measure(encoder: SentenceEncoder, rows: list[tuple[str, str]]) -> dict[str, float]:
-    """Mean cosines of translations and of other pairs, and how often the nearest sentence is the translation."""
+def measure(encoder: SentenceEncoder, rows: list[tuple[str, str]], start: SentenceEncoder) -> dict[str, float]:
+    """Mean cosines of translations, of other pairs, and with the English vectors of ``start``; and what is found."""
+    english = start.encode([row[0] for row in rows], normalize=True)  # (N, D)
     u, v = (encoder.encode(list(side), normalize=True) for side in zip(*rows, strict=True))  # (N, D) each
     cosines, own = u @ v.T, np.arange(len(rows))  # (N, N)
     return {
@@ -87,6 +88,7 @@ def measure(encoder: SentenceEncoder, rows: list[tuple[str, str]]) -> dict[str, 
         "of other pairs": cosines[~np.eye(len(rows), dtype=bool)].mean(),
         "found, en -> es": (cosines.argmax(axis=1) == own).mean(),
         "found, es -> en": (cosines.argmax(axis=0) == own).mean(),
+        "English as before": (u * english).sum(axis=1).mean(),
     }
 
 
@@ -103,9 +105,9 @@ def main(folder: Path, model: str = MODEL, *flags: str) -> dict[str, dict[str, d
     for name, options in runs.items():
         train([*common, *options, *flags, "--out", str(folder / name)])
         models[name] = folder / name / "model"
-    found = {}
+    found, start = {}, SentenceEncoder.load(model)
     for title, pairs in {"held out": rows["test"], "of other patterns": phrases(OTHERS)}.items():
-        scores = {name: measure(SentenceEncoder.load(path), pairs) for name, path in models.items()}
+        scores = {name: measure(SentenceEncoder.load(path), pairs, start) for name, path in models.items()}
         found[title] = scores
         print(f"\n{f'{len(pairs)} {title}':24}" + "".join(f"{name:>10}" for name in models))
         for metric in scores["before"]:

@@ -121,8 +121,34 @@ function uniformity(points) {
   return Math.log(sum / ((u.length * (u.length - 1)) / 2));
 }
 
+// How many of each query's exact ten are among the ten found with the first columns of a compressed corpus. kind: int8;
+// bits, of corpus and query; or float query, which leaves the query as it is: fast/quantized.py.
+function recallOf({ width, queries, codes, bits, low, step, exact }, kind, columns) {
+  const N = codes.length / width;
+  const first = Array.from({ length: columns }, (_, d) => d);
+  const value = {
+    int8: (n, d) => Math.fround(low[d] + Math.fround((codes[n * width + d] + 128.5) * step[d])),
+    bits: (n, d) => 2 * ((bits[n * (width / 8) + (d >> 3)] >> (7 - (d & 7))) & 1) - 1,
+  }[kind === "int8" ? "int8" : "bits"];
+  const documents = Array.from({ length: N }, (_, n) => {
+    const row = first.map((d) => value(n, d));
+    const length = Math.hypot(...row);
+    return row.map((number) => number / length);
+  });
+  let hits = 0;
+  exact.forEach((wanted, i) => {
+    const query = first.map((d) => queries[i * width + d]).map((x) => (kind === "bits" ? (x > 0 ? 1 : -1) : x));
+    const length = Math.hypot(...query);
+    const scores = documents.map((row) => Math.fround(row.reduce((sum, x, d) => sum + (x * query[d]) / length, 0)));
+    const order = scores.map((_, n) => n).sort((a, b) => scores[b] - scores[a] || a - b).slice(0, wanted.length);
+    hits += order.filter((n) => wanted.includes(n)).length;
+  });
+  return hits / (exact.length * exact[0].length);
+}
+
 if (typeof module !== "undefined") {
   module.exports = {
     splitWords, tries, wordPieces, maskedSoftmax, entropy, attentionOf, circleLoss, circleStart, circleStep, uniformity,
+    recallOf,
   };
 }

@@ -179,7 +179,38 @@ function setUpCircle() {
   show();
 }
 
+// -------------------------------------------------------------------------------------------- bytes
+
+function setUpBytes() {
+  const buffer = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer;
+  const { queries, codes, bits } = PLAY.index;
+  const index = {
+    ...PLAY.index,
+    queries: new Float32Array(buffer(queries)),
+    codes: new Int8Array(buffer(codes)),
+    bits: new Uint8Array(buffer(bits)),
+  };
+  const tried = new Map([["float32, 384 columns", { bytes: 4 * index.width, recall: 1 }]]);
+
+  function show() {
+    const [kind, columns] = [by("by-kind").value, Number(by("by-columns").value)];
+    const found = { bytes: kind === "int8" ? columns : columns / 8, recall: recallOf(index, kind, columns) };
+    tried.set(`${kind}, ${columns} columns`, found);
+    const rows = [...tried].sort(([, a], [, b]) => b.bytes - a.bytes);
+    by("by-rows").replaceChildren(...rows.map(([name, { bytes, recall }]) => {
+      const line = make("tr");
+      line.append(Object.assign(make("th", name), { scope: "row" }), make("td", `${bytes}`), bar(recall));
+      return line;
+    }));
+    by("by-say").textContent = `${found.bytes} bytes a vector: recall ${found.recall.toFixed(3)}.`;
+  }
+
+  for (const id of ["by-kind", "by-columns"]) on(id, "change", show);
+  show();
+}
+
 setUpWordPiece();
 setUpSoftmax();
 setUpAttention();
 setUpCircle();
+setUpBytes();

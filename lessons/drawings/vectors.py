@@ -38,20 +38,20 @@ def heads() -> Pen:
         520,
         400,
         "Three heads: where do the sentences meet?",
-        "Joint: both sentences go through Bert as one text, and the first token is scored; they meet in every layer. "
-        "Siamese: each goes through Bert and pooling alone; absolute difference, product and u are scored; they meet "
-        "after pooling. Cross: each goes through Bert alone, then tokens of a attend to tokens of b; they meet after "
-        "the encoder. One Bert serves both sentences.",
+        "Cross-encoder: both sentences go through Bert as one text, and the first token is scored; they meet in every "
+        "layer. Siamese: each goes through Bert and pooling alone; absolute difference, product and u are scored; they "
+        "meet after pooling. Cross-attention: each goes through Bert alone, then tokens of a attend to tokens of b; "
+        "they meet after the encoder. One Bert serves both sentences.",
     )
     for column, (name, where) in enumerate(
-        (("joint", "in every layer"), ("siamese", "after pooling"), ("cross", "after the encoder"))
+        (("cross-encoder", "in every layer"), ("siamese", "after pooling"), ("cross-attention", "after the encoder"))
     ):
         left = 8 + 172 * column
         middle = left + 80
         pen.box(left, 4, 160, 392, look="panel")
         pen.text(middle, 26, name, "bold")
         pen.text(middle, 46, f"meet {where}", "small soft")
-        if name == "joint":
+        if name == "cross-encoder":
             pen.box(left + 12, 60, 136, 30, "a [SEP] b", "a")
             pen.arrow((middle, 90), (middle, 112))
             pen.box(left + 12, 112, 136, 40, "Bert", "lit")

@@ -29,6 +29,13 @@ def require() -> None:
         raise InputError(f"plots need matplotlib ({error}): pip install '.[plots]'") from error
 
 
+def new_figure(inches: tuple[float, float]) -> Any:
+    require()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=inches, dpi=110, layout="constrained")
+
+
 @dataclass(frozen=True)
 class History:
     """The contents of ``metrics.jsonl``, by step."""
@@ -104,21 +111,17 @@ def curves(runs: Sequence[Path], target: Path) -> None:
 
 def lengths(tokens: Sequence[int], limit: int, target: Path) -> None:
     """Plot a histogram of text lengths and the model's limit, in tokens, to ``target``, a PNG file."""
-    require()
     save(draw_lengths(tokens, limit), target)
 
 
 def heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str, target: Path) -> None:
     """Plot the ``similarity`` (N, N) of each text with each other to ``target``, a PNG file."""
-    require()
     save(draw_heatmap(texts, matrix, similarity), target)
 
 
 def draw_curves(runs: Sequence[History]) -> Any:
     """A ``Figure`` of three panels that share the step axis, one colour per run; the legend states each best score."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7.2 + 0.22 * len(runs)), dpi=110, layout="constrained")
+    figure = new_figure((9, 7.2 + 0.22 * len(runs)))
     loss, dev, rate = panels = figure.subplots(3, sharex=True, height_ratios=(3, 3, 1.6))
     names = [run.folder.resolve().name for run in runs]
     handles, labels = [], []
@@ -170,9 +173,7 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
 
 def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
     """A ``Figure`` of a histogram."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
+    figure = new_figure((9, 4.5))
     draw_histogram(figure.subplots(), tokens, limit)
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     return figure
@@ -201,10 +202,8 @@ def draw_histogram(axes: Any, tokens: Sequence[int], limit: int) -> None:
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
     """A ``Figure``. Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared."""
-    from matplotlib.figure import Figure
-
     size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches
-    figure = Figure(figsize=(size + 5, size + 3.5), dpi=110, layout="constrained")
+    figure = new_figure((size + 5, size + 3.5))
     axes = figure.subplots()
     scale = {"vmin": 0, "vmax": 1} if similarity == "cosine" else {}
     image = axes.imshow(matrix, cmap="viridis", **scale)

@@ -57,6 +57,12 @@ def check_values(arguments: Sequence[str]) -> None:
             raise InputError(f"{name}: an empty value; omit the option")
 
 
+def command_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
+    """The parser of ``python -m minisbert.NAME``; ``--help`` shows its file's docstring above the options."""
+    about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(prog=f"python -m minisbert.{name}", description=about, formatter_class=layout)
+
+
 def check_options(options: argparse.Namespace, **rules: str) -> None:
     """Raise ``InputError`` unless each option, if given, keeps its rule: ``check_options(options, top="finite")``."""
     for name, rule in rules.items():
@@ -181,7 +187,7 @@ class LiveLine(Bar):
     """
 
     def __init__(self) -> None:
-        super().__init__(bar_format="{desc}", miniters=1, **({"delay": 0} if sys.stderr.isatty() else {}))
+        super().__init__(bar_format="{desc}", miniters=1, delay=0.0 if sys.stderr.isatty() else 10.0)
 
     def show(self, text: str) -> None:
         self.set_description_str(text, refresh=False)
