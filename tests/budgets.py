@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 2805,
+    "models": 2895,
     "data": 1374,
     "evaluation": 1120,
     "training": 2655,
