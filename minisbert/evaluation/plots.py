@@ -29,6 +29,13 @@ def require() -> None:
         raise InputError(f"plots need matplotlib ({error}): pip install '.[plots]'") from error
 
 
+def new_figure(inches: tuple[float, float]) -> Any:
+    require()
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=inches, dpi=110, layout="constrained")
+
+
 @dataclass(frozen=True)
 class History:
     """The contents of ``metrics.jsonl``, by step."""
@@ -104,21 +111,17 @@ def curves(runs: Sequence[Path], target: Path) -> None:
 
 def lengths(tokens: Sequence[int], limit: int, target: Path) -> None:
     """Plot a histogram of text lengths and the model's limit, in tokens, to ``target``, a PNG file."""
-    require()
     save(draw_lengths(tokens, limit), target)
 
 
 def heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str, target: Path) -> None:
     """Plot the ``similarity`` (N, N) of each text with each other to ``target``, a PNG file."""
-    require()
     save(draw_heatmap(texts, matrix, similarity), target)
 
 
 def draw_curves(runs: Sequence[History]) -> Any:
     """A ``Figure`` of three panels that share the step axis, one colour per run; the legend states each best score."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 7.2 + 0.22 * len(runs)), dpi=110, layout="constrained")
+    figure = new_figure((9, 7.2 + 0.22 * len(runs)))
     loss, dev, rate = panels = figure.subplots(3, sharex=True, height_ratios=(3, 3, 1.6))
     names = [run.folder.resolve().name for run in runs]
     handles, labels = [], []
@@ -170,15 +173,13 @@ def draw_run(panels: Sequence[Any], run: History, colour: str, style: str) -> An
 
 def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
     """A ``Figure`` of a histogram."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4.5), dpi=110, layout="constrained")
+    figure = new_figure((9, 4.5))
     draw_histogram(figure.subplots(), tokens, limit)
     figure.legend(loc="outside upper left", ncols=3, frameon=False)
     return figure
 
 
-def draw_histogram(axes: Any, tokens: Sequence[int], limit: int) -> None:
+def draw_histogram(axes: Any, tokens: Sequence[int], limit: int | None = None, unit: str = "tokens") -> None:
     """Lengths of texts; a limit beyond twice the longest text becomes an arrow at the right edge."""
     longest = max(tokens)
     width = -(-longest // 100)  # lengths per bar, for at most 100 bars
@@ -187,24 +188,23 @@ def draw_histogram(axes: Any, tokens: Sequence[int], limit: int) -> None:
     median, most = np.median(tokens), np.percentile(tokens, 95)
     axes.axvline(median, color=COLOURS[0], linewidth=2, label=f"median: {median:g}")
     axes.axvline(most, color=COLOURS[1], linewidth=2, linestyle="--", label=f"95th percentile: {most:g}")
+    axes.set(xlim=(0, 1.02 * (longest + 0.5)), xlabel=f"{unit} of a text", ylabel=f"texts, in bars {width} wide")
+    tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
+    if limit is None:
+        return
     reached = sum(length >= limit for length in tokens)
     label = f"the model's limit: {limit:,} (reached by {reached:,} of {len(tokens):,} texts)"
-    right = longest + 0.5
     if limit <= 2 * longest:
-        right = max(right, limit)
+        axes.set_xlim(0, 1.02 * max(longest + 0.5, limit))
         axes.axvline(limit, color="black", linewidth=2, linestyle=":", label=label)
     else:
         axes.plot(1, 0.5, ">k", markersize=12, transform=axes.transAxes, clip_on=False, linestyle="", label=label)
-    axes.set(xlim=(0, 1.02 * right), xlabel="tokens of a text", ylabel=f"texts, in bars {width} wide")
-    tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:
     """A ``Figure``. Cosines are coloured on a fixed scale of 0 to 1, so that two pictures can be compared."""
-    from matplotlib.figure import Figure
-
     size = 0.55 * len(texts) if len(texts) <= MAX_NUMBERS else 0.28 * len(texts)  # inches
-    figure = Figure(figsize=(size + 5, size + 3.5), dpi=110, layout="constrained")
+    figure = new_figure((size + 5, size + 3.5))
     axes = figure.subplots()
     scale = {"vmin": 0, "vmax": 1} if similarity == "cosine" else {}
     image = axes.imshow(matrix, cmap="viridis", **scale)
