@@ -21,6 +21,7 @@ from minisbert.fast.aot import load_package
 from minisbert.fast.batching import ID_BYTES, Batch, packed_batches, same_text, unpack
 from minisbert.models.encoding import TextEncoder
 from minisbert.models.folders import ModelFolder
+from minisbert.models.layout import choose_pooling
 from minisbert.models.packages import expectation, find_package, write_package
 from minisbert.models.scoring import PairScorer
 from minisbert.models.tokenizer import Tokenizer
@@ -79,7 +80,7 @@ class CompiledEncoder(TextEncoder):
         precision: str | None = None,
     ):
         self.model, self.chosen, self.limit = folder.path, pooling, limit
-        self.pooling_mode, self.normalize = pooling or folder.pooling, folder.normalize
+        self.pooling_mode, self.normalize = choose_pooling(folder, pooling), folder.normalize
         self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
         wanted = expectation(folder.path, "SentenceEncoder", precision or "float32", self.pooling_mode)
         self.run, about = load_package(*find_package(package, wanted, precision, folder.path, pooling))

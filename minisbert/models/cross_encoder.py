@@ -1,10 +1,11 @@
 """CrossEncoder folders of sentence-transformers, in both directions: an encoder under transformers' classifier.
 
-    hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, 1) -> sigmoid, or nothing
+    hidden (B, T, D) -> [CLS] (B, D) -> dense, tanh (B, D) -> linear (B, C) -> sigmoid, or nothing
 
-Only models with one label are read: what they give is a pair's score.
+With one label the output is a pair's score; with several, the logits of classes.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -32,28 +33,31 @@ from minisbert.system.files import write_json
 TASKS = {"torch.nn.modules.activation.Sigmoid": "binary", "torch.nn.modules.linear.Identity": "logit"}
 
 
-def read_cross_encoder(folder: ModelFolder, limit: int | None = None) -> tuple[SentenceEncoder, ClassifierHead, str]:
-    """The encoder, with [CLS] as its pooling, the head and the task of a folder.
+def read_cross_encoder(
+    folder: ModelFolder, limit: int | None = None
+) -> tuple[SentenceEncoder, ClassifierHead, str, list[str]]:
+    """The encoder, with [CLS] as its pooling, the head, the task and the labels of a folder.
 
-    Raises ``InputError`` for another family's classifier, for several labels, and for what is missing or misshapen.
+    Raises ``InputError`` for another family's classifier, and for what is missing or misshapen.
     """
     kind, layers = folder.model.classifier, {kind: layers for kind, *layers in CLASSIFIERS.values()}
     if kind not in layers:
         raise unsupported(folder.path / CONFIG, "architectures", kind, f"{', '.join(layers)} are")
     if folder.modules not in ([], [("Transformer", ".")]):
         raise unsupported(folder.path / MODULES, "modules", folder.modules, "a CrossEncoder has one Transformer")
-    task, (family, config), (path, found) = read_task(folder), folder.config, read_encoder(folder)
-    names = head_names(layers[kind])
+    *layers, between = layers[kind]
+    (family, config), (path, found), names = folder.config, read_encoder(folder), head_names(layers)
     tensors = {name: found.pop(name) for name in map(family.canonical, names.values()) if name in found}
-    labels = tensors.get(names["mlp.3.bias"], torch.empty(1)).numel()
-    if labels != 1:
-        raise InputError(f"{path}: a CrossEncoder with {labels} labels is not supported, only one with a single score")
-    rate = folder.model.classifier_dropout
+    outputs = tensors.get(names["mlp.3.bias"], torch.empty(1)).numel()
+    task, known = read_task(folder, outputs), folder.model.id2label
+    labels = [known.get(str(i), f"LABEL_{i}") for i in range(outputs)] if outputs > 1 else []
+    rates = folder.model.classifier_dropout, folder.model.seq_classif_dropout, config.hidden_dropout_prob
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
-        head = ClassifierHead(config.hidden_size, config.hidden_dropout_prob if rate is None else rate)
+        rate = next(rate for rate in rates if rate is not None)
+        head = ClassifierHead(config.hidden_size, rate, outputs, between)
     fill(head, tensors, path, {ours: family.canonical(theirs) for ours, theirs in names.items()})
     bert = fill_bert(folder, path, found)
-    return SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False), head, task
+    return SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False), head, task, labels
 
 
 def head_names(layers: list[str]) -> dict[str, str]:
@@ -62,8 +66,8 @@ def head_names(layers: list[str]) -> dict[str, str]:
     return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in pairs for part in ("weight", "bias")}
 
 
-def read_task(folder: ModelFolder) -> str:
-    """What follows the classifier, as a task. Raises ``InputError`` for settings that are not supported."""
+def read_task(folder: ModelFolder, outputs: int) -> str:
+    """What follows the classifier, as a task; several outputs are classes. ``InputError`` for what is not supported."""
     path, own, model = folder.path / SENTENCE, folder.parse(SENTENCE, CrossEncoderSettings), folder.model
     if own.default_prompt_name is not None:
         raise unsupported(path, "default_prompt_name", own.default_prompt_name, "a CrossEncoder's prompts are not")
@@ -71,28 +75,36 @@ def read_task(folder: ModelFolder) -> str:
     if name is None:  # older files
         path = folder.path / CONFIG
         name = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
-    task = TASKS.get(str(name or next(iter(TASKS))))
+    known = list(TASKS)[outputs > 1 :]  # logits of several labels go through nothing
+    task = TASKS[known[0] if name is None else name] if name in (None, *known) else None
     if task is None:
-        raise unsupported(path, "activation_fn", name, f"{', '.join(TASKS)} are")
+        raise unsupported(path, "activation_fn", name, f"{', '.join(known)} are")
+    if outputs > 1:
+        return "classes"
     return "regression" if task == "logit" and model.minisbert.get("task") == "regression" else task
 
 
-def check_writable(encoder: SentenceEncoder) -> None:
-    """Raise ``InputError`` if a CrossEncoder's files cannot hold the encoder."""
+def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
+    """Raise ``InputError`` if a CrossEncoder's files cannot hold encoder and head."""
     kind = encoder.bert.config.model_type
-    if kind not in CLASSIFIERS:
-        raise InputError(f"a CrossEncoder of {kind} is not supported; {', '.join(CLASSIFIERS)} are")
+    if not isinstance(head.mlp[1], between := CLASSIFIERS[kind][-1]):
+        raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
     if encoder.tokenizer.kept.get("do_lower_case"):
         raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
 
 
-def write_cross_encoder(encoder: SentenceEncoder, head: ClassifierHead, task: str, folder: Path) -> None:
+def write_cross_encoder(
+    encoder: SentenceEncoder, head: ClassifierHead, task: str, labels: Sequence[str], folder: Path
+) -> None:
     """The files of a CrossEncoder into an empty folder, float32."""
     family = FAMILIES[encoder.bert.config.model_type]
-    kind, *layers = CLASSIFIERS[family.model_type]
+    kind, *layers, _ = CLASSIFIERS[family.model_type]
+    labels = labels or ["LABEL_0"]
+    dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"
     activation = next(name for name, known in TASKS.items() if (known == "binary") == (task == "binary"))
-    about = {"architectures": [kind], "id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
-    about |= {"classifier_dropout": head.settings["dropout"], "sentence_transformers": {"activation_fn": activation}}
+    about = {"architectures": [kind], "id2label": {str(i): label for i, label in enumerate(labels)}}
+    about |= {"label2id": {label: i for i, label in enumerate(labels)}, dropout: head.settings["dropout"]}
+    about["sentence_transformers"] = {"activation_fn": activation}
     about["minisbert"] = {"task": task}  # a regression's scores are 0 to 5 here, and 0 to 1 in sentence-transformers
     write_json(folder / CONFIG, stored_config(encoder.bert.config) | about)
     tensors = {f"{family.prefix}{name}": tensor for name, tensor in named_tensors(encoder.bert).items()}

@@ -1,8 +1,9 @@
-"""The families beyond BERT: what DistilBERT, RoBERTa and XLM-RoBERTa call our tensors and settings.
+"""The families beyond BERT: what DistilBERT, RoBERTa and others call our tensors and settings.
 
 distilbert   other names, no token types, no pooler, no dropout between attention and the sum
 roberta      BERT's names; positions start after the padding index, one token type
-xlm-roberta  RoBERTa for many languages: only the name differs
+xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
+electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
 """
 
 from dataclasses import replace
@@ -84,14 +85,29 @@ ROBERTA = RobertaFamily(
 )
 
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
+CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
+ELECTRA = replace(
+    BERT,
+    model_type="electra",
+    architecture="ElectraModel",
+    pooler={},
+    prefix="electra.",
+    skipped=frozenset(
+        {"embeddings.position_ids"}
+        | dense("discriminator_predictions.dense")
+        | dense("discriminator_predictions.dense_prediction")
+    ),
+)
+FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)}
 
-FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA)}
-
-# transformers' classifier on [CLS]: its class, the layer before the tanh and the one after it, as files name them
+# transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
 CLASSIFIERS = {
-    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier"),
-    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
-    "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj"),
+    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier", nn.Tanh),
+    "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier", nn.ReLU),
+    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
 }
 
 
@@ -108,4 +124,5 @@ def raw_config(config: dict[str, Any]) -> dict[str, Any]:
     """Our settings as the family's ``config.json`` has them, without what it never states."""
     family = FAMILIES[config["model_type"]]
     hidden = {*family.constants, "position_offset"}
-    return {family.settings.get(name, name): value for name, value in config.items() if name not in hidden}
+    found = {family.settings.get(name, name): value for name, value in config.items() if name not in hidden}
+    return found | ({"embedding_size": config["hidden_size"]} if family is ELECTRA else {})

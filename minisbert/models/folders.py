@@ -41,6 +41,8 @@ from minisbert.system.hub import download_model, is_hub_name
 
 T = TypeVar("T")
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
+MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # after ``core.POOLING_FLAGS``, in order
+MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
 SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
 VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
@@ -121,6 +123,7 @@ class ModelFolder:
             for _, path in found:
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
+            found = [(kind, path) for kind, path in found if kind != "Dropout"]  # changes no vector
             kinds = [kind for kind, _ in found]
             order = (
                 ["Transformer", "Pooling"] + ["Dense"] * kinds.count("Dense") + ["Normalize"] * ("Normalize" in kinds)
@@ -143,7 +146,10 @@ class ModelFolder:
     def pooling(self) -> str | None:
         """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
         for place in self.places("Pooling"):
-            modes = pooling_modes(self.json(f"{place}/{CONFIG}", needed=True))
+            raw = self.json(f"{place}/{CONFIG}", needed=True)
+            found = pooling_modes(raw) or ["mean"] * ("pooling_mode" not in raw)  # the default of sentence-transformers
+            modes = [mode for mode in found if mode not in MORE_FLAGS]
+            modes += [mode for flag, mode in MORE_FLAGS.items() if flag in found]
             if not modes or not {*modes} <= {*POOLING_NAMES}:
                 known = f"{', '.join(POOLING_NAMES)} are"
                 raise unsupported(self.path / place / CONFIG, "pooling_mode", modes, known)
@@ -163,6 +169,9 @@ class ModelFolder:
         include = all(
             self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt for place in self.places("Pooling")
         )
+        if not include and "weightedmean" in (self.pooling or ""):
+            path = self.path / self.places("Pooling")[0] / CONFIG
+            raise unsupported(path, "include_prompt", include, "with weightedmean only true is")
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
         return replace(self.parse(SENTENCE, Settings), include_prompt=include, others=others)
 
@@ -178,7 +187,9 @@ class ModelFolder:
             raise InputError(f"{self.path} is not a folder with a model in it")
         path, pad = self.path / CONFIG, self.model.pad_token_id
         try:
-            family, config = read_config(self.path, FAMILIES, self.json(CONFIG, needed=True))
+            raw = self.json(CONFIG, needed=True)  # "gelu_python" is the exact GELU under the name of its first code
+            raw = {key: "gelu" if value == "gelu_python" else value for key, value in raw.items()}
+            family, config = read_config(self.path, FAMILIES, raw)
         except InputError as error:
             message = str(error).removeprefix(str(path))
             for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():

@@ -4,19 +4,21 @@ from torch import nn
 
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead
+from minisbert.models.families import CLASSIFIERS
 
 VARIANTS = ("published", "compare")  # of cross-attention
 
 
 class ClassifierHead(JointHead):
-    """The head of transformers' ``BertForSequenceClassification`` with one label: BERT's pooler, dropout, a Linear.
+    """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a Linear.
 
-    transformers' RoBERTa has one more dropout, before the pooler.
+    ``between`` is the activation, which other families have of another kind. transformers' RoBERTa and ELECTRA have one
+    more dropout, before the pooler.
     """
 
-    def __init__(self, width: int, dropout: float = 0.0):
-        super().__init__(width, width, 1, dropout)
-        self.mlp[1] = nn.Tanh()  # for the ReLU
+    def __init__(self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh):
+        super().__init__(width, width, outputs, dropout)
+        self.mlp[1] = between()  # for the ReLU
 
 
 # the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
@@ -28,7 +30,7 @@ def make_joint_head(bert: Bert, cross_encoder: bool, dropout: float) -> JointHea
     """The joint head, or that of ``--cross-encoder``, into which the encoder's pooler moves, if it has one."""
     if not cross_encoder:
         return JointHead(bert.config.hidden_size, dropout=dropout)
-    head = ClassifierHead(bert.config.hidden_size, dropout)
+    head = ClassifierHead(bert.config.hidden_size, dropout, between=CLASSIFIERS[bert.config.model_type][-1])
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None
     return head

@@ -14,24 +14,25 @@ from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.folders import ModelFolder
-from minisbert.models.poolings import Dense, Pooling
-from minisbert.models.settings import ACTIVATIONS, CONFIG, MODULES, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings
+from minisbert.models.poolings import ACTIVATIONS, Dense, Pooling
+from minisbert.models.settings import CONFIG, MODULES, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings, unsupported
+from minisbert.system.console import say
 from minisbert.system.files import write_json
 
 if TYPE_CHECKING:
     from minisbert.models.sentence_encoder import SentenceEncoder
 
+# the activations of dense layers as files name them
+CLASSES = {name: f"{type(layer).__module__}.{type(layer).__name__}" for name, layer in ACTIVATIONS.items()}
+
 
 def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
     """The pooling ``mode``, the folder's own for None, for hidden states of D = ``width``.
 
-    A learned pooling has the folder's parameters if it has some. Raises ``InputError`` for an unknown name, if neither
-    the folder nor the caller names one, and for parameters that do not fit.
+    A learned pooling has the folder's parameters if it has some. Raises ``InputError`` for an unknown name, and for
+    parameters that do not fit.
     """
-    mode = folder.pooling if mode is None else mode
-    if mode is None:
-        advice = "choose a pooling, for a plain BERT mostly 'mean'"
-        raise InputError(f"{folder.path} has no pooling config (1_Pooling/config.json): {advice}")
+    mode = choose_pooling(folder, mode)
     try:
         pooling = Pooling(mode, width)
     except ValueError as error:
@@ -42,10 +43,21 @@ def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
     return pooling
 
 
+def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
+    """``mode``, the folder's own pooling, or of a folder that states none the mean, as in sentence-transformers."""
+    mode = folder.pooling if mode is None else mode
+    if mode is None:
+        say(f"{folder.path} states no pooling (1_Pooling/config.json): the mean is taken, unless you choose another")
+    return mode or "mean"
+
+
 def load_dense(folder: ModelFolder, place: str) -> Dense:
     """A dense layer from a subfolder: ``config.json`` and ``model.safetensors``."""
     settings = folder.parse(f"{place}/{CONFIG}", DenseSettings, needed=True)
-    activation = next(name for name, path in ACTIVATIONS.items() if path == settings.activation_function)
+    activation = next((name for name, path in CLASSES.items() if path == settings.activation_function), None)
+    if activation is None:
+        reason = f"{', '.join(ACTIVATIONS)} are"
+        raise unsupported(folder.path / place / CONFIG, "activation_function", settings.activation_function, reason)
     path = folder.path / place / WEIGHTS
     with reading(folder.path / place / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
         dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
@@ -68,7 +80,7 @@ def write_layout(encoder: "SentenceEncoder", folder: Path) -> None:
     for dense, place in zip(encoder.dense, places[2:], strict=False):
         linear = dense.linear
         about = {"in_features": linear.in_features, "out_features": linear.out_features}
-        about |= {"bias": linear.bias is not None, "activation_function": ACTIVATIONS[dense.activation]}
+        about |= {"bias": linear.bias is not None, "activation_function": CLASSES[dense.activation]}
         write_json(folder / place / CONFIG, about)
         write_safetensors(dense.state_dict(), folder / place / WEIGHTS)
     limit = {"max_seq_length": encoder.tokenizer.limit, "do_lower_case": False}

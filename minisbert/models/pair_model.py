@@ -53,7 +53,7 @@ class PairModel(PairScorer, nn.Module):
         if width != needed:
             raise ValueError(f"a head for width {width} gets {needed} from this encoder")
         if isinstance(head, ClassifierHead):
-            check_writable(encoder)  # before a training, not after it
+            check_writable(encoder, head)  # before a training, not after it
         if task not in TASKS:
             raise ValueError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
         if task == "classes" and (outputs < 2 or len(self.labels) != outputs):
@@ -127,7 +127,7 @@ class PairModel(PairScorer, nn.Module):
         """
         if isinstance(self.head, ClassifierHead):
             with model_folder(folder) as partial:
-                write_cross_encoder(self.encoder, self.head, self.task, partial)
+                write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
             return
         name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
         with model_folder(folder) as partial:

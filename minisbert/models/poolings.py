@@ -1,5 +1,6 @@
 """Poolings beyond the book, several poolings at once, and the dense layer that follows pooling in some models.
 
+mean_sqrt_len_tokens, weightedmean, lasttoken  as sentence-transformers has them
 first-last  the mean of the first layer's and the last layer's states
 pooler      [CLS] through BERT's own dense layer and tanh
 """
@@ -13,7 +14,32 @@ from minisbert.core import InputError, pooling
 from minisbert.core.bert import Bert
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
 
-POOLING_NAMES = (*POOLINGS, "attention", "first-last", "pooler")
+
+def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The sum over real tokens by the root of their number: (B, T, D) -> (B, D). [1], [3] and a pad give [2.83]."""
+    real = hidden.new_ones(hidden.shape[:2]) if mask is None else mask.to(hidden)  # (B, T)
+    return mean_pool(hidden, mask) * real.sum(dim=1, keepdim=True).sqrt()
+
+
+def weighted_mean_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The average with the weights 1, 2, 3, ... over real tokens (SGPT): (B, T, D) -> (B, D). [1], [4], a pad: [3]."""
+    weights = torch.arange(1, hidden.shape[1] + 1, device=hidden.device).to(hidden.dtype).unsqueeze(-1)  # (T, 1)
+    real = hidden.new_ones(hidden.shape[:2]) if mask is None else mask.to(hidden)  # (B, T)
+    return mean_pool(hidden * weights, mask) * real.sum(dim=1, keepdim=True) / (real @ weights)
+
+
+def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    """A text's last real token: hidden (B, T, D), mask (B, T) -> (B, D)."""
+    if mask is None:
+        return hidden[:, -1]
+    last = hidden.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)  # (B,)
+    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+
+
+MORE_POOLINGS = {"mean_sqrt_len_tokens": mean_sqrt_len_pool, "weightedmean": weighted_mean_pool}
+MORE_POOLINGS |= {"lasttoken": last_token_pool}
+FORMULAS = POOLINGS | MORE_POOLINGS
+POOLING_NAMES = (*FORMULAS, "attention", "first-last", "pooler")
 
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:
@@ -70,13 +96,14 @@ class Pooling(pooling.Pooling):
             if pooler is None:
                 raise ValueError("pooler pooling needs the output of Bert.pool (pooler)")
             return pooler
-        return POOLINGS[name](hidden, mask)
+        return FORMULAS[name](hidden, mask)
 
     def extra_repr(self) -> str:
         return self.mode
 
 
-ACTIVATIONS = {"identity": lambda x: x, "tanh": torch.tanh}
+ACTIVATIONS = {"identity": torch.nn.Identity(), "tanh": torch.nn.Tanh(), "relu": torch.nn.ReLU()}
+ACTIVATIONS |= {"gelu": torch.nn.GELU(), "sigmoid": torch.nn.Sigmoid(), "silu": torch.nn.SiLU()}
 
 
 class Dense(torch.nn.Module):

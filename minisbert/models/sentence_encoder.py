@@ -60,7 +60,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     ) -> "SentenceEncoder | CompiledEncoder":
         """A name from the manifest (fetched if it is missing) or a folder in sentence-transformers' layout.
 
-        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling. In eval mode.
+        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states none: the mean. In eval mode.
         ``compiled`` asks for the model as ``python -m minisbert.compile`` makes it, for ``precision``: True for the one
         in the cache folder (by default in float32), which is compiled first if it is missing, or the path of a package.
         It has no parameters. A package is a program: load only those that you trust.

@@ -121,9 +121,6 @@ class VectorModule:
     module_output_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
 
 
-ACTIVATIONS = {"identity": "torch.nn.modules.linear.Identity", "tanh": "torch.nn.modules.activation.Tanh"}
-
-
 @dataclass(frozen=True, kw_only=True)
 class DenseSettings(VectorModule):
     """``2_Dense/config.json``."""
@@ -131,7 +128,7 @@ class DenseSettings(VectorModule):
     in_features: Size
     out_features: Size
     bias: bool = True
-    activation_function: Annotated[str, "|".join(ACTIVATIONS.values())] = ACTIVATIONS["tanh"]
+    activation_function: str = "torch.nn.modules.activation.Tanh"
     use_residual: Annotated[bool, "0"] = False
 
 
@@ -149,6 +146,8 @@ class ModelSettings:
     max_position_embeddings: int | None = None
     pad_token_id: int | None = None
     classifier_dropout: float | None = None  # of a CrossEncoder
+    seq_classif_dropout: float | None = None  # the same of DistilBERT
+    id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels
     sentence_transformers: dict = field(default_factory=dict)
     sbert_ce_default_activation_function: str | None = None  # the same in older files
     minisbert: dict = field(default_factory=dict)  # of a CrossEncoder that was saved here: its task

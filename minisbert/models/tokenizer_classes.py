@@ -18,12 +18,13 @@ from minisbert.system.files import listed, read_text
 
 BERT_CLASSES = "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"
 ROBERTA_CLASSES = "RobertaTokenizer", "BartTokenizer"
-XLM_CLASSES = ("XLMRobertaTokenizer",)
+XLM_CLASSES = "XLMRobertaTokenizer", "CamembertTokenizer"
 MODELS = {BERT_CLASSES: models.WordPiece, ROBERTA_CLASSES: models.BPE, XLM_CLASSES: models.Unigram}
 FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend"  # tokenizer.json as it is
 TYPED_CLASSES = {None, *BERT_CLASSES} - {"DistilBertTokenizer"}  # those that tell the texts of a pair apart
 DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}
 DEFAULT_CLASSES |= {"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer"}
+DEFAULT_CLASSES |= {"camembert": "CamembertTokenizer", "electra": "BertTokenizer"}
 BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA_TOKENS = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
 ROBERTA_TOKENS |= {f"{name}_token": f"<{name}>" for name in ("unk", "pad", "mask")}
@@ -32,17 +33,21 @@ Files = list[tuple[Path, dict[str, Any]]]  # a file and its contents; a later on
 
 
 def read_backend(folder: ModelFolder) -> Backend:
-    """The library's tokenizer in ``tokenizer.json``, or of ``vocab.txt`` if there is none."""
+    """The library's tokenizer in ``tokenizer.json``, or of BERT's or RoBERTa's vocabulary if there is none."""
     path = folder.path / "tokenizer.json"
     if folder.has(path.name):
         with reading(path):
             return Backend.from_buffer(folder.read(path.name))
     if folder.has("vocab.txt"):
         return wordpiece(folder.path / "vocab.txt")
+    if folder.has("vocab.json") and folder.has("merges.txt"):
+        with reading(folder.path / "merges.txt"):
+            return Backend(models.BPE.from_file(*(str(folder.path / name) for name in ("vocab.json", "merges.txt"))))
     if folder.has(SENTENCEPIECE):
         advice = "write one with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         raise InputError(f"{folder.path / SENTENCEPIECE} is not read, and there is no tokenizer.json: {advice}")
-    raise InputError(f"{folder.path} has neither tokenizer.json nor vocab.txt: a model needs one of them")
+    names = "neither tokenizer.json nor vocab.txt, nor vocab.json and merges.txt"
+    raise InputError(f"{folder.path} has {names}: a model needs one of them")
 
 
 def set_up(backend: Backend, folder: ModelFolder, settings: TokenizerSettings, files: Files) -> str | None:
@@ -55,13 +60,15 @@ def set_up(backend: Backend, folder: ModelFolder, settings: TokenizerSettings, f
         files = [*files, (folder.path / SPECIAL, folder.json(SPECIAL))]
     special = SpecialTokens(backend, files)
     needed = next((model for classes, model in MODELS.items() if kind in classes), type(backend.model))
+    needed = needed if folder.has("tokenizer.json") or kind in ROBERTA_CLASSES else models.WordPiece
     if not isinstance(backend.model, needed):
         found = f"{folder.path / 'tokenizer.json'} holds a {type(backend.model).__name__} model, tokenizer_class needs"
         raise InputError(f"{found} {needed.__name__}: PreTrainedTokenizerFast takes any model")
     if kind in ROBERTA_CLASSES:
         rebuild_roberta(backend, settings, special.over(ROBERTA_TOKENS))
     elif kind in XLM_CLASSES:
-        rebuild_xlm_roberta(backend, settings, special.over(ROBERTA_TOKENS))
+        unknown = 3 if kind == "XLMRobertaTokenizer" else special.over(ROBERTA_TOKENS)["unk_token"][1]
+        rebuild_xlm_roberta(backend, settings, special.over(ROBERTA_TOKENS), unknown)
     elif kind in BERT_CLASSES or not folder.has("tokenizer.json"):
         rebuild_bert(backend, settings, special.over(BERT_TOKENS))
     special.add(settings.added_tokens_decoder, rebuilt=kind not in FILE_CLASSES)
@@ -176,15 +183,18 @@ def rebuild_roberta(backend: Backend, settings: TokenizerSettings, special: Spec
     backend.post_processor = processors.RobertaProcessing(sep, cls, add_prefix_space=space)
 
 
-def rebuild_xlm_roberta(backend: Backend, settings: TokenizerSettings, special: SpecialTokens) -> None:
-    """SentencePiece's Unigram after a split at spaces; of the file's normalizer only the table of characters stays."""
+def rebuild_xlm_roberta(backend: Backend, settings: TokenizerSettings, special: SpecialTokens, unknown: int) -> None:
+    """SentencePiece's Unigram after a split at spaces; of the file's normalizer only the table of characters stays.
+
+    ``unknown`` is the token that transformers gives the class, whatever the file says.
+    """
     bos = special["bos_token"]
     eos = special["eos_token"]
     tables = [stage for stage in stages(backend.normalizer) if isinstance(stage, normalizers.Precompiled)]
     backend.normalizer = tables[0] if tables else None
-    (unknown,) = {token.id for token in backend.model.tokenize("\U0010fffd")}  # a character that no vocabulary has
-    if unknown != 3:  # what transformers gives the class, whatever the file says
-        raise ValueError(f"unk_id {unknown} of tokenizer.json is not supported, only 3 (or PreTrainedTokenizerFast)")
+    found = {token.id for token in backend.model.tokenize("\U0010fffd")}  # a character that no vocabulary has
+    if found != {unknown}:
+        raise ValueError(f"unk_id {found} of tokenizer.json must be {unknown}, or the class PreTrainedTokenizerFast")
     scheme = "never" if settings.add_prefix_space is False else "always"
     split = [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(prepend_scheme=scheme)]
     backend.pre_tokenizer = pre_tokenizers.Sequence(split)

@@ -15,11 +15,13 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from minisbert.core import InputError, encoder
 from minisbert.core.heads import siamese
+from minisbert.models.families import CLASSIFIERS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
 from tests.conftest import ROOT
+from tests.models.test_pair_model import classifier
 from tests.parity import PIECE, REFERENCE, assert_parity
 
 SOURCES = {
@@ -56,6 +58,12 @@ TYPED = {  # token type 1 for one text
         token: {"id": token, "ids": [i], "tokens": [token]} for token, i in (("[CLS]", 2), ("[SEP]", 3))
     },
 }
+DENSE, NORMALIZE, MODULES = "2_Dense/config.json", "2_Normalize/config.json", "modules.json"
+UNSCALED = json.loads((SOURCES["tiny"] / MODULES).read_text())[:2]  # without the module that scales vectors
+DROPOUT = {"idx": 2, "name": "2", "path": "9_Dropout", "type": "sentence_transformers.models.Dropout"}
+DROPPING = [*UNSCALED, DROPOUT, json.loads((SOURCES["tiny"] / MODULES).read_text())[2]]
+FLAGS = {"pooling_mode_lasttoken": True, "pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": True}
+FLAGS |= {"pooling_mode_mean_sqrt_len_tokens": True, "pooling_mode_cls_token": True}
 INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 ENDED = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"] | {"end_of_word_suffix": "</w>"}
 
@@ -144,6 +152,32 @@ HONOURED = {
         ...,
     ),
     "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": ENDED}}, ...),
+    "weights that grow": ("tiny", {POOLING: {"pooling_mode": "weightedmean"}}, ...),
+    "the last token": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}}, ...),
+    "the last token, cut at the start": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}, OPTIONS: LEFT}, ...),
+    "by the root of the length": ("tiny", {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: UNSCALED}, ...),
+    "several at once, in another order": (
+        "tiny",
+        {POOLING: {"pooling_mode": ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]}, MODULES: UNSCALED},
+        ...,
+    ),
+    "flags, in any order": ("tiny", {POOLING: {"pooling_mode": ...} | FLAGS}, ...),
+    "no flag": ("tiny", {POOLING: {"pooling_mode": ..., "pooling_mode_cls_token": False}}, ...),
+    "the last token, a prompt that is not pooled": (
+        "tiny",
+        {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": ["lasttoken", "mean_sqrt_len_tokens"]}},
+        ...,
+    ),
+    **{
+        f"dense layers with {name}": (
+            "distiluse",
+            {DENSE: {"activation_function": f"torch.nn.modules.activation.{name}"}},
+            ...,
+        )
+        for name in ("ReLU", "GELU", "Sigmoid", "SiLU")
+    },
+    "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}, ...),
+    "a dropout between the modules": ("tiny", {MODULES: DROPPING, "9_Dropout/config.json": {"dropout": 0.5}}, ...),
     "harmless arguments": (
         "tiny",
         {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
@@ -157,6 +191,10 @@ def edit(path: Path, changes: dict | None) -> None:
     if changes is None:
         path.unlink()
         return
+    if isinstance(changes, list):
+        path.write_text(json.dumps(changes))
+        return
+    path.parent.mkdir(exist_ok=True)
     content = (json.loads(path.read_text()) if path.is_file() else {}) | changes
     path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
 
@@ -212,6 +250,7 @@ def test_ids_are_as_expected(make, name):
 ALIKE = {"uncased by default", "no special tokens stored", "more columns than there are", "RoBERTa's defaults"}
 ALIKE |= {"no token types in a generic tokenizer", "a field of ours in config.json", "RoBERTa's words have no end"}
 ALIKE |= {"BERT's names that DistilBERT does not read", "RoBERTa's padding not stated"}
+ALIKE |= {"a dropout between the modules", "no flag", "the exact GELU by another name"}
 ALIKE |= {"an empty default prompt", "harmless arguments", "class in config.json"}
 
 
@@ -257,6 +296,52 @@ def test_a_bert_with_the_tokenizer_of_xlm_roberta(make, space):
     (folder / OPTIONS).write_text(json.dumps(options))
     expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
     assert_parity("XLM-R's tokenizer", vectors(folder), expected, PIECE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_a_folder_of_transformers_of_every_family(family, tmp_path):
+    """Without modules: sentence-transformers takes the mean. Also after saving, here and there."""
+    model = classifier(tmp_path / "plain", family).base_model
+    model.float().save_pretrained(tmp_path / "plain")
+    expected = reference(tmp_path / "plain").encode(TEXTS, convert_to_tensor=True)
+    assert_parity(f"plain {family}", vectors(tmp_path / "plain"), expected, PIECE)
+    SentenceEncoder.load(tmp_path / "plain").save(tmp_path / "saved")
+    assert_parity(f"plain {family}, saved", vectors(tmp_path / "saved"), expected, PIECE)
+    again = reference(tmp_path / "saved").encode(TEXTS, convert_to_tensor=True)
+    assert_parity(f"plain {family}, saved, theirs", again, expected, PIECE)
+
+
+def test_an_electra_with_narrow_embeddings_is_refused_by_its_tensors(make):
+    folder = make("tiny", {CONFIG: {"model_type": "electra", "embedding_size": 12}})
+    tensors = load_file(folder / "model.safetensors")
+    tensors["embeddings_project.weight"] = torch.ones(24, 12)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"unexpected embeddings_project\.weight \(24, 12\)"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("space", [True, False])
+def test_a_roberta_with_its_two_old_files(make, tmp_path, space):
+    folder = make("roberta", {OPTIONS: {"add_prefix_space": space}})
+    Backend.from_file(str(folder / TOKENIZER)).model.save(str(folder))
+    (folder / TOKENIZER).unlink()
+    expected = reference(folder).encode(TEXTS, convert_to_tensor=True)
+    assert_parity("vocab.json and merges.txt", vectors(folder), expected, PIECE)
+    SentenceEncoder.load(folder).save(tmp_path / "saved")
+    assert_parity("vocab.json and merges.txt, saved", vectors(tmp_path / "saved"), expected, PIECE)
+    (folder / "merges.txt").write_text("a b c\n")
+    with pytest.raises(InputError, match=r"merges\.txt: "):
+        SentenceEncoder.load(folder)
+
+
+def test_bert_with_the_two_files_of_roberta(make):
+    folder = make("tiny", {})
+    Backend.from_file(str(SOURCES["roberta"] / TOKENIZER)).model.save(str(folder))
+    (folder / TOKENIZER).unlink()
+    with pytest.raises(InputError, match="holds a BPE model, tokenizer_class needs WordPiece"):
+        SentenceEncoder.load(folder)
 
 
 @pytest.mark.reference
@@ -423,7 +508,6 @@ def test_heads_read_whole_vectors(make):
 
 # -------------------------------------------------------------------------------------------- refused
 
-DENSE, NORMALIZE = "2_Dense/config.json", "2_Normalize/config.json"
 REFUSED = [
     ("tiny", OPTIONS, {"padding_side": "left"}),
     ("tiny", OPTIONS, {"truncation_side": "middle"}),
@@ -449,8 +533,9 @@ REFUSED = [
     ("distiluse", DENSE, {"module_input_name": "token_embeddings"}),
     ("distiluse", DENSE, {"module_output_name": "other"}),
     ("distiluse", DENSE, {"use_residual": True}),
-    ("distiluse", DENSE, {"activation_function": "torch.nn.modules.activation.SiLU"}),
-    ("tiny", POOLING, {"pooling_mode": ["mean", "lasttoken"]}),
+    ("distiluse", DENSE, {"activation_function": "torch.nn.modules.activation.Mish"}),
+    ("tiny", POOLING, {"pooling_mode": ["mean", "median"]}),
+    ("tiny", CONFIG, {"hidden_act": "gelu_new"}),
     ("tiny", POOLING, {"pooling_mode": []}),
     ("tiny", CONFIG, {"pad_token_id": 131}),
     ("roberta", CONFIG, {"pad_token_id": -1}),
@@ -513,6 +598,11 @@ def test_another_unknown_token_for_xlm_roberta(make, unknown):
 def test_an_adapter_beside_the_weights(make):
     with pytest.raises(InputError, match=r"adapter_config\.json: adapters are not supported: merge it"):
         SentenceEncoder.load(make("tiny", {"adapter_config.json": {"peft_type": "LORA"}}))
+
+
+def test_growing_weights_and_a_prompt_that_is_not_pooled(make):
+    with pytest.raises(InputError, match="include_prompt False is not supported: with weightedmean"):
+        SentenceEncoder.load(make("tiny", {POOLING: UNPOOLED | {"pooling_mode": "weightedmean"}}))
 
 
 def test_a_tokenizer_of_another_class(make):

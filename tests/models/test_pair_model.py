@@ -377,8 +377,7 @@ def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.pooling.mode, again.normalize) == (pooling, False)
     options.objective = "siamese"
-    with pytest.raises(InputError, match="has no pooling config"):
-        load_encoder(options, torch.device("cpu"))
+    assert load_encoder(options, torch.device("cpu")).pooling.mode == "mean"
 
 
 @pytest.mark.parametrize("kind", ["joint", "siamese"])
@@ -400,21 +399,38 @@ def classifier(folder, family: str, labels: int = 1):
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
     source = REFERENCE / "tiny-roberta" if family == "roberta" else REFERENCE.parents[1] / "weights" / "tiny"
     shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
-    name = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta", "distilbert": "DistilBert"}[family]
+    name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")
     sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}
-    sizes |= {"type_vocab_size": 1 if "roberta" in family else 2}
-    config = getattr(transformers, f"{name}Config")(
-        **sizes, num_hidden_layers=2, num_attention_heads=3, max_position_embeddings=33, num_labels=labels
-    )
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 3}
+    if family == "distilbert":
+        sizes = {FAMILIES[family].settings.get(key, key): value for key, value in sizes.items()}
+    else:
+        sizes |= {"type_vocab_size": 1 if "bert" in family.removeprefix("bert") else 2}
+    sizes |= {"embedding_size": 18} if family == "electra" else {}
+    config = getattr(transformers, f"{name}Config")(**sizes, max_position_embeddings=33, num_labels=labels)
     torch.manual_seed(3)
     model = getattr(transformers, f"{name}ForSequenceClassification")(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
     model.save_pretrained(folder)
-    if family == "xlm-roberta":
+    if family in ("xlm-roberta", "camembert"):
         pieces = ["<s>", "<pad>", "</s>", "<unk>", *"▁abcdefghijklmnopqrstuvwxyz", "▁the", "at", "og", "ing"]
+        if family == "camembert":
+            pieces = [
+                "<s>NOTUSED",
+                "<pad>",
+                "</s>NOTUSED",
+                "<unk>NOTUSED",
+                "<unk>",
+                "<s>",
+                "</s>",
+                "<mask>",
+                *pieces[4:],
+            ]
         vocabulary = [(piece, -float(len(piece))) for piece in pieces]
-        transformers.XLMRobertaTokenizer(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
+        getattr(transformers, f"{name}Tokenizer")(vocab=vocabulary, model_max_length=16).save_pretrained(folder)
+    if family == "distilbert":
+        change(folder / "tokenizer_config.json", tokenizer_class="DistilBertTokenizer")
     return model.double().eval()
 
 
@@ -435,15 +451,16 @@ def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
     model = PairModel.load(tmp_path / "theirs").double()
     ids, mask, types = model.batch(model.tokenize(FIRSTS, SECONDS), range(6))
     pull = torch.randn(6, dtype=torch.float64)
-    expected = reference(ids, mask.long(), types).logits.squeeze(-1)
-    found = model(ids, mask, types)
+    types = {} if types is None else {"token_type_ids": types}
+    expected = reference(ids, mask.long(), **types).logits.squeeze(-1)
+    found = model(ids, mask, types.get("token_type_ids"))
     assert_parity(f"{family}, logits", found, expected, PIECE)
     for outputs in (found, expected):
         (outputs * pull).sum().backward()
     theirs = dict(reference.named_parameters())
     names = FAMILIES[family].names(2, pooler=False)
     ours = {f"{FAMILIES[family].prefix}{names[name]}": p for name, p in model.encoder.bert.named_parameters()}
-    _, dense, out = CLASSIFIERS[family]
+    _, dense, out, _ = CLASSIFIERS[family]
     for place, name in (("mlp.0", dense), ("mlp.3", out)):
         ours |= {f"{name}.{part}": model.head.get_parameter(f"{place}.{part}") for part in ("weight", "bias")}
     assert ours.keys() == theirs.keys()
@@ -475,6 +492,27 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
     assert again.encoder.tokenizer.limit == theirs.max_seq_length
     found = cross_encoder(tmp_path / "ours").predict([*zip(firsts, seconds, strict=True)])
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("family", CLASSIFIERS)
+def test_classes_of_a_cross_encoder_also_after_saving(family, tmp_path):
+    classifier(tmp_path / "plain", family, labels=3)
+    labels = ["contradiction", "entailment", "neutral"]
+    change(tmp_path / "plain" / "config.json", id2label=dict(enumerate(labels)))
+    model = PairModel.load(tmp_path / "plain").double()
+    assert (model.task, model.labels) == ("classes", tuple(labels))
+    model.save(tmp_path / "ours")
+    again = PairModel.load(tmp_path / "ours").double()
+    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    for name in ("plain", "ours"):
+        theirs = cross_encoder(tmp_path / name)
+        theirs.model.double()
+        pairs = [*zip(FIRSTS, SECONDS, strict=True)]
+        expected = theirs.predict(pairs, apply_softmax=True, convert_to_tensor=True)
+        for found in (model, again):
+            np.testing.assert_allclose(found.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+        assert [*theirs.config.id2label.values()] == labels
 
 
 UNTYPED = [
@@ -531,7 +569,7 @@ def test_the_pooler_moves_into_the_head(tiny):
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
     width = SentenceEncoder.load(REFERENCE / "tiny-distiluse").bert.config.hidden_size
-    with pytest.raises(InputError, match="a CrossEncoder of distilbert is not supported; bert, roberta, xlm-roberta"):
+    with pytest.raises(InputError, match=r"a CrossEncoder of distilbert has ReLU in its head, not Tanh\(\)"):
         PairModel(SentenceEncoder.load(REFERENCE / "tiny-distiluse"), ClassifierHead(width), "logit")
     folder = shutil.copytree(tiny, tmp_path / "lower")
     change(folder / "sentence_bert_config.json", do_lower_case=True)
@@ -543,9 +581,9 @@ def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("family", "labels", "name", "changes", "message"),
     [
-        ("bert", 3, "config.json", {}, r"model\.safetensors: a CrossEncoder with 3 labels is not supported"),
-        ("roberta", 2, "config.json", {}, r"model\.safetensors: a CrossEncoder with 2 labels is not supported"),
-        ("distilbert", 1, "config.json", {}, "architectures 'DistilBertForSequenceClassification' is not supported"),
+        ("bert", 3, "config.json", {"sentence_transformers": {"activation_fn": SIGMOID}}, "Sigmoid' is not supported"),
+        ("bert", 1, "config.json", {"architectures": ["GPT2ForSequenceClassification"]}, "architectures 'GPT2ForSeq"),
+        ("electra", 1, "config.json", {"id2label": {"0": 5}}, "id2label must be"),
         ("bert", 1, "config.json", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
         ("bert", 1, "config.json", {"sentence_transformers": 5}, "sentence_transformers must be"),
         ("bert", 1, "config.json", {"classifier_dropout": 1.5}, "dropout must be at least 0"),

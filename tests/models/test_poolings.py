@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from minisbert.core import pooling
-from minisbert.models.poolings import POOLING_NAMES, Pooling, first_last_pool
+from minisbert.models.poolings import MORE_POOLINGS, POOLING_NAMES, Pooling, first_last_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden, slow_pool
-from tests.parity import PIECE, assert_parity
+from tests.parity import GRADIENT, PIECE, assert_parity
 
 
 def learned(mode: str) -> Pooling:
@@ -35,8 +35,36 @@ def test_unknown_name_lists_the_known_ones(name):
 
 
 def test_every_pooling_is_tested_here():
-    assert list(POOLING_NAMES) == [*MODES, "first-last", "pooler"]
+    assert {*POOLING_NAMES} == {*MODES, *MORE_POOLINGS, "first-last", "pooler"}
     assert "max" in repr(Pooling("max"))
+
+
+@pytest.mark.parametrize(
+    ("name", "pooled"), [("mean_sqrt_len_tokens", 8 / math.sqrt(3)), ("weightedmean", 22 / 6), ("lasttoken", 6.0)]
+)
+def test_the_poolings_of_sentence_transformers_by_hand(name, pooled):
+    """Tokens 0, 2, 6 and a pad: 8 over the root of 3; (0 + 4 + 18) / 6 and not over 10; 6."""
+    hidden = torch.tensor([[[0.0], [2.0], [6.0], [math.nan]]])
+    mask = torch.tensor([[True, True, True, False]])
+    for states, real in ((hidden, mask), (hidden[:, :3], None)):
+        torch.testing.assert_close(Pooling(name)(states, real), torch.tensor([[pooled]]))
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("mask", [None, REAL])
+@pytest.mark.parametrize("name", MORE_POOLINGS)
+def test_the_poolings_of_sentence_transformers_forward_and_backward(name, mask):
+    """Also with pads in the middle of a text."""
+    modules = pytest.importorskip("sentence_transformers.models", reason="needs the reference extra")
+    hidden, again = random_hidden().requires_grad_(), random_hidden().requires_grad_()
+    real = torch.ones(hidden.shape[:2]) if mask is None else mask
+    features = {"token_embeddings": again, "attention_mask": real.long()}
+    expected = modules.Pooling(hidden.shape[-1], name)(features)["sentence_embedding"]
+    found = Pooling(name)(hidden, mask)
+    assert_parity(name, found, expected, PIECE)
+    for vectors in (found, expected):
+        vectors.pow(2).sum().backward()
+    assert_parity(f"{name}, gradient", hidden.grad, again.grad, GRADIENT)
 
 
 def test_first_last_by_hand():

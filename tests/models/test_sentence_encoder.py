@@ -85,11 +85,12 @@ def test_a_file_is_no_model(tiny):
         SentenceEncoder.load(tiny / "model.safetensors")
 
 
-def test_a_folder_without_pooling_needs_one(plain):
-    with pytest.raises(InputError, match="no pooling config"):
-        SentenceEncoder.load(plain)
+def test_a_folder_without_pooling_has_the_mean_and_says_so(plain, capsys):
+    assert SentenceEncoder.load(plain).pooling.mode == "mean"
+    assert capsys.readouterr().err.startswith(f"{plain} states no pooling (1_Pooling/config.json): the mean is taken")
     model = SentenceEncoder.load(plain, pooling="max")
     assert (model.pooling.mode, model.normalize) == ("max", False)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
