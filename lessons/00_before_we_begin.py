@@ -6,7 +6,8 @@
 # that you should read. Five right answers: go on to lesson 01.
 #
 # How a lesson works: read, and run one cell after the other, in VS Code, in Jupyter, or all at once with `python
-# lessons/00_before_we_begin.py`. Every claim in the text has an `assert` beside it.
+# lessons/00_before_we_begin.py`. Every claim in the text has an `assert` beside it. Now and then a cell asks for your
+# guess, and the next one shows the answer.
 
 # %%
 import math
@@ -21,8 +22,8 @@ from minisbert.core import loop, metrics
 # %% [markdown]
 # ## The question
 #
-# A model is a function with numbers in it, its **parameters**. MiniLM has 22.7 million of them. Who finds the numbers
-# that make it right?
+# A model is a function with numbers in it, its **parameters**. The model of this course has 22.7 million of them. Who
+# finds the numbers that make it right?
 #
 # The method does not care how many there are, so let us take two. Four pairs of sentences; x is the number of words
 # that the two have in common, y how alike people find them, from 0 to 5. The model is a line, w x + b:

@@ -1,12 +1,14 @@
-"""Evaluate a model: correlation with human scores, accuracy on triplets, retrieval, or the STS suite of the papers.
+"""Evaluate a model: correlation with human scores, labels by a threshold, triplets, retrieval, or the STS suite.
 
 python -m minisbert.evaluate --split test
 python -m minisbert.evaluate --model runs/cosine-all-MiniLM-L6-v2/model --data my_pairs.tsv --json
+python -m minisbert.evaluate --data duplicates.tsv
 python -m minisbert.evaluate --data triplets.tsv
 python -m minisbert.evaluate --queries queries.jsonl --corpus corpus.jsonl --qrels qrels/test.tsv
 python -m minisbert.evaluate --suite sts
 
-Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Triplets: the share whose anchor
+Scored pairs: Pearson's and Spearman's correlation of the similarities with the scores. Pairs labelled 0 or 1, under a
+header that says label: average precision, and F1 and accuracy at the best threshold. Triplets: the share whose anchor
 is closer to the positive than to the negative, by the cosine. --queries, --corpus and --qrels: accuracy, precision,
 recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-B and SICK-R as papers report them.
 """
@@ -16,10 +18,19 @@ import json
 from typing import Any
 
 from minisbert.core import InputError
+from minisbert.data.datasets import load_duplicates
 from minisbert.data.scored_pairs import SPLITS, check_scores, load_scored_pairs
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
-from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_triplets, holds_triplets, load_triplets
+from minisbert.evaluation.sts import (
+    PROTOCOL,
+    evaluate,
+    evaluate_labelled,
+    evaluate_triplets,
+    holds_labels,
+    holds_triplets,
+    load_triplets,
+)
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -31,7 +42,8 @@ RETRIEVAL = ("queries", "corpus", "qrels")
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("evaluate", __doc__)
-    rows = "stsb, or a file: score, sentence1, sentence2; or anchor, positive, negative (default: stsb)"
+    rows = "stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
+    rows += "anchor, positive, negative (default: stsb)"
     parser.add_argument("--data", help=rows)
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
@@ -89,29 +101,54 @@ def print_header(options: argparse.Namespace, encoder: SentenceEncoder, **about:
 
 def pairs_or_triplets(options: argparse.Namespace) -> None:
     """``--data``."""
-    triplets = options.data != "stsb" and holds_triplets(options.data)
-    noun = "triplets" if triplets else "pairs"
-    if triplets:
-        rows = load_triplets(options.data)
+    kind = kind_of(options.data)
+    if kind == "triplets":
+        rows, measure = load_triplets(options.data), evaluate_triplets
+    elif kind == "labelled pairs":
+        rows, measure = load_duplicates(options.data, "", None)[0], evaluate_labelled
+        if not any(row.label for row in rows):
+            raise InputError(f"{options.data}: no pair has label 1, so F1 and average precision are not defined")
     else:
-        rows = load_scored_pairs(options.data, options.split or "", options.scale)
+        rows, measure = load_scored_pairs(options.data, options.split or "", options.scale), evaluate
         check_scores(rows, options.data)
     encoder = load_encoder(options)
-    result = (evaluate_triplets if triplets else evaluate)(encoder, rows, progress=True)
-    report_cut(encoder, (3 if triplets else 2) * len(rows))
+    result = measure(encoder, rows, progress=True)
+    report_cut(encoder, (3 if kind == "triplets" else 2) * len(rows))
     if options.json:
-        about = {"data": options.data, "split": options.split, noun: len(rows), "model": options.model}
+        about = {"data": options.data, "split": options.split, kind.split()[-1]: len(rows), "model": options.model}
         print(json.dumps(about | {"pooling": encoder.pooling_mode} | result))
         return
     split = f", {options.split} split" if options.split else ""
-    print_header(options, encoder, data=f"{options.data}{split}, {len(rows):,} {noun}")
-    if triplets:
+    print_header(options, encoder, data=f"{options.data}{split}, {len(rows):,} {kind}")
+    if kind == "triplets":
         print(f"accuracy  {100 * result['triplet_accuracy']:.2f} % have cos(anchor, positive) > cos(anchor, negative)")
+        return
+    if kind == "labelled pairs":
+        print_decisions(result)
         return
     print(f"protocol  {PROTOCOL}\n")
     print(f"{'x 100':<10}{'Pearson':>10}{'Spearman':>10}")
     for name in result["pearson"]:
         print(f"{name:<10}{100 * result['pearson'][name]:>10.2f}{100 * result['spearman'][name]:>10.2f}")
+
+
+def kind_of(data: str) -> str:
+    """What ``--data`` has: pairs with scores, pairs with labels, or triplets."""
+    if data == "quora" or (data != "stsb" and holds_labels(data)):
+        return "labelled pairs"
+    return "triplets" if data != "stsb" and holds_triplets(data) else "pairs"
+
+
+def print_decisions(result: dict[str, dict[str, float]]) -> None:
+    """A line for each similarity; the thresholds are on its own scale."""
+    print("protocol  thresholds chosen on these very pairs, which flatters all but average precision\n")
+    print(f"{'x 100':<10}{'AP':>8}{'F1':>8}{'at':>9}{'precision':>11}{'recall':>8}{'accuracy':>10}{'at':>9}")
+    for name, of in result.items():
+        shares = {metric: f"{100 * value:.2f}" for metric, value in of.items()}
+        print(
+            f"{name:<10}{shares['average_precision']:>8}{shares['f1']:>8}{of['f1_threshold']:>9.3f}"
+            f"{shares['precision']:>11}{shares['recall']:>8}{shares['accuracy']:>10}{of['accuracy_threshold']:>9.3f}"
+        )
 
 
 def retrieval(options: argparse.Namespace) -> None:

@@ -31,8 +31,9 @@ def decisions() -> Iterator[Comparison]:
 
 @check
 def thresholds() -> Iterator[Comparison]:
-    """The best threshold and its value: with few ties, with many, and if predicting no 1 at all is best."""
+    """The best threshold and its value, and average precision: with few ties, many, and if no 1 at all is best."""
     for name in ("few_ties", "many_ties", "reversed"):
+        yield with_golden(f"average_precision.{name}", more_metrics.average_precision, f"{name} labels")
         for metric in ("f1", "accuracy"):
             yield with_golden(
                 f"threshold.{metric}.{name}",

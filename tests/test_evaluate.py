@@ -1,15 +1,17 @@
 """Evaluation: four similarities, two correlations, and the command that prints them."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from minisbert.core import InputError
+from minisbert.data.corpora import LabelledPair
 from minisbert.data.scored_pairs import ScoredPair
 from minisbert.evaluate import main
-from minisbert.evaluation.sts import PROTOCOL, evaluate, holds_triplets, similarities
+from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_labelled, holds_triplets, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PAIRS = [
@@ -81,6 +83,63 @@ def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
     table = dict(line.split(maxsplit=1) for line in out.splitlines()[-4:])
     assert table["cosine"].split() == [f"{100 * result[m]['cosine']:.2f}" for m in ("pearson", "spearman")]
     assert list(table) == ["cosine", "dot", "euclidean", "manhattan"]
+
+
+LABELLED = (
+    [LabelledPair(pair.sentence1, pair.sentence2, int(pair.score > 2)) for pair in PAIRS]
+    + [LabelledPair(pair.sentence2, other.sentence1, 0) for pair, other in pairwise(PAIRS)]
+    + [LabelledPair("the sun and the moon", "rain over the garden", 1)]
+)
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """The labelled pairs as a file, its columns in another order than ours."""
+    path = tmp_path / "labelled.tsv"
+    rows = [f"{pair.sentence1}\t{pair.label}\t{pair.sentence2}\n" for pair in LABELLED]
+    path.write_text("sentence1\tlabel\tsentence2\n" + "".join(rows), encoding="utf-8")
+    return path
+
+
+def test_labelled_pairs_as_in_sentence_transformers(tiny, labelled, capsys):
+    """Each similarity's accuracy, F1, precision, recall, average precision and thresholds, to float32's last digits."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
+
+    columns = ([pair.sentence1 for pair in LABELLED], [pair.sentence2 for pair in LABELLED])
+    names = ["cosine", "dot", "euclidean", "manhattan"]
+    theirs = BinaryClassificationEvaluator(*columns, [pair.label for pair in LABELLED], similarity_fn_names=names)(
+        SentenceTransformer(str(tiny))
+    )
+    main(["--model", str(tiny), "--data", str(labelled), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pairs"] == len(LABELLED)
+    for name in names:
+        ours = {metric.replace("average_precision", "ap"): value for metric, value in found[name].items()}
+        sign = -1 if name in ("euclidean", "manhattan") else 1  # theirs are distances, ours are negated
+        expected = {m: theirs[f"{name}_{m}"] * (sign if m.endswith("threshold") else 1) for m in ours}
+        assert ours == pytest.approx(expected, abs=2e-5), name
+
+
+def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
+    main(["--model", str(tiny), "--data", str(labelled)])
+    out = capsys.readouterr().out
+    result = evaluate_labelled(SentenceEncoder.load(tiny), LABELLED)
+    assert f"{labelled}, {len(LABELLED)} labelled pairs" in out
+    table = dict(line.split(maxsplit=1) for line in out.splitlines()[-4:])
+    for name, of in result.items():
+        shown = ["average_precision", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
+        scale = [1 if metric.endswith("threshold") else 100 for metric in shown]
+        values = [times * of[metric] for metric, times in zip(shown, scale, strict=True)]
+        assert [float(cell) for cell in table[name].split()] == pytest.approx(values, abs=0.006)
+
+
+def test_labels_without_a_1_are_an_error(tiny, tmp_path):
+    path = tmp_path / "zeros.csv"
+    path.write_text("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n")
+    with pytest.raises(InputError, match=r"zeros\.csv: no pair has label 1"):
+        main(["--model", str(tiny), "--data", str(path)])
 
 
 def test_long_sentences_are_reported(tiny, tmp_path, capsys):

@@ -333,9 +333,12 @@ def test_bad_calls_are_refused(tiny, tmp_path):
 def test_the_picture(tiny, tokenizer, tmp_path):
     pytest.importorskip("matplotlib", reason="needs the plots extra")
     files = [write(tmp_path, "a.tsv", joined(SCORED)), write(tmp_path, "b.txt", joined(SENTENCES))]
-    (tokens, labels), (_, none) = np.array(draw_inspection([inspect(path, tokenizer) for path in files]).axes).reshape(
-        2, 2
-    )
+    figure = draw_inspection([inspect(path, tokenizer) for path in files])
+    (tokens, characters, labels), (_, _, none) = np.array(figure.axes).reshape(2, 3)
+    found, edges = (getattr(characters.patches[0].get_data(), name) for name in ("values", "edges"))
+    texts = [text for line in SCORED for text in line.split("\t")[1:]]
+    assert found.tolist() == np.histogram([len(text) for text in texts], edges)[0].tolist()
+    assert edges[-1] > max(map(len, texts))
     assert tokens.patches[0].get_data().values.sum() == 120
     assert [bar.get_width() for bar in labels.patches] == [10] * 6
     assert [label.get_text() for label in labels.get_yticklabels()] == list("012345")

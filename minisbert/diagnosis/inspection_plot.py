@@ -1,4 +1,4 @@
-"""The picture of inspected files: lengths of their texts and their labels. Needs matplotlib (the ``plots`` extra)."""
+"""The picture of inspected files: lengths in tokens and characters, labels. Needs matplotlib (the ``plots`` extra)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +14,19 @@ def inspection(files: Sequence[InspectedFile], target: Path) -> None:
 
 
 def draw_inspection(files: Sequence[InspectedFile]) -> Any:
-    """A ``Figure``: for each file its lengths in tokens with the limit, and its labels."""
-    figure = new_figure((10, 3.2 * len(files)))
-    panels = figure.subplots(len(files), 2, squeeze=False)
-    for (left, right), found in zip(panels, files, strict=True):
+    """A ``Figure``: for each file its lengths in tokens with the limit, those in characters, and its labels."""
+    figure = new_figure((13, 3.2 * len(files)))
+    panels = figure.subplots(len(files), 3, squeeze=False)
+    for (left, middle, right), found in zip(panels, files, strict=True):
         left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
         if found.lengths and found.lengths.counts:
             draw_histogram(left, found.lengths.counts, found.lengths.limit)
-            left.legend(fontsize=8)  # framed: it lies on the bars
+            draw_histogram(middle, found.lengths.sizes, unit="characters")
+            for axes in (left, middle):
+                axes.legend(fontsize=8)  # framed: it lies on the bars
         else:
             empty(left, "no lengths")
+            empty(middle, "")
         if len(found.labels):
             draw_labels(right, found)
         else:

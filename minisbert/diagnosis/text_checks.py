@@ -69,7 +69,7 @@ class Lengths:
         names = (getattr(self.backend.model, "unk_token", None), "[UNK]", "<unk>")  # SentencePiece's model has no name
         found = (self.backend.token_to_id(name) for name in names if name is not None)
         self.unknown = next((i for i in found if i is not None), None)  # None: bytes, or no words that are unknown
-        self.counts = array("I")
+        self.counts, self.sizes = array("I"), array("I")  # of each text, in tokens and in characters
         self.scripts: Counter[str] = Counter()  # unknown words by script
         self.words: dict[str, tuple[int, str]] = {}  # line and text of the first of each script
         self.letters = 0  # texts with an unknown word of letters
@@ -90,6 +90,7 @@ class Lengths:
         for (line, text), encoding in zip(self.waiting, encoded, strict=True):
             ids = encoding.ids
             self.counts.append(len(ids) + self.special)
+            self.sizes.append(len(text))
             if self.counts[-1] > self.limit and not self.first_long:
                 self.first_long = line
             if self.unknown is not None and self.unknown in ids:

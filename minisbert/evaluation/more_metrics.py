@@ -45,15 +45,8 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     by accuracy (0.85, 0.75). On the rows it was chosen on, a threshold looks too good: choose it on dev.
     """
     check("metric f1|accuracy", metric)
-    scores, labels = _list("scores", scores, NUMBERS), _list("labels", labels, LABELS)
-    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
-    check("scores (N), labels (N)", scores, labels)
-    order = np.argsort(-scores, kind="stable")
-    scores, labels = scores[order], labels[order]  # from the highest score down
-    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
-    last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,) of G different scores
-    called = np.append(0, last + 1)  # (G + 1,) rows called 1 by each cut; the first cut is above all scores
-    true_positives = np.append(0, np.cumsum(labels)[last])  # (G + 1,)
+    scores, labels, last, called, true_positives = _cuts(scores, labels)
+    called, true_positives = np.append(0, called), np.append(0, true_positives)  # (G + 1,) the first: above all scores
     if metric == "f1":
         values = 2 * true_positives / (called + _positives(labels))
     else:
@@ -67,6 +60,33 @@ def best_threshold(scores: ArrayLike, labels: ArrayLike, metric: str = "f1") -> 
     cuts = np.concatenate([[np.nextafter(scores[0], np.inf, dtype=scores.dtype)], middle, scores[-1:]])
     best = int(np.argmax(values))  # the first of the best
     return float(cuts[best]), float(values[best])
+
+
+def average_precision(scores: ArrayLike, labels: ArrayLike) -> float:
+    """Precision averaged over recall: the sum of (R_g - R_(g-1)) P_g over the cuts g, from the highest score down.
+
+    scores (N,), labels (N,) of 0 and 1. Equal scores share a cut, as in scikit-learn's ``average_precision_score``, so
+    constant scores give the share of ones. 1 is best: every 1 is above every 0.
+    ``average_precision([0.9, 0.8, 0.8, 0.1], [1, 1, 0, 0]) = 1/2 * 1 + 1/2 * 2/3 = 5/6``.
+    """
+    _, labels, _, called, true_positives = _cuts(scores, labels)
+    gained = np.diff(true_positives, prepend=0)  # (G,) ones that each cut adds
+    return float((gained * true_positives / called).sum() / _positives(labels))
+
+
+def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Scores and labels from the highest score down, and a cut after each of the G different scores.
+
+    A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
+    """
+    scores, labels = _list("scores", scores, NUMBERS), _list("labels", labels, LABELS)
+    scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
+    check("scores (N), labels (N)", scores, labels)
+    order = np.argsort(-scores, kind="stable")
+    scores, labels = scores[order], labels[order]
+    # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
+    last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,)
+    return scores, labels, last, last + 1, np.cumsum(labels)[last]
 
 
 # ------------------------------------------------------------------------------------------ geometry

@@ -179,7 +179,7 @@ def draw_lengths(tokens: Sequence[int], limit: int) -> Any:
     return figure
 
 
-def draw_histogram(axes: Any, tokens: Sequence[int], limit: int) -> None:
+def draw_histogram(axes: Any, tokens: Sequence[int], limit: int | None = None, unit: str = "tokens") -> None:
     """Lengths of texts; a limit beyond twice the longest text becomes an arrow at the right edge."""
     longest = max(tokens)
     width = -(-longest // 100)  # lengths per bar, for at most 100 bars
@@ -188,16 +188,17 @@ def draw_histogram(axes: Any, tokens: Sequence[int], limit: int) -> None:
     median, most = np.median(tokens), np.percentile(tokens, 95)
     axes.axvline(median, color=COLOURS[0], linewidth=2, label=f"median: {median:g}")
     axes.axvline(most, color=COLOURS[1], linewidth=2, linestyle="--", label=f"95th percentile: {most:g}")
+    axes.set(xlim=(0, 1.02 * (longest + 0.5)), xlabel=f"{unit} of a text", ylabel=f"texts, in bars {width} wide")
+    tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
+    if limit is None:
+        return
     reached = sum(length >= limit for length in tokens)
     label = f"the model's limit: {limit:,} (reached by {reached:,} of {len(tokens):,} texts)"
-    right = longest + 0.5
     if limit <= 2 * longest:
-        right = max(right, limit)
+        axes.set_xlim(0, 1.02 * max(longest + 0.5, limit))
         axes.axvline(limit, color="black", linewidth=2, linestyle=":", label=label)
     else:
         axes.plot(1, 0.5, ">k", markersize=12, transform=axes.transAxes, clip_on=False, linestyle="", label=label)
-    axes.set(xlim=(0, 1.02 * right), xlabel="tokens of a text", ylabel=f"texts, in bars {width} wide")
-    tidy([axes], integer_axes=[axes.xaxis, axes.yaxis])
 
 
 def draw_heatmap(texts: Sequence[str], matrix: np.ndarray, similarity: str) -> Any:

@@ -8,9 +8,15 @@ import numpy as np
 from minisbert.core import InputError, reading
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.corpora import LabelledPair, Triplet, read_triplets
+from minisbert.data.formats import labelled_layout
 from minisbert.data.rows import Rows, is_number
 from minisbert.data.scored_pairs import ScoredPair
-from minisbert.evaluation.more_metrics import triplet_accuracy
+from minisbert.evaluation.more_metrics import (
+    average_precision,
+    best_threshold,
+    precision_recall_f1,
+    triplet_accuracy,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
@@ -49,14 +55,45 @@ def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progres
         return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
 
 
+def evaluate_labelled(
+    encoder: SentenceEncoder, pairs: list[LabelledPair], progress: bool = False
+) -> dict[str, dict[str, float]]:
+    """How well each similarity tells pairs with label 1 from those with 0; of the four of ``similarities``, each
+
+    ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall", "average_precision"}``: accuracy
+    and F1 at the threshold that is best for each *on these pairs*, precision and recall at that of F1, as
+    sentence-transformers' ``BinaryClassificationEvaluator`` has it. Average precision needs no threshold.
+    """
+    labels = np.array([pair.label for pair in pairs])
+    result = {}
+    for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
+        with reading(f"{name} similarity against the labels"):
+            accuracy_threshold, accuracy = best_threshold(values, labels, "accuracy")
+            f1_threshold, _ = best_threshold(values, labels)
+            precision, recall, f1 = precision_recall_f1(values >= f1_threshold, labels)
+            result[name] = {"accuracy": accuracy, "accuracy_threshold": accuracy_threshold, "f1": f1}
+            result[name] |= {"f1_threshold": f1_threshold, "precision": precision, "recall": recall}
+            result[name] |= {"average_precision": average_precision(values, labels)}
+    return result
+
+
+def holds_labels(path: str) -> bool:
+    """Does the header name labels of 0 and 1 (``label`` or ``is_duplicate``) and two texts?"""
+    return labelled_layout([cell.lower() for cell in first_cells(path)]).header
+
+
 def holds_triplets(path: str) -> bool:
     """Is a file of triplets meant, not of scored pairs? By its name, or by three cells without a score in line 1."""
-    if ".jsonl" in Path(path).suffixes:
-        return True
-    if not Path(path).is_file():  # a pipe can be read only once
-        return False
-    _, cells = next(Rows(path).cells(), (0, []))
-    return len(cells) == 3 and cells[0].lower() != "score" and not is_number(cells[0])
+    cells = first_cells(path)
+    named = len(cells) == 3 and cells[0].lower() != "score" and not is_number(cells[0])
+    return named or ".jsonl" in Path(path).suffixes
+
+
+def first_cells(path: str) -> list[str]:
+    """The first row of a table; none of JSON, and none of a pipe, which can be read only once."""
+    if ".jsonl" in Path(path).suffixes or not Path(path).is_file():
+        return []
+    return next(Rows(path).cells(), (0, []))[1]
 
 
 def load_triplets(path: str) -> list[Triplet]:

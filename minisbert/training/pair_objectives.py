@@ -20,6 +20,12 @@ from minisbert.training import more_losses
 from minisbert.training.objective import Objective, PairNetwork
 from minisbert.training.settings import Settings
 
+SCORE_LOSSES: dict[str, Loss] = {
+    "mse": losses.mse_loss,
+    "weighted-mse": more_losses.weighted_mse_loss,
+    "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
+}
+
 
 class PairObjective(Objective):
     """An encoder with a head; ``targets`` (N,) belong to the training rows, ``formula`` is the loss of its outputs."""
@@ -56,7 +62,7 @@ class ScoreRegression(PairObjective):
         rows, notes = scored_rows(options)
         targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
         head = self.make_head(options, encoder).to(encoder.device)
-        self.formula = more_losses.weighted_mse_loss if options.loss == "weighted-mse" else losses.mse_loss
+        self.formula = SCORE_LOSSES[options.loss]
         super().__init__(PairModel(encoder, head), rows, targets, notes, precision)
 
     def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
@@ -110,6 +116,8 @@ class Softmax(PairObjective):
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         targets = torch.tensor([row.label for row in rows["train"]])
         head = ConcatHead(encoder.width, options.concat, options.head_hidden, len(NLI_LABELS), options.head_dropout)
+        if options.bias_free:  # as a bias of 0 that stays, so that the saved head has the same tensors as any other
+            nn.init.zeros_(head.mlp[-1].bias).requires_grad_(False)
         model = PairModel(encoder, head.to(encoder.device), "classes", NLI_LABELS)
         self.formula = losses.softmax_cross_entropy_loss
         super().__init__(model, rows, targets, notes, precision)

@@ -53,6 +53,10 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
+    if options.attention_start == "random":
+        if encoder.pooling.score is None:
+            raise InputError("--attention-start random needs --pooling attention")
+        encoder.pooling.score.reset_parameters()
     if options.objective in TAUGHT and options.student_layers is not None:
         with reading("--student-layers"):
             kept = spread_layers(len(encoder.bert.layers), options.student_layers)

@@ -51,6 +51,12 @@ class DataSettings:
     pooling: str | None = option(
         "override the model's pooling: mean, cls, max, attention, first-last, pooler", only=POOLED
     )
+    attention_start: str = option(
+        "attention pooling starts as the mean (default) or as a torch.nn.Linear does; needs --pooling attention",
+        "mean",
+        choices=("mean", "random"),
+        only=POOLED,
+    )
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
@@ -123,7 +129,11 @@ class HeadSettings:
     """heads (cross-encoder, siamese, cross-attention, softmax, binary)"""
 
     loss: str = option(
-        "loss of the heads on scores (default: mse)", "mse", choices=("mse", "weighted-mse"), only=HEADS_ON_SCORES
+        "of the heads on scores: mse (default); weighted-mse: scores below 1 of 5 count twice; weighted-mse-literal: "
+        "all below 5, as in the notebook",
+        "mse",
+        choices=("mse", "weighted-mse", "weighted-mse-literal"),
+        only=HEADS_ON_SCORES,
     )
     concat: str = option(
         "input of the softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS
@@ -134,6 +144,7 @@ class HeadSettings:
     head_dropout: float = option(
         "before a head's last layer (default: 0)", 0.0, FRACTION, only=(*HEADS_ON_SCORES, *HEADS_ON_LABELS)
     )
+    bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
     variant: str = option(
         "of cross-attention (default: compare)", "compare", choices=VARIANTS, only=("cross-attention",)
     )

@@ -13,6 +13,7 @@ from minisbert.evaluation import more_metrics
 from minisbert.evaluation.more_metrics import (
     accuracy,
     alignment,
+    average_precision,
     best_threshold,
     mean_off_diagonal_cosine,
     precision_recall_f1,
@@ -89,6 +90,19 @@ def test_no_threshold_is_better_than_the_best(rows, metric, shift):
     assert best_threshold([scores[i] for i in order], [labels[i] for i in order], metric) == (threshold, value)
 
 
+@given(st.lists(st.tuples(few_values | numbers, st.integers(0, 1)), min_size=1, max_size=30), st.integers(0, 29))
+def test_average_precision_is_the_mean_precision_at_each_one(rows, shift):
+    """At a one, of the rows with its score or a higher one; in any order of the rows, of the ranks alone."""
+    scores, labels = map(list, zip(*rows, strict=True))
+    assume(any(labels))
+    called = [[label for other, label in rows if other >= score] for score, one in rows if one]
+    slow = sum(sum(labels) / len(labels) for labels in called) / len(called)
+    assert average_precision(scores, labels) == pytest.approx(slow, abs=1e-14)
+    order = [(i + shift) % len(rows) for i in range(len(rows))]
+    ranks = [sorted(scores).index(scores[i]) for i in order]
+    assert average_precision(ranks, [labels[i] for i in order]) == pytest.approx(slow, abs=1e-14)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("upper_label", [0, 1])
 def test_a_threshold_between_adjacent_floats(dtype, upper_label):
@@ -104,6 +118,9 @@ def test_a_threshold_between_adjacent_floats(dtype, upper_label):
 @pytest.mark.parametrize(
     ("metric", "values", "message"),
     [
+        (average_precision, ([0.5, 0.1], [0, 0]), "no label is 1"),
+        (average_precision, ([0.5, math.nan], [0, 1]), "value 1 of scores is nan"),
+        (average_precision, ([0.5], [0, 1]), r"labels must be \(N\), N = 1, not \(2,\)"),
         (accuracy, ([1, 0], [1]), r"labels must be \(N\), N = 2, not \(1,\)"),
         (accuracy, ([], []), r"predicted must be \(N\), not \(0,\)"),
         (accuracy, ([[1]], [[1]]), r"predicted must be \(N\), not \(1, 1\)"),

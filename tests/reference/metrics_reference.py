@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
+from sklearn.metrics import accuracy_score, average_precision_score, f1_score, precision_score, recall_score
 from torch import Tensor
 
 ROWS, WIDTH, CLASSES = 41, 7, 3
@@ -79,6 +79,7 @@ def more_metrics_golden() -> dict[str, Tensor]:
     for name in ("few_ties", "many_ties", "reversed"):
         for metric, score in (("f1", f1_score), ("accuracy", accuracy_score)):
             values[f"threshold.{metric}.{name}"] = list(slow_threshold(given[name].tolist(), labels, score))
+        values[f"average_precision.{name}"] = [average_precision_score(labels, given[name].tolist())]
     anchor, positive, negative, narrow = (
         [unit(row) for row in given[name]] for name in ("anchor", "positive", "negative", "narrow")
     )

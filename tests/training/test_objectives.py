@@ -21,7 +21,7 @@ from minisbert.system.console import run_command
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective
 from minisbert.training.options import parse
-from minisbert.training.registry import make_objective
+from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.training import main
 from tests import toys
 
@@ -312,6 +312,7 @@ HEADED = [
     ("cross-encoder", ["--loss", "weighted-mse"], more_losses.weighted_mse_loss),
     ("siamese", [], losses.mse_loss),
     ("siamese", ["--loss", "weighted-mse", "--pooling", "cls"], more_losses.weighted_mse_loss),
+    ("siamese", ["--loss", "weighted-mse-literal"], lambda s, y: ((s - y).pow(2) * torch.where(y < 1, 2, 1)).mean()),
     ("cross-attention", [], losses.mse_loss),
     ("cross-attention", ["--variant", "published", "--loss", "weighted-mse"], more_losses.weighted_mse_loss),
     ("binary", [], more_losses.binary_cross_entropy_loss),
@@ -343,6 +344,29 @@ def test_the_loss_of_a_batch_with_a_head(make, files, objective, flags, formula)
     outputs = outputs if objective == "softmax" else outputs[:, 0]  # (B, 3) or (B,)
     expected = formula(outputs, targets(objective, label))
     torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+
+
+def test_a_softmax_head_without_a_bias(run):
+    """Its parameters are the paper's 3 n k, and three zeros in the file."""
+    torch.manual_seed(0)
+    out = run("softmax", "--bias-free", "--max-steps", "3", "--lr", "0.1", "--warmup", "0")
+    (linear,) = PairModel.load(out / "model").head.mlp
+    assert tuple(linear.weight.shape) == (3, 3 * 24)
+    assert linear.bias.tolist() == [0, 0, 0]
+
+
+def test_attention_pooling_starts_as_the_mean_or_at_random(tiny):
+    def weights(*flags: str) -> torch.nn.Linear:
+        torch.manual_seed(3)
+        return load_encoder(parse(["--model", str(tiny), *flags]), torch.device("cpu")).pooling.score
+
+    assert not weights("--pooling", "attention").weight.any()
+    found = weights("--objective", "binary", "--pooling", "attention", "--attention-start", "random")
+    again = weights("--objective", "binary", "--pooling", "attention", "--attention-start", "random")
+    assert torch.equal(found.weight, again.weight), "the seed decides"
+    assert 0.5 * 24**-0.5 < found.weight.abs().max() <= 24**-0.5, "uniform between -1 / sqrt(D) and 1 / sqrt(D)"
+    with pytest.raises(InputError, match="--attention-start random needs --pooling attention"):
+        weights("--attention-start", "random")
 
 
 @pytest.mark.parametrize("objective", HEADS)

@@ -28,7 +28,8 @@ def flags(recipe: str) -> list[str]:
 
 
 def test_the_promised_recipes():
-    heads = ["sts-joint-published", "sts-joint", "sts-siamese-published", "sts-siamese", "sts-cross"]
+    heads = ["sts-joint-published", "sts-joint", "sts-siamese-published"]
+    heads += ["sts-siamese-weighted", "sts-siamese", "sts-cross"]
     sbert = ["sbert-nli-published", "snli-notebook", "sbert-nli", "sbert-regression", "sbert-triplet"]
     simcse = [f"simcse-{kind}" for kind in ("unsupervised", "nt-xent", "supervised")]
     assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, *simcse] == RECIPES
@@ -92,11 +93,14 @@ SBERT = {  # section 3.1
     [
         ("sts-joint-published", NOTEBOOK | {"objective": "cross-encoder"}),
         ("sts-siamese-published", NOTEBOOK | {"objective": "siamese", "pooling": "cls"}),
+        ("sts-siamese-weighted", NOTEBOOK | {"objective": "siamese", "pooling": "cls", "loss": "weighted-mse-literal"}),
         ("quora-1", QUORA | {"lr": 2e-5, "pooling": "mean", "head_hidden": 0, "pos_weight": 1, "head_dropout": 0}),
         ("quora-2", QUORA | {"lr": 1e-5, "pooling": "cls", "head_hidden": 512, "pos_weight": 2, "head_dropout": 0}),
         (
             "quora-3",
-            QUORA | {"lr": 5e-6, "pooling": "attention", "head_hidden": 512, "pos_weight": 2, "head_dropout": 0.1},
+            QUORA
+            | {"lr": 5e-6, "pooling": "attention", "attention_start": "random"}
+            | {"head_hidden": 512, "pos_weight": 2, "head_dropout": 0.1},
         ),
         ("sbert-nli-published", SBERT),
         ("snli-notebook", SBERT | {"batches": "random", "max_length": 128, "clip": 0, "seed": 10}),
@@ -335,13 +339,14 @@ class Watched(argparse.Namespace):
 
 @pytest.mark.parametrize("objective", list(OBJECTIVES))
 def test_the_table_names_what_an_objective_reads(objective, toy_options):
-    """All but what ``load_encoder`` reads: the pooling, for which see the next test, and the student's layers."""
+    """All but what ``load_encoder`` reads: pooling (see the next test), its start, and the student's layers."""
     options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
     encoder = load_encoder(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
     made = make_objective(watched, encoder)
     made.loss(made.network, [0, 1, 2])
-    expected = {name for name in USED_BY if objective in USED_BY[name]} - {"pooling", "student_layers"}
+    read_before = {"pooling", "attention_start", "student_layers"}
+    expected = {name for name in USED_BY if objective in USED_BY[name]} - read_before
     assert watched._read & {*USED_BY} == expected
 
 
