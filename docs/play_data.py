@@ -63,22 +63,27 @@ def index(encoder: SentenceEncoder) -> dict[str, Any]:
     }
 
 
-def play_data() -> dict[str, Any]:
-    """Everything as JSON; shares of attention are bytes, 255 for 1, in the order (L, H, T, T)."""
-    folder = ensure("all-MiniLM-L6-v2")
-    encoder = SentenceEncoder.load(folder)
+def thirty_sentences(encoder: SentenceEncoder) -> list[dict[str, Any]]:
+    """Texts, tokens and shares of attention: bytes, 255 for 1, in the order (L, H, T, T)."""
     sentences = []
     for text in SENTENCES.read_text(encoding="utf-8").splitlines():
         tokens, shares = attention_of(encoder, text)
         rounded = (shares * 255).round().byte().numpy()
         sentences.append({"text": text, "tokens": tokens, "shares": packed(rounded)})
+    return sentences
+
+
+def play_data() -> dict[str, Any]:
+    """Everything, as JSON can hold it."""
+    folder = ensure("all-MiniLM-L6-v2")
+    encoder = SentenceEncoder.load(folder)
     points, noise = circle()
     config = encoder.bert.config
     return {
         "vocabulary": (folder / "vocab.txt").read_text(encoding="utf-8").removesuffix("\n").split("\n"),
         "layers": config.num_hidden_layers,
         "heads": config.num_attention_heads,
-        "sentences": sentences,
+        "sentences": thirty_sentences(encoder),
         "points": points.tolist(),
         "noise": noise.tolist(),
         "index": index(encoder),
@@ -86,7 +91,7 @@ def play_data() -> dict[str, Any]:
 
 
 def write(app: Any, error: Exception | None) -> None:
-    if error is None and app.builder.format == "html":
+    if error is None and app.builder.format == "html" and "docs/interactive" in app.env.found_docs:
         text = f"const PLAY = {json.dumps(play_data(), separators=(',', ':'))};\n"
         (Path(app.outdir) / "_static" / "play_data.js").write_text(text, encoding="utf-8")
 

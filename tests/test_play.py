@@ -123,25 +123,25 @@ def test_the_points_are_those_of_lesson_11(play_data):
 @pytest.mark.weights
 def test_attention_is_the_models_up_to_a_byte(minilm, play_data, monkeypatch):
     monkeypatch.setattr(bert, "FUSED", False)
-    data = play_data.play_data()
     encoder = SentenceEncoder.load(minilm)
-    assert len({sentence["text"] for sentence in data["sentences"]}) == len(data["sentences"]) == 30
-    for sentence in data["sentences"][::7]:
+    sentences = play_data.thirty_sentences(encoder)
+    assert len({sentence["text"] for sentence in sentences}) == len(sentences) == 30
+    heads = [[0, 2], [3, 1], [5, 11]]
+    for sentence in sentences[::10]:
         ids = encoder.tokenizer.encode([sentence["text"]]).ids
         states: dict[str, torch.Tensor] = {}
         with torch.no_grad():
             encoder.bert(torch.tensor(ids), trace=states)
         assert sentence["tokens"] == encoder.tokenizer.tokens(ids[0])
         decoded = {"tokens": sentence["tokens"], "shares": list(base64.b64decode(sentence["shares"]))}
-        for layer, head in ((0, 2), (3, 1), (5, 11)):
-            shown = javascript(f"attentionOf(data, {layer}, {head}, {data['heads']})", decoded)
-            expected = states[f"layers.{layer}.attention"][0, head]
-            assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
+        shown = javascript(f"{heads}.map(([layer, head]) => attentionOf(data, layer, head, 12))", decoded)
+        expected = torch.stack([states[f"layers.{layer}.attention"][0, head] for layer, head in heads])
+        assert (torch.tensor(shown) - expected).abs().max() <= 0.5 / 255 + 1e-6
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("columns", [384, 48])
-def test_recall_by_bytes_is_that_of_the_packages_codes(columns, minilm, stsb, play_data):
+def test_recall_by_bytes_is_that_of_the_packages_codes(minilm, stsb, play_data):
+    columns = 48
     index = play_data.index(SentenceEncoder.load(minilm))
     types = {"queries": np.float32, "codes": np.int8, "bits": np.uint8}
     queries, codes, bits = (

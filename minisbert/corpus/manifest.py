@@ -68,7 +68,7 @@ def read_manifest(folder: Path, overwrite: bool = False) -> Manifest | None:
     path = folder / MANIFEST
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is not a folder; with --shard-rows, one is needed")
-    if not path.exists():
+    if not path.is_file():
         return None
     content: dict[str, Any] = {"minisbert": "parts", "version": VERSION}  # what one that cannot be read is taken for
     with suppress(LookupError, TypeError, ValueError, AttributeError):  # a damaged one

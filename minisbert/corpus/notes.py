@@ -22,8 +22,9 @@ NAME = re.compile(r"part-(\d{5}|[1-9]\d{5,})\.(npy|json)")
 
 def read_note(path: Path) -> dict[str, Any] | None:
     """The note of a shard's file; None if it is missing or damaged, or a file of somebody else."""
+    path = path.with_suffix(".json")
     try:
-        note = read_json(path.with_suffix(".json"))
+        note = read_json(path) if path.is_file() else {}  # a pipe would wait for a writer
     except InputError:
         return None
     return note if {"sha256", "manifest"} <= note.keys() else None

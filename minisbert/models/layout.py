@@ -48,7 +48,8 @@ def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
     mode = folder.pooling if mode is None else mode
     if mode is None:
         say(f"{folder.path} states no pooling (1_Pooling/config.json): the mean is taken, unless you choose another")
-    return mode or "mean"
+        return "mean"
+    return mode
 
 
 def load_dense(folder: ModelFolder, place: str) -> Dense:

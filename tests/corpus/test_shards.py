@@ -505,8 +505,16 @@ def test_a_folder_with_a_manifest_keeps_what_the_manifest_does_not_list(encode, 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
-def test_a_pipe_in_place_of_the_lock(encode, folder):
+def test_a_pipe_in_place_of_the_lock_a_note_or_the_manifest(encode, folder):
     folder.mkdir()
+    os.mkfifo(folder / "part-00000.json")
+    with pytest.raises(InputError, match=r"holds 'part-00000\.json', which encode did not write"):
+        encode()
+    (folder / "part-00000.json").rename(folder / "manifest.json")
+    with pytest.raises(InputError, match=r"manifest\.json is a folder or a device"):
+        encode()
+    (folder / "manifest.json").unlink()
+    (folder / ".rank-00000.lock").unlink(missing_ok=True)
     os.mkfifo(folder / ".rank-00000.lock")
     with pytest.raises(InputError, match=r"\.rank-00000\.lock is not a file that can be locked: remove it"):
         encode()
