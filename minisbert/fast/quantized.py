@@ -117,8 +117,9 @@ def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) 
     """The k candidates with the highest cosine to each query: scores, float32, and indices, int64, (Q, k) each.
 
     queries (Q, D) in floats, not quantised: their cost is nothing beside the corpus (Yamada et al. 2021, *Efficient
-    Passage Retrieval with Hashing for Open-domain Question Answering*, does so). candidates (Q, C) are rows of the corpus, vectors (Q, C, D) what is known
-    of them: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or
+    Passage Retrieval with Hashing for Open-domain Question Answering*, does so).
+    candidates (Q, C) are rows of the corpus, vectors (Q, C, D) what is known of them: ``from_int8(codes[candidates], ranges)``,
+    ``from_bits(bits[candidates], D)``, or
     the floats themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)

@@ -305,6 +305,8 @@ FLAGS = {  # each with a valid value
     "matryoshka": ["--matryoshka", "16,8"],
     "teacher": ["--teacher", "tiny"],
     "student_layers": ["--student-layers", "1"],
+    "attention_start": ["--attention-start", "random"],
+    "bias_free": ["--bias-free"],
 }
 
 
