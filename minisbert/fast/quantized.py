@@ -119,7 +119,8 @@ def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) 
     queries (Q, D) in floats, not quantised: their cost is nothing beside the corpus (Yamada et al. 2021, *Efficient
     Passage Retrieval with Hashing for Open-domain Question Answering*, does so).
     candidates (Q, C) are rows of the corpus, vectors (Q, C, D) what is known of them:
-    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or the floats themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
+    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or the floats
+    themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
     check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
