@@ -4,6 +4,7 @@ import importlib
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -160,6 +161,8 @@ RUN_ELSEWHERE = "docs/engines.md"  # test_distributed_encode.py, with the engine
 )
 def test_the_examples_in_the_docs_run(page, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    shutil.copy(ROOT / "docs" / "nine_sentences.txt", tmp_path / "docs")
     missing: list[str] = []
     for code in re.findall(r"```python\n(.*?)```", TEXTS[page], re.DOTALL):
         libraries = {*re.findall(r"^(?:from|import) (\w+)", code, re.MULTILINE)} & OPTIONAL

@@ -315,7 +315,7 @@ def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--queries", "q", "--qrels", "r"], "retrieval needs three files: --corpus missing"),
+        (["--queries", "q", "--qrels", "r"], "retrieval needs three files; missing: --corpus"),
         (["--data", "stsb", "--queries", "q", "--corpus", "c", "--qrels", "r"], "are three evaluations: give one"),
         (["--suite", "sts", "--data", "stsb"], "are three evaluations: give one"),
         (["--suite", "sts", "--split", "test"], "--split belongs to --data stsb"),
