@@ -9,7 +9,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
 from minisbert.training.recipes import ABOUT, recipes
-from minisbert.training.settings import FREE, GROUPS, NEW, SETTINGS, USED_BY, Settings, flag, stored
+from minisbert.training.settings import FREE, GROUPS, SETTINGS, USED_BY, Settings, flag, stored
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -88,7 +88,10 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """The settings in a run's ``config.json``; ``InputError`` names one that is missing or that no option could set."""
-    config = dict.fromkeys(NEW) | read_json(path)
+    """The settings in a run's ``config.json``; ``InputError`` names one that no option could set.
+
+    One that is missing has its default: the run is older than the option. ``identity`` notices if it had another value.
+    """
+    config = read_json(path)
     with reading(path):
-        return Settings(**{name: stored(name, config[name]) for name in SETTINGS})
+        return Settings(**{name: stored(name, config.get(name, item.default)) for name, item in SETTINGS.items()})

@@ -20,12 +20,6 @@ from minisbert.training import more_losses
 from minisbert.training.objective import Objective, PairNetwork
 from minisbert.training.settings import Settings
 
-SCORE_LOSSES: dict[str, Loss] = {
-    "mse": losses.mse_loss,
-    "weighted-mse": more_losses.weighted_mse_loss,
-    "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
-}
-
 
 class PairObjective(Objective):
     """An encoder with a head; ``targets`` (N,) belong to the training rows, ``formula`` is the loss of its outputs."""
@@ -62,7 +56,13 @@ class ScoreRegression(PairObjective):
         rows, notes = scored_rows(options)
         targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
         head = self.make_head(options, encoder).to(encoder.device)
-        self.formula = SCORE_LOSSES[options.loss]
+        # a table made here and not at import: a mistake may be planted in the functions
+        formulas: dict[str, Loss] = {
+            "mse": losses.mse_loss,
+            "weighted-mse": more_losses.weighted_mse_loss,
+            "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
+        }
+        self.formula = formulas[options.loss]
         super().__init__(PairModel(encoder, head), rows, targets, notes, precision)
 
     def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:

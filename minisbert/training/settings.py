@@ -214,7 +214,6 @@ class Settings(TeacherSettings, VectorLossSettings, HeadSettings, TrainingSettin
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(Settings)}
 # Options that only some objectives read, and those objectives. With any other objective the option is an error.
 USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
-NEW = ("matryoshka", "teacher", "student_layers")  # older runs have none of them
 FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
 
 

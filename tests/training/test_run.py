@@ -173,12 +173,23 @@ def test_a_value_that_no_flag_could_set_is_refused_by_name(stopped, key, value):
     assert contents(stopped) == before
 
 
-@pytest.mark.parametrize("key", ["model", "device", "save_every", "overwrite"])
-def test_a_missing_setting_is_named(stopped, key):
+def without(stopped: Path, key: str) -> list[str]:
+    """The flags that resume the run, once its ``config.json`` has lost a setting."""
     path = stopped / "config.json"
     path.write_text(json.dumps({name: value for name, value in json.loads(path.read_text()).items() if name != key}))
-    with pytest.raises(InputError, match=rf"config\.json: no key '{key}'"):
-        main(["--resume", str(stopped)])
+    return ["--resume", str(stopped)]
+
+
+@pytest.mark.parametrize("key", ["max_steps", "batch_size"])
+def test_a_lost_setting_that_was_not_the_default_is_noticed(stopped, key):
+    with pytest.raises(InputError, match=r"or config\.json have changed"):
+        main(without(stopped, key))
+
+
+@pytest.mark.parametrize("key", ["student_layers", "clip", "device"])
+def test_a_run_that_is_older_than_an_option_is_resumed(stopped, key):
+    main(without(stopped, key))
+    assert (stopped / "results.json").is_file()
 
 
 EDITED = [("lr", 1e-3), ("dropout", 0.3), ("schedule", "cosine"), ("seed", 43), ("clip", 2.0), ("objective", "cosent")]
