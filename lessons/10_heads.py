@@ -384,10 +384,11 @@ assert (alone == 1).all(), "and alone, every token finds exactly its counterpart
 # It attends across the batch: token t of pair 0 looks at token t of every pair, and never along a sentence.
 # Shuffle the dev set, and the score changes. Trained on STS-B with the notebook's settings, 20 epochs, such a head
 # reached a Pearson of 21.5 on dev and 26.9 on test; attention along the sentence that also compares, `--recipe
-# sts-cross`, 88.1 and 84.1 (docs/recipes.md). To train one yourself, plant *attention across the batch* around it:
+# sts-cross-attention`, 88.1 and 84.1 (docs/recipes.md). To train one yourself, plant *attention across the batch*
+# around it:
 #
 #     with planted(MISTAKES["attention across the batch"]):
-#         main(["--recipe", "sts-cross", "--variant", "published", "--batch-size", "8", "--batches", "random"])
+#         main("--recipe sts-cross-attention --variant published --batch-size 8 --batches random".split())
 #
 # Two more from there did no harm. `weighted_mse_loss` counts targets below 1 twice, to be strict with pairs that
 # have nothing in common. But the labels were divided by 5 before, so a target of 1 is a perfect 5, and all but the

@@ -305,7 +305,7 @@ assert itself < np.mean(right == np.arange(N)), "by dot product a longer neighbo
 # ## Exercises
 #
 # 1. Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only those with a
-#    trained head (`--recipe sts-joint`). How many forwards for a corpus of a million? What can still go wrong?
+#    trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can still go wrong?
 # 2. `python -m minisbert.pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
 # 3. Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still found?
 # 4. An approximate index looks at a part of the corpus only. How would you measure what it misses, with `top_k`?

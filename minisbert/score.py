@@ -1,7 +1,7 @@
 """Score sentence pairs with a trained head.
 
     python -m minisbert.score --model runs/sts-siamese-all-MiniLM-L6-v2/model
-    python -m minisbert.score --model runs/sts-joint-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
+    python -m minisbert.score --model runs/sts-cross-encoder-all-MiniLM-L6-v2/model "A cat sits." "A kitten is sitting."
     python -m minisbert.score --model runs/sbert-nli-all-MiniLM-L6-v2/model --file pairs.tsv > scored.tsv
 
 Scores are 0 to 5 from a regression head, probabilities from a classifier. Without texts, six example pairs are scored,

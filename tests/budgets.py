@@ -10,7 +10,7 @@ BUDGETS = {
     "models": 2895,
     "data": 1374,
     "evaluation": 1120,
-    "training": 2655,
+    "training": 2660,
     "corpus": 1371,
     "diagnosis": 2092,
     "commands": 1518,

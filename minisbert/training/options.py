@@ -8,7 +8,7 @@ from typing import Any
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
-from minisbert.training.recipes import ABOUT, recipes
+from minisbert.training.recipes import ABOUT, FORMER, recipes
 from minisbert.training.settings import FREE, GROUPS, SETTINGS, USED_BY, Settings, flag, stored
 
 
@@ -52,12 +52,14 @@ def parse(arguments: list[str] | None = None) -> Settings:
     if "resume" in explicit:
         return resumed(explicit, Path(explicit["resume"]))
     recipe, known = explicit.get("recipe"), recipes()
+    recipe = FORMER.get(recipe, recipe)
     if recipe == "list":
         return Settings(**explicit)
     if recipe is not None:
         if recipe not in known:
             raise InputError(f"unknown recipe {recipe!r}; choose from {', '.join(known)}")
         preset = {key.replace("-", "_"): value for key, value in known[recipe].items() if key not in ABOUT}
+        explicit["recipe"] = recipe
     if "teacher" in explicit and "objective" not in preset:
         preset["objective"] = "distillation"
     settings = Settings(**preset | explicit)

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 RECIPES = Path(__file__).with_suffix(".toml")
+FORMER = {"sts-joint": "sts-cross-encoder", "sts-cross": "sts-cross-attention"}  # names, still accepted
+FORMER |= {"sts-joint-published": "sts-cross-encoder-published"}
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
 
 

@@ -28,8 +28,8 @@ def flags(recipe: str) -> list[str]:
 
 
 def test_the_promised_recipes():
-    heads = ["sts-joint-published", "sts-joint", "sts-siamese-published"]
-    heads += ["sts-siamese-weighted", "sts-siamese", "sts-cross"]
+    heads = ["sts-cross-encoder-published", "sts-cross-encoder", "sts-siamese-published"]
+    heads += ["sts-siamese-weighted", "sts-siamese", "sts-cross-attention"]
     sbert = ["sbert-nli-published", "snli-notebook", "sbert-nli", "sbert-regression", "sbert-triplet"]
     simcse = [f"simcse-{kind}" for kind in ("unsupervised", "nt-xent", "supervised")]
     assert [*heads, "quora-1", "quora-2", "quora-3", *sbert, *simcse] == RECIPES
@@ -91,7 +91,7 @@ SBERT = {  # section 3.1
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [
-        ("sts-joint-published", NOTEBOOK | {"objective": "cross-encoder"}),
+        ("sts-cross-encoder-published", NOTEBOOK | {"objective": "cross-encoder"}),
         ("sts-siamese-published", NOTEBOOK | {"objective": "siamese", "pooling": "cls"}),
         ("sts-siamese-weighted", NOTEBOOK | {"objective": "siamese", "pooling": "cls", "loss": "weighted-mse-literal"}),
         ("quora-1", QUORA | {"lr": 2e-5, "pooling": "mean", "head_hidden": 0, "pos_weight": 1, "head_dropout": 0}),
@@ -164,8 +164,16 @@ def test_an_unknown_recipe_exits_2_and_lists_the_known_ones(capsys):
     with pytest.raises(SystemExit, match="2"):
         run_command(lambda: main(["--recipe", "sts-joined"]))
     err = capsys.readouterr().err
-    assert err.startswith("error: unknown recipe 'sts-joined'; choose from sts-joint-published, sts-joint, ")
+    assert err.startswith("error: unknown recipe 'sts-joined'; choose from sts-cross-encoder-published, sts-cross-enc")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [("sts-joint-published", "sts-cross-encoder-published"), ("sts-cross", "sts-cross-attention")],
+)
+def test_the_former_name_of_a_recipe_is_accepted(former, name):
+    assert vars(parse(["--recipe", former])) == vars(parse(["--recipe", name]))
 
 
 @pytest.mark.parametrize("recipe", ["quora-1", "quora-2", "quora-3"])
