@@ -202,7 +202,7 @@ assert abs(after - 0.535) < 1e-12, "(0.25 + 0.36 + 0.09 + 1.44) / 4"
 # ## The real function
 #
 # How small can the loss get? For a line there is a formula: w = 1.4, b = 0.4, loss 0.3. Now many steps, with the
-# package's own loop, which trains every model of this course. It wants a model, a loss of a batch, batches, an
+# package's own loop, `fit`, which trains every model of this course. It wants a model, a loss of a batch, batches, an
 # optimizer and a schedule (lesson 12), and yields after each step.
 
 
