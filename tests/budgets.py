@@ -7,7 +7,8 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 2895,
+    "models": 2910,
+    "models/modern": 1160,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
     "training": 2660,
@@ -19,7 +20,10 @@ RAISES = 342  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:
-    return sorted(PACKAGE.glob("*.py") if room == "commands" else (PACKAGE / room).rglob("*.py"))
+    if room == "commands":
+        return sorted(PACKAGE.glob("*.py"))
+    inner = [PACKAGE / other for other in BUDGETS if other.startswith(f"{room}/")]  # folders with a budget of their own
+    return sorted(path for path in (PACKAGE / room).rglob("*.py") if path.parent not in inner)
 
 
 def lines_of(room: str) -> int:

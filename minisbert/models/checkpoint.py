@@ -62,7 +62,8 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
         if twice := sorted(found.keys() & tensors.keys()):
             raise InputError(f"{file} and another shard hold {listed(twice)}")
         found |= tensors
-    pattern = re.escape(family.linears["layers.{i}.attention.query"]).replace(r"\{i\}", r"\d+") + r"\.weight"
+    layered = next(theirs for theirs in (family.linears | family.tables).values() if "{i}" in theirs)
+    pattern = re.escape(layered).replace(r"\{i\}", r"\d+") + r"\.weight"
     layers = sum(bool(re.fullmatch(pattern, name)) for name in found)
     if config.num_hidden_layers > layers:  # before so many are built
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")

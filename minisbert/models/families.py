@@ -13,6 +13,7 @@ from torch import nn
 
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense
+from minisbert.models.modern.architecture import Architecture
 
 
 class DistilBertFamily(Family):
@@ -98,7 +99,10 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-FAMILIES = {family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA)}
+MODERN: tuple[Architecture, ...] = ()
+FAMILIES = {
+    family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
+}
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
 CLASSIFIERS = {
@@ -113,6 +117,9 @@ CLASSIFIERS = {
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:
     """A new encoder of any of the families."""
+    family = FAMILIES[config.model_type]
+    if isinstance(family, Architecture):
+        return family.encoder(config, pooler)
     bert = Bert(config, pooler)
     if config.model_type == "distilbert":
         for layer in bert.layers:
@@ -123,6 +130,8 @@ def build_bert(config: BertConfig, pooler: bool) -> Bert:
 def raw_config(config: dict[str, Any]) -> dict[str, Any]:
     """Our settings as the family's ``config.json`` has them, without what it never states."""
     family = FAMILIES[config["model_type"]]
+    if isinstance(family, Architecture):
+        return family.write(config)
     hidden = {*family.constants, "position_offset"}
     found = {family.settings.get(name, name): value for name, value in config.items() if name not in hidden}
     return found | ({"embedding_size": config["hidden_size"]} if family is ELECTRA else {})

@@ -1,0 +1,41 @@
+"""How the house opens an encoder that is not the book's: a ``Family`` with a config and a module of its own."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from torch import nn
+
+from minisbert.core.weights import Family
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture(Family):
+    """A family whose encoder is a module in this folder.
+
+    The module has ``Bert``'s interface: ``forward(ids, mask, token_types, trace, positions)`` -> (B, T, D), where
+    several texts may share a row, ``hidden_states``, ``pool``, and ``embeddings.word``, ``layers``, ``pooler``, ``config``.
+    Its config is a frozen dataclass that checks itself and has ``vocab_size``, ``hidden_size``, ``num_hidden_layers``,
+    ``positions`` (tokens that a text may have), ``type_vocab_size``, ``pad_token_id`` and ``model_type``.
+    ``tables`` names what has a weight and no bias: embeddings, RMSNorm, linear layers without a bias.
+    """
+
+    config: type
+    encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
+
+    def names(self, layers: int, pooler: bool) -> dict[str, str]:
+        """Our name -> the file's name. A name of a tensor that a model does not have does no harm."""
+        names = {}
+        for ours, theirs in super().names(layers, pooler).items():
+            for i in range(layers) if "{i}" in ours else [0]:
+                names[ours.format(i=i)] = theirs.format(i=i)
+        return names
+
+    def read(self, raw: dict[str, Any]) -> Any:
+        """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
+        stated = self.fields(raw)
+        return self.config(**{each.name: stated[each.name] for each in fields(self.config) if each.name in stated})
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """The config's fields as ``config.json`` has them, without what the family never states."""
+        return {self.settings.get(name, name): value for name, value in config.items() if name not in self.constants}
