@@ -7,12 +7,14 @@ electra      BERT as a discriminator (of embeddings as wide as the hidden states
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from minisbert.core import reading
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.core.weights import BERT, Family, dense
+from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
 
 
@@ -113,6 +115,15 @@ CLASSIFIERS = {
     "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
     "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
 }
+
+
+def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
+    """The family and the sizes in the contents of a folder's ``config.json``. Raises ``InputError`` as the book does."""
+    family = FAMILIES.get(str(raw.get("model_type")))
+    if not isinstance(family, Architecture):
+        return read_config(folder, FAMILIES, raw)
+    with reading(folder / "config.json"):
+        return family, family.read(raw)
 
 
 def build_bert(config: BertConfig, pooler: bool) -> Bert:

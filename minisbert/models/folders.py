@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.encoder import OWN, pooling_modes
-from minisbert.core.weights import BERT, BertConfig, Family, read_config
-from minisbert.models.families import FAMILIES
-from minisbert.models.modern.architecture import Architecture
+from minisbert.core.weights import BERT, BertConfig, Family
+from minisbert.models.families import FAMILIES, read_family
 from minisbert.models.poolings import POOLING_NAMES
 from minisbert.models.settings import (
     CONFIG,
@@ -190,12 +189,7 @@ class ModelFolder:
         try:
             raw = self.json(CONFIG, needed=True)  # "gelu_python" is the exact GELU under the name of its first code
             raw = {key: "gelu" if value == "gelu_python" else value for key, value in raw.items()}
-            family = FAMILIES.get(self.model.model_type)
-            if isinstance(family, Architecture):
-                with reading(path):
-                    config = family.read(raw)
-            else:
-                family, config = read_config(self.path, FAMILIES, raw)
+            family, config = read_family(self.path, raw)
         except InputError as error:
             message = str(error).removeprefix(str(path))
             for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():
