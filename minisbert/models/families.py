@@ -118,7 +118,7 @@ CLASSIFIERS = {
 
 
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
-    """The family and the sizes in the contents of a folder's ``config.json``. Raises ``InputError`` as the book does."""
+    """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     family = FAMILIES.get(str(raw.get("model_type")))
     if not isinstance(family, Architecture):
         return read_config(folder, FAMILIES, raw)
