@@ -14,7 +14,7 @@ class Architecture(Family):
     """A family whose encoder is a module in this folder.
 
     The module has ``Bert``'s interface: ``forward(ids, mask, token_types, trace, positions)`` -> (B, T, D), where
-    texts may share a row, ``hidden_states`` and ``pool``; parts: ``embeddings.word``, ``layers``, ``pooler``, ``config``.
+    texts may share a row, ``hidden_states``, ``pool``, ``embeddings.word``, ``layers``, ``pooler``, ``config``.
     Its config is a frozen dataclass that checks itself and has ``vocab_size``, ``hidden_size``, ``num_hidden_layers``,
     ``positions`` (tokens that a text may have), ``type_vocab_size``, ``pad_token_id`` and ``model_type``.
     ``tables`` names what has a weight and no bias: embeddings, RMSNorm, linear layers without a bias.
