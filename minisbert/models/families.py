@@ -12,10 +12,11 @@ from typing import Any
 
 from torch import nn
 
-from minisbert.core import reading
+from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
+from minisbert.models.modern.qwen3 import QWEN3
 
 
 class DistilBertFamily(Family):
@@ -101,7 +102,7 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-MODERN: tuple[Architecture, ...] = ()
+MODERN: tuple[Architecture, ...] = (QWEN3,)
 FAMILIES = {
     family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
 }
@@ -120,6 +121,9 @@ CLASSIFIERS = {
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
     """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None and raw.get("auto_map"):
+        reason = "needs code from its author (auto_map), which is never run here"
+        raise InputError(f"{folder / 'config.json'}: model_type {one_line(raw.get('model_type'))} {reason}")
     if not isinstance(family, Architecture):
         return read_config(folder, FAMILIES, raw)
     with reading(folder / "config.json"):

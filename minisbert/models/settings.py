@@ -195,7 +195,7 @@ class TokenizerSettings:
     tokenize_chinese_chars: bool = True
     add_prefix_space: bool | None = None
     split_special_tokens: bool = False
-    padding_side: Annotated[str | None, "right"] = None  # pads before a text would move its positions
+    padding_side: Annotated[str | None, "left|right"] = None
     truncation_side: Annotated[str | None, "left|right"] = None
     model_max_length: int | None = None
     max_len: int | None = None  # the same in older files

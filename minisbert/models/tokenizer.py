@@ -123,17 +123,17 @@ class Tokenizer(tokenizer.Tokenizer):
             kind = set_up(backend, folder, settings, files)
         check_vocabulary(backend, model.vocab_size, folder)
         cut_start = (settings.truncation_side or stored[0]) == "left"
-        if (settings.padding_side or stored[1]) == "left":
-            raise unsupported(
-                folder.path / "tokenizer.json", "padding", "left", "pads before a text move its positions"
-            )
+        family = FAMILIES.get(model.model_type)
+        if (settings.padding_side or stored[1]) == "left" and not getattr(family, "relative", False):
+            path = next((path for path, content in reversed(files) if content.get("padding_side")), folder.path)
+            raise unsupported(path, "padding_side", "left", "pads before a text move its positions")
         inputs = settings.model_input_names or ["attention_mask", *["token_type_ids"] * (kind in TYPED_CLASSES)]
         if "attention_mask" not in inputs:
             raise unsupported(folder.path / OPTIONS, "model_input_names", inputs, "attention_mask must be one")
         if texts.lowercase:
             prepend_lowercase(backend)
 
-        roberta = isinstance(FAMILIES.get(model.model_type), RobertaFamily)
+        roberta = isinstance(family, RobertaFamily)
         pad_id = int(roberta) if model.pad_token_id is None else model.pad_token_id
         table = model.max_position_embeddings
         if table is not None and roberta:
