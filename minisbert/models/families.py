@@ -4,6 +4,7 @@ distilbert   other names, no token types, no pooler, no dropout between attentio
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
 electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
+others       have an encoder of their own, in ``modern/``
 """
 
 from dataclasses import replace
@@ -16,6 +17,7 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
+from minisbert.models.modern.mpnet import MPNET
 from minisbert.models.modern.qwen3 import QWEN3
 
 
@@ -102,7 +104,7 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-MODERN: tuple[Architecture, ...] = (QWEN3,)
+MODERN: tuple[Architecture, ...] = (MPNET, QWEN3)
 FAMILIES = {
     family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
 }
@@ -115,6 +117,7 @@ CLASSIFIERS = {
     "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
     "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
     "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
+    "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
 }
 
 

@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Backend
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.models.families import FAMILIES, RobertaFamily
+from minisbert.core.weights import BERT
+from minisbert.models.families import FAMILIES
 from minisbert.models.folders import VOCABULARY, ModelFolder
 from minisbert.models.settings import (
     HARMLESS,
@@ -133,11 +134,12 @@ class Tokenizer(tokenizer.Tokenizer):
         if texts.lowercase:
             prepend_lowercase(backend)
 
-        roberta = isinstance(family, RobertaFamily)
-        pad_id = int(roberta) if model.pad_token_id is None else model.pad_token_id
+        pad = {} if model.pad_token_id is None else {"pad_token_id": model.pad_token_id}
+        # RoBERTa's and MPNet's positions start after the padding index
+        offset = FAMILIES.get(model.model_type, BERT).fields(pad)["position_offset"]
+        pad_id = model.pad_token_id if pad else max(offset - 1, 0)
         table = model.max_position_embeddings
-        if table is not None and roberta:
-            table -= pad_id + 1  # RoBERTa's positions start after its padding index
+        table = table if table is None else table - offset
         # a huge number if the model's author set no limit; the position table then applies
         limits = limit, texts.limit, settings.model_max_length, settings.max_len, table
         chosen = next((value for value in limits if value is not None), None)
@@ -157,7 +159,7 @@ class Tokenizer(tokenizer.Tokenizer):
         found = {name: folder.read(name) for name in names if folder.has(name)}
         if not moved.items() <= folder.json(OPTIONS).items():
             found[OPTIONS] = json.dumps(folder.json(OPTIONS) | moved, ensure_ascii=False, indent=2).encode()
-        more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": texts.kept}
+        more = {"cut_start": cut_start, "reserved": pad_id if offset else None, "kept": texts.kept}
         more["types"] = "token_type_ids" in inputs
         more["vocabulary"] = "vocab.txt" not in found and any((folder.path / name).is_file() for name in VOCABULARY)
         with reading(folder.path):
@@ -179,7 +181,7 @@ class Tokenizer(tokenizer.Tokenizer):
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
                     token = self.backend.id_to_token(self.reserved)
-                    reason = "RoBERTa's padding, which has no position of its own; take it out"
+                    reason = "the padding, which has no position of its own; take it out"
                     raise InputError(f"the text {one_line(text)} contains {token}, {reason}")
         return [ids[::-1] for ids in pieces] if self.cut_start else pieces
 

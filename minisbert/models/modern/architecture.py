@@ -41,3 +41,12 @@ class Architecture(Family):
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """The config's fields as ``config.json`` has them, without what the family never states."""
         return {self.settings.get(name, name): value for name, value in config.items() if name not in self.constants}
+
+
+def initialise(model: nn.Module, std: float) -> None:
+    """New weights as in the book: normal numbers, and biases of 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)

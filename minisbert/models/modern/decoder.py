@@ -22,6 +22,7 @@ from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert, attention
 from minisbert.core.checks import check, check_fields
 from minisbert.core.weights import Rate, Size
+from minisbert.models.modern.architecture import initialise
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,7 @@ class Decoder(Bert):
         self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.Embedding):
-                nn.init.normal_(module.weight, std=config.initializer_range)
+        initialise(self, config.initializer_range)
 
     def forward(
         self,

@@ -1,19 +1,11 @@
-"""Make the golden file of the decoder, and its checkpoint in the layout of Qwen3-Embedding.
-
-    python -m tests.reference.decoder_reference            write tiny-qwen3/ and tiny-qwen3.safetensors
-    python -m tests.reference.decoder_reference --check    make them again and compare with the committed ones
-
-Imports nothing of minisbert, like ``make_reference``.
-"""
+"""A tiny Qwen3 in the layout of Qwen3-Embedding, random in every parameter: bfloat16, last token, pads on the left."""
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import ByteLevelBPETokenizer, processors
@@ -21,7 +13,7 @@ from torch import Tensor, nn
 from transformers.models.qwen3 import modeling_qwen3
 
 from tests.reference.in_double import in_double
-from tests.reference.make_reference import HERE, WORDS, check, check_folder, metadata
+from tests.reference.make_reference import WORDS
 from tests.reference.texts import SENTENCES
 
 NAME = "tiny-qwen3"
@@ -73,7 +65,7 @@ def qwen_tokenizer() -> transformers.Qwen2Tokenizer:
     return tokenizer
 
 
-def write_folder(folder: Path) -> None:
+def write(folder: Path) -> None:
     """bfloat16, the last token's state scaled to length 1, and a prompt for queries."""
     tokenizer = qwen_tokenizer()
     config = transformers.Qwen3Config(vocab_size=len(tokenizer), **SIZES)
@@ -89,10 +81,11 @@ def write_folder(folder: Path) -> None:
         model.save(str(folder), create_model_card=False)
 
 
-def golden(folder: Path) -> dict[str, Tensor]:
+def golden(name: str) -> dict[str, Tensor]:
     """Ids padded on the left, the first and the last layer's states, and vectors of texts and of queries."""
-    with in_double(modeling_qwen3), torch.no_grad():
-        model = SentenceTransformer(str(folder), device="cpu").double().eval()
+    with in_double(modeling_qwen3), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / name)
+        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
         batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
         states = model[0].model(**batch, output_hidden_states=True).hidden_states
         found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
@@ -102,14 +95,4 @@ def golden(folder: Path) -> dict[str, Tensor]:
     return {key: value.contiguous().clone() for key, value in found.items()}
 
 
-def main() -> None:
-    if sys.argv[1:] == ["--check"]:
-        problems = check_folder(HERE / NAME, write_folder) + check(NAME, golden(HERE / NAME))
-        print("\n".join(problems) or f"{NAME} is what the reference computes")
-        sys.exit(1 if problems else 0)
-    write_folder(HERE / NAME)
-    save_file(golden(HERE / NAME), HERE / f"{NAME}.safetensors", metadata=metadata())
-
-
-if __name__ == "__main__":
-    main()
+FOLDERS = {NAME: write}
