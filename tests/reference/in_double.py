@@ -1,4 +1,4 @@
-"""transformers' newer models in float64: their norms, softmax and rotary angles are written for float32, whatever x is."""
+"""transformers in float64: newer models compute norms, softmax and rotary angles in float32, whatever they get."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

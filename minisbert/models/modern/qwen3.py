@@ -6,7 +6,6 @@ from minisbert.core import one_line
 from minisbert.models.modern.architecture import Architecture
 from minisbert.models.modern.decoder import Decoder, DecoderConfig
 
-
 # what config.json may say that would change the vectors, and the only value that is computed here
 ONLY = {"rope_type": "default", "layer_types": "full_attention", "use_sliding_window": False, "is_causal": True}
 ONLY |= {"use_bidirectional_attention": False, "quantization_config": None}
@@ -16,6 +15,8 @@ class DecoderFamily(Architecture):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json``; newer files have the base of the rotation in ``rope_parameters``."""
         rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+        if not isinstance(rope, dict):
+            raise ValueError(f"rope_parameters must be an object, not {one_line(rope)}")
         stated = raw | {"rope_type": rope.get("rope_type", rope.get("type"))}
         stated["layer_types"] = next((kind for kind in raw.get("layer_types") or [] if kind != "full_attention"), None)
         for key, only in ONLY.items():

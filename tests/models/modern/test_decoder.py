@@ -1,0 +1,351 @@
+"""Qwen3: the reference's numbers, the causal mask, the last token, packed rows, folders, prompts, bad input."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minisbert.core import InputError
+from minisbert.models.compiled import Vectors
+from minisbert.models.modern.decoder import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
+from minisbert.models.modern.qwen3 import QWEN3
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.training.options import parse
+from minisbert.training.registry import make_objective
+from tests import toys
+from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
+from tests.reference.in_double import in_double
+from tests.reference.texts import SENTENCES, TEXTS
+
+FOLDER = REFERENCE / "modern" / "tiny-qwen3"
+# batch 4, tokens 9, heads 6 and 2, head width 10, width 24, feed-forward 29, layers 3, vocabulary 131
+SIZES = {
+    "vocab_size": 131,
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 29,
+    "max_position_embeddings": 40,
+    "rope_theta": 1000.0,
+    "rms_norm_eps": 1e-2,
+}
+LENGTHS = torch.tensor([9, 2, 5, 7])
+CONFIG = "config.json"
+
+
+def randomise(model: torch.nn.Module) -> torch.nn.Module:
+    torch.manual_seed(0)
+    for name, parameter in model.named_parameters():
+        torch.nn.init.normal_(parameter, mean=float("norm" in name), std=0.3)
+    return model.double().eval()
+
+
+def random_model(**changes) -> Decoder:
+    return randomise(Decoder(DecoderConfig(**SIZES | changes)))
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(131, (4, 9), generator=generator), torch.arange(9) < LENGTHS[:, None]
+
+
+def alter(folder: Path, name: str, **changes) -> Path:
+    content = json.loads((folder / name).read_text()) | changes
+    (folder / name).write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return shutil.copytree(FOLDER, tmp_path / "model")
+
+
+# ----------------------------------------------------------------------------------------- the numbers
+
+
+def test_worked_numbers_of_the_docstrings(written_out):
+    pair = torch.tensor([1.0, 7.0], dtype=torch.float64)
+    assert_parity("rms_norm", rms_norm(pair, torch.ones(2).double(), 1e-30), torch.tensor([0.2, 1.4]).double(), 1e-7)
+    assert swiglu(torch.tensor(1.0), torch.tensor(2.0)).item() == pytest.approx(1.4621, abs=5e-5)
+    heads = torch.tensor([5.0, 7.0])[None, :, None, None]
+    assert repeat_heads(heads, 2).flatten().tolist() == [5.0, 5.0, 7.0, 7.0]
+
+
+def check_golden() -> None:
+    expected, encoder = golden("modern/tiny-qwen3"), SentenceEncoder.load(FOLDER).double()
+    states = encoder.bert.hidden_states(expected["ids"], mask := expected["mask"])
+    for i in (0, 2):
+        assert_parity(f"Qwen3 layer {i}", states[i + 1][mask], expected[f"layers.{i}"][mask], PIECE)
+    for name, prompt in (("vectors", None), ("queries", "query")):
+        ours = encoder.encode(SENTENCES, prompt_name=prompt, convert="tensor")
+        assert_parity(f"Qwen3 {name}", ours, expected[name], PIECE)
+    assert (expected["vectors"] - expected["queries"]).abs().amax(dim=1).min() > 0.1
+
+
+def test_golden_values_of_the_fused_operations():
+    check_golden()
+
+
+def test_golden_values_as_written_out(written_out):
+    check_golden()
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("side", ["left", "right", "none"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attention_bias": True, "num_attention_heads": 3, "num_key_value_heads": 3},
+        {"num_key_value_heads": 1, "head_dim": 4, "rope_theta": 1e6, "num_hidden_layers": 1},
+    ],
+    ids=["grouped", "with biases", "one head of keys"],
+)
+def test_random_models_equal_transformers(changes, side):
+    """Every layer and every gradient, with pads on either side: of relative positions they move nothing."""
+    from transformers import Qwen3Config, Qwen3Model
+    from transformers.models.qwen3 import modeling_qwen3
+
+    ids, mask = batch()
+    mask = {"left": mask.flip(1), "right": mask, "none": torch.ones_like(mask)}[side]
+    with in_double(modeling_qwen3):
+        theirs = randomise(Qwen3Model(Qwen3Config(**SIZES | changes, attn_implementation="eager")))
+        out = theirs(ids, mask.long(), output_hidden_states=True)
+    ours = QWEN3.encoder(QWEN3.read(theirs.config.to_dict()), False).double().eval()
+    names, known = QWEN3.names(len(ours.layers), False), theirs.state_dict()
+    ours.load_state_dict({name: known[names[name]] for name, _ in ours.named_parameters()})
+    assert len(known) == len(ours.state_dict())
+    states = ours.hidden_states(ids, None if side == "none" else mask)
+    for i, (state, expected) in enumerate(zip(states, out.hidden_states, strict=True)):
+        assert_parity(f"Qwen3 state {i}", state[mask], expected[mask], PIECE)
+    pull = torch.randn_like(states[-1]) * mask[..., None]
+    for hidden in (states[-1], out.last_hidden_state):
+        (hidden * pull).sum().backward()
+    for name, parameter in ours.named_parameters():
+        expected = theirs.get_parameter(names[name]).grad
+        assert_parity(f"Qwen3 gradient of {name}", parameter.grad, expected, GRADIENT)
+
+
+# ---------------------------------------------------------------------- what a token sees, and packed rows
+
+
+def test_a_token_sees_what_is_before_it_and_nothing_after():
+    model, (ids, _) = random_model(), batch()
+    changed = ids.clone()
+    changed[:, 5] = (ids[:, 5] + 1) % 131
+    before, after = model(ids), model(changed)
+    assert torch.equal(before[:, :5], after[:, :5])
+    assert (before[:, 5:] != after[:, 5:]).any(dim=-1).all()
+
+
+def test_the_mask_with_pads_before_and_after_a_text():
+    mask = torch.tensor([[False, True, True], [True, True, False]])
+    expected = [[[1, 0, 0], [0, 1, 0], [0, 1, 1]], [[1, 0, 0], [1, 1, 0], [1, 1, 1]]]
+    assert causal_mask(mask, 3, mask.device).int()[:, 0].tolist() == expected
+    assert causal_mask(None, 3, mask.device).int()[0, 0].tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_text_alone_and_in_a_batch(side):
+    model, (ids, mask) = random_model(), batch()
+    mask = mask.flip(1) if side == "left" else mask
+    together = model(ids, mask)
+    for row, real, states in zip(ids, mask, together, strict=True):
+        assert_parity("alone", states[real], model(row[real][None])[0], PIECE)
+    assert together.isfinite().all()
+
+
+def test_texts_that_share_a_row_do_not_see_each_other():
+    model, (ids, mask) = random_model(), batch()
+    positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
+    owner = torch.repeat_interleave(torch.arange(4), LENGTHS)[None]
+    packed = model(ids[mask][None], owner[:, None, :, None] == owner[:, None, None, :], positions=positions)
+    assert_parity("packed", packed[0], model(ids, mask)[mask], PIECE)
+
+
+def test_only_distances_count():
+    model, (ids, _) = random_model(), batch()
+    moved = model(ids, positions=torch.arange(100, 109)[None].expand(4, -1))
+    assert_parity("moved", moved, model(ids), PIECE)
+
+
+def test_the_last_token_is_pooled_in_any_batch():
+    """Not a pad, not the last column: alone, packed with others, and in a padded batch."""
+    encoder = SentenceEncoder.load(FOLDER).double()
+    together = encoder.encode(TEXTS, convert="tensor")
+    states = encoder.encode(TEXTS, output="token", convert="tensor")
+    unit = torch.stack([each[-1] / each[-1].norm() for each in states])
+    assert_parity("last token", together, unit, PIECE)
+    end = encoder.tokenizer.backend.token_to_id("<|endoftext|>")
+    assert {ids[-1] for ids in encoder.tokenizer.encode(TEXTS).ids} == {end}
+    rows = encoder.tokenizer.encode(SENTENCES).ids
+    longest = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    mask = torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]
+    assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert="tensor"), PIECE)
+
+
+# ---------------------------------------------------------------------------- folders, here and elsewhere
+
+
+def reference(folder: Path, texts: list[str], **options) -> torch.Tensor:
+    from sentence_transformers import SentenceTransformer
+    from transformers.models.qwen3 import modeling_qwen3
+
+    with in_double(modeling_qwen3):
+        model = SentenceTransformer(str(folder), device="cpu").double()
+        return model.encode(texts, convert_to_tensor=True, **options)
+
+
+def as_published(folder: Path) -> Path:
+    """The settings under the names that files of 2025 have for them, names of tensors included."""
+    alter(folder, CONFIG, architectures=["Qwen3ForCausalLM"], rope_parameters=..., layer_types=..., rope_theta=1000)
+    alter(folder, CONFIG, rope_scaling=None, torch_dtype="bfloat16", dtype=..., eos_token_id=302, bos_token_id=302)
+    alter(folder, "tokenizer_config.json", add_bos_token=False, split_special_tokens=False)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {f"model.{name}": tensor for name, tensor in tensors.items()}
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("make", [lambda folder: folder, as_published], ids=["of today", "of 2025"])
+def test_folders_open_here_and_there_also_after_saving(folder, tmp_path, make):
+    texts, encoder = [*SENTENCES, *TEXTS], SentenceEncoder.load(make(folder))
+    encoder.save(tmp_path / "saved")
+    ours = encoder.double().encode(texts, convert="tensor")
+    assert_parity("Qwen3 folder", ours, reference(folder, texts), PIECE)
+    assert_parity(
+        "Qwen3 saved", SentenceEncoder.load(tmp_path / "saved").double().encode(texts, convert="tensor"), ours, PIECE
+    )
+    assert_parity("Qwen3 saved, there", reference(tmp_path / "saved", texts), ours, PIECE)
+    queries = encoder.encode(texts, prompt_name="query", convert="tensor")
+    assert_parity("Qwen3 queries", queries, reference(tmp_path / "saved", texts, prompt_name="query"), PIECE)
+
+
+@pytest.mark.reference
+def test_ids_of_texts_and_pairs(folder):
+    from transformers import AutoTokenizer
+
+    alter(folder, "tokenizer_config.json", model_max_length=23, add_bos_token=False, add_eos_token=False)
+    ours, theirs = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder)
+    texts = [
+        *SENTENCES,
+        *TEXTS,
+        "<|im_end|> and <|endoftext|>",
+        "e\u0301 is é",
+        "it'S\r\n\r\n  12 ",
+        "\ud7ff\U0001f468\u200d",
+    ]
+    assert ours.encode(texts).ids == theirs(texts, truncation=True)["input_ids"]
+    pairs = theirs(texts, texts[::-1], truncation=True)["input_ids"]
+    assert ours.encode_pairs(texts, texts[::-1]).ids == pairs
+
+
+def test_shards_and_weights_in_bfloat16(folder):
+    expected = SentenceEncoder.load(folder).encode(SENTENCES)
+    tensors, places = load_file(folder / "model.safetensors"), {}
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    (folder / "model.safetensors").unlink()
+    for i, names in enumerate((sorted(tensors)[:9], sorted(tensors)[9:]), start=1):
+        file = f"model-0000{i}-of-00002.safetensors"
+        save_file({name: tensors[name] for name in names}, folder / file)
+        places |= dict.fromkeys(names, file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    encoder = SentenceEncoder.load(folder)
+    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
+    assert (encoder.encode(SENTENCES) == expected).all()
+
+
+def test_limits(folder):
+    assert SentenceEncoder.load(folder).tokenizer.limit == 130  # of the tokenizer
+    alter(folder, "sentence_bert_config.json", max_seq_length=7)
+    encoder = SentenceEncoder.load(folder)
+    assert [len(ids) for ids in encoder.tokenizer.encode(SENTENCES).ids] == [7, 6, 7, 1, 7]
+    alter(folder, "sentence_bert_config.json", max_seq_length=...)
+    alter(folder, "tokenizer_config.json", model_max_length=131072)
+    assert SentenceEncoder.load(folder).tokenizer.limit == 160  # max_position_embeddings
+    with pytest.raises(InputError, match=r"a maximum length of 161 is above the position table of .* which has 160"):
+        SentenceEncoder.load(folder, limit=161)
+
+
+# --------------------------------------------------------------------------------- training, exporting
+
+
+def test_a_training_step_lowers_the_loss(tmp_path):
+    (tmp_path / "rows.tsv").write_text("".join(toys.scored(12, seed=0)))
+    data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
+    objective = make_objective(parse(data), SentenceEncoder.load(FOLDER).eval())
+    parameters, losses = [*objective.model.parameters()], []
+    for _ in range(3):
+        losses.append(objective.loss(objective.network, list(range(12))))
+        gradients = torch.autograd.grad(losses[-1], parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter -= 0.02 * gradient
+    assert losses[0] > losses[1] > losses[2]
+
+
+def test_dropout_is_on_the_probabilities_and_only_in_training():
+    model, (ids, _) = random_model(attention_probs_dropout_prob=0.5), batch()
+    assert torch.equal(model(ids), model(ids))
+    assert not torch.equal(model.train()(ids), model(ids))
+
+
+def test_the_exported_graph_has_the_same_vectors():
+    encoder = SentenceEncoder.load(FOLDER)
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [0, 1, 0, 1, 2, 3, 4]])
+    owner = torch.tensor([[0, 0, 0, 0, 1, 1, -1], [2, 2, 3, 3, 3, 3, 3]])
+    places = torch.tensor([[0, 1, 2, 3, -1], [4, 5, -1, -1, -1], [7, 8, -1, -1, -1], [9, 10, 11, 12, 13]])
+    inputs = torch.randint(131, owner.shape), positions, owner, places
+    vectors, auto = Vectors(encoder, "float32"), torch.export.Dim.AUTO
+    with torch.no_grad():
+        exported = torch.export.export(vectors, inputs, dynamic_shapes=[{0: auto, 1: auto}] * 4).module()
+        assert_parity("exported Qwen3", exported(*inputs)[0], vectors(*inputs)[0], 1e-6)  # float32
+        longer = [torch.cat([each, each], dim=0) for each in inputs[:3]]
+        assert_parity("more rows", exported(*longer, places)[0], vectors(*longer, places)[0], 1e-6)
+
+
+# ------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, "rope_type 'yarn' is not supported, only 'default' is"),
+        ({"rope_parameters": {"rope_type": "linear", "factor": 2}}, "rope_type 'linear' is not supported"),
+        ({"use_sliding_window": True}, "use_sliding_window True is not supported, only False is"),
+        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types 'sliding_attention' is not supported"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config .* is not supported"),
+        ({"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
+        ({"is_causal": False}, "is_causal False is not supported, only True is"),
+        ({"hidden_act": "gelu"}, "hidden_act must be silu, not 'gelu'"),
+        ({"head_dim": 9}, "head_dim 9 is odd"),
+        ({"num_key_value_heads": 4}, "num_key_value_heads 4 does not divide num_attention_heads"),
+        ({"num_key_value_heads": ...}, "no key 'num_key_value_heads'"),
+        ({"attention_dropout": 1.5}, "attention_dropout must be at least 0 and below 1, not 1.5"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps must be above 0 and below 1"),
+        ({"rope_theta": -1, "rope_parameters": None}, "rope_theta must be above 0"),
+        ({"rope_parameters": [1]}, r"rope_parameters must be an object, not \[1\]"),
+        (
+            {"model_type": "NewModel", "auto_map": {"AutoModel": "modeling.NewModel"}},
+            r"model_type 'NewModel' needs code from its author \(auto_map\), which is never run here",
+        ),
+    ],
+)
+def test_settings_that_are_not_computed(folder, changes, message):
+    with pytest.raises(InputError, match=rf"config\.json: .*{message}") as error:
+        SentenceEncoder.load(alter(folder, CONFIG, **changes))
+    assert "\n" not in str(error.value)
+
+
+def test_a_mask_of_floats():
+    with pytest.raises(ValueError, match="mask must be whole"):
+        random_model()(torch.tensor([[5, 6]]), torch.ones(1, 2))
