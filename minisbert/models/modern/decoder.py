@@ -191,6 +191,8 @@ class Layer(nn.Module):
 class Decoder(Bert):
     """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
 
+    causal = True  # the first token has seen no other
+
     def __init__(self, config: DecoderConfig, pooler: bool = False):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None

@@ -18,7 +18,7 @@ from minisbert.training.options import parse
 from minisbert.training.registry import make_objective
 from tests import toys
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
-from tests.reference.in_double import in_double
+from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES, TEXTS
 
 FOLDER = REFERENCE / "modern" / "tiny-qwen3"
@@ -291,6 +291,20 @@ def test_a_training_step_lowers_the_loss(tmp_path):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter -= 0.02 * gradient
     assert losses[0] > losses[1] > losses[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "reads the first token of a pair, which in a decoder has seen nothing else"),
+        (["--cross-encoder"], "--cross-encoder is for bert, .*, not for qwen3"),
+    ],
+)
+def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):
+    (tmp_path / "rows.tsv").write_text("".join(toys.scored(12, seed=0)))
+    data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
+    with pytest.raises(InputError, match=message):
+        make_objective(parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER))
 
 
 def test_dropout_is_on_the_probabilities_and_only_in_training():
