@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.models.compiled import Vectors
-from minisbert.models.modern.decoder import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
-from minisbert.models.modern.qwen3 import QWEN3
+from minisbert.models.modern.decoder import Decoder, causal_mask, repeat_heads, rms_norm, swiglu
+from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.options import parse
