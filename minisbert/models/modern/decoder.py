@@ -21,7 +21,7 @@ from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert, attention
 from minisbert.core.checks import check
 from minisbert.models.modern.architecture import initialise
-from minisbert.models.modern.rotary import rotate, rotation
+from minisbert.models.modern.rotary import rotary, rotate
 
 if TYPE_CHECKING:
     from minisbert.models.modern.qwen3 import DecoderConfig
@@ -155,7 +155,7 @@ class Decoder(Bert):
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
         """One for each layer: here the same for all."""
-        turned = rotation(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         return [(causal_mask(mask, positions.shape[1], positions.device), turned)] * len(self.layers)
 
     def forward(

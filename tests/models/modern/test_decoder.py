@@ -12,6 +12,7 @@ from minisbert.core import InputError
 from minisbert.models.compiled import Vectors
 from minisbert.models.modern.decoder import Decoder, causal_mask, repeat_heads, rms_norm, swiglu
 from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig
+from minisbert.models.modern.rotary import rotary
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.options import parse
@@ -130,6 +131,20 @@ def test_random_models_equal_transformers(changes, side):
     for name, parameter in ours.named_parameters():
         expected = theirs.get_parameter(names[name]).grad
         assert_parity(f"Qwen3 gradient of {name}", parameter.grad, expected, GRADIENT)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("width", "base"), [(128, 1e6), (10, 1000.0), (256, 1e4)])
+def test_angles_in_float32_are_the_references_to_the_bit_at_every_position(width, base):
+    """Rounded otherwise, they are off by .002 at token 32,768."""
+    from transformers import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    positions = torch.tensor([[0, 1, 4097, 32767]])
+    config = Qwen3Config(**SIZES | {"head_dim": width, "rope_theta": base})
+    expected = Qwen3RotaryEmbedding(config)(torch.zeros(1), positions)
+    for ours, theirs in zip(rotary(positions, width, base, torch.float32), expected, strict=True):
+        assert torch.equal(ours[:, 0], theirs)
 
 
 # ---------------------------------------------------------------------- what a token sees, and packed rows
