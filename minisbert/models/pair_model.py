@@ -53,6 +53,8 @@ class PairModel(PairScorer, nn.Module):
         needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
         if width != needed:
             raise ValueError(f"a head for width {width} gets {needed} from this encoder")
+        if self.joint and getattr(encoder.bert, "causal", False):
+            raise ValueError("this head reads the first token of a pair, which in a decoder has seen nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
         if task not in TASKS:
