@@ -9,12 +9,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
+from minisbert.core.bert import Bert
+from minisbert.core.weights import BertConfig
 from minisbert.models.compiled import Vectors
 from minisbert.models.modern.decoder import Decoder, causal_mask, repeat_heads, rms_norm, swiglu
 from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig
 from minisbert.models.modern.rotary import rotary
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tuning import count_parameters
 from minisbert.training.options import parse
 from minisbert.training.registry import make_objective
 from tests import toys
@@ -289,6 +292,19 @@ def test_limits(folder):
     assert SentenceEncoder.load(folder).tokenizer.limit == 160  # max_position_embeddings
     with pytest.raises(InputError, match=r"a maximum length of 161 is above the position table of .* which has 160"):
         SentenceEncoder.load(folder, limit=161)
+
+
+def test_the_size_of_the_smallest_published_model():
+    """Its numbers in docs/models.md; built without memory."""
+    sizes = {"vocab_size": 151669, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
+    with torch.device("meta"):
+        model = Decoder(DecoderConfig(**sizes, num_attention_heads=16, num_key_value_heads=8))
+    assert count_parameters(model) == (595776512, 595776512)
+    assert model.embeddings.word.weight.numel() == 155309056
+    book = Bert(BertConfig(30522, 384, 6, 12, 1536, 512))
+    matrices = [module.weight.numel() for module in book.layers.modules() if isinstance(module, torch.nn.Linear)]
+    ours = [module.weight.numel() for module in model.layers.modules() if isinstance(module, torch.nn.Linear)]
+    assert (sum(ours), sum(matrices)) == (440401920, 10616832)
 
 
 # --------------------------------------------------------------------------------- training, exporting
