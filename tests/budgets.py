@@ -8,15 +8,15 @@ BUDGETS = {
     "system": 1093,
     "fast": 861,
     "models": 3039,
-    "models/modern": 1160,  # the appendix; no file of it above 200
+    "models/modern": 1370,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
-    "training": 2660,
+    "training": 2662,
     "corpus": 1371,
     "diagnosis": 2092,
-    "commands": 1518,
+    "commands": 1570,
 }
-RAISES = 359  # of InputError and ValueError, in the whole package
+RAISES = 366  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:
