@@ -23,6 +23,7 @@ from minisbert.core.bert import Attention, Bert, attention
 from minisbert.core.checks import check, check_fields
 from minisbert.core.weights import Rate, Size
 from minisbert.models.modern.architecture import initialise
+from minisbert.models.modern.rotary import rotary, rotate
 
 
 @dataclass(frozen=True)
@@ -78,19 +79,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) = 1.4621``."""
     return nn.functional.silu(gate) * up
-
-
-def rotary(positions, width, base, dtype):
-    kind = torch.float64 if dtype == torch.float64 else torch.float32
-    rates = base ** (-torch.arange(0, width, 2, device=positions.device).to(kind) / width)
-    angles = (positions.to(kind)[..., None] * rates)[:, None]
-    angles = torch.cat([angles, angles], dim=-1)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate(x, cos, sin):
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
 
 
 def repeat_heads(x: Tensor, times: int) -> Tensor:
