@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 20: what changed since BERT
 #
-# Steps through `minisbert/models/modern/mpnet.py`, `minisbert/models/modern/decoder.py`. About 60 minutes. You will put
-# each of the changes alone into the book's layer, find out what it buys, and learn eleven ways in which ports of newer
-# models go wrong.
+# Steps through `minisbert/models/modern/mpnet.py`, `minisbert/models/modern/rotary.py`,
+# `minisbert/models/modern/modernbert.py`, `minisbert/models/modern/decoder.py`. About 60 minutes. You will put each of
+# the changes alone into the book's layer, find out what it buys, and see how ports of newer models go wrong.
 
 # %%
 import math
@@ -21,7 +21,7 @@ from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.models.modern import decoder
+from minisbert.models.modern import decoder, modernbert, rotary
 from minisbert.models.modern.decoder import Decoder, DecoderConfig
 from minisbert.models.modern.mpnet import MPNet, MPNetConfig, relative_buckets
 from minisbert.system.assets import ensure
@@ -94,9 +94,9 @@ assert abs(near - far) < 1e-9, "only the distance counts"
 assert abs(turned(q, 7).norm() - q.norm()) < 1e-12, "no vector gets longer"
 
 places = torch.arange(20)
-cos, sin = decoder.rotary(places[None], 8, 10_000.0, torch.float64)  # (1, 1, T, K)
+cos, sin = rotary.rotary(places[None], 8, 10_000.0, torch.float64)  # (1, 1, T, K)
 ours = torch.stack([turned(q, place) for place in places])
-assert largest_difference(decoder.rotate(q.expand(1, 1, 20, 8), cos, sin)[0, 0], ours) < 1e-12, "the package's rotate"
+assert largest_difference(rotary.rotate(q.expand(1, 1, 20, 8), cos, sin)[0, 0], ours) < 1e-12, "the package's rotate"
 
 # %% [markdown]
 # The **base** says how slowly the slowest pair turns. As long as it has not come round, it tells far places apart.
@@ -155,6 +155,8 @@ def gated(gate, up):
 gate, up = torch.randn(2, 5, 3)
 assert largest_difference(gated(torch.tensor(1.0), torch.tensor(2.0)), 1.4621) < 1e-4, "2 * 0.7311"
 assert largest_difference(gated(gate, up), decoder.swiglu(gate, up)) < 1e-6, "the package's"
+packed = torch.cat([gate, up], dim=-1)  # ModernBERT has both in one matrix, and GELU for the bend
+assert largest_difference(modernbert.geglu(packed), bert.gelu(gate) * up) < 1e-6, "GeGLU: first the gate, then the rest"
 
 
 class Block(nn.Module):
@@ -284,8 +286,8 @@ class RotaryAttention(bert.Attention):
 
     def forward(self, x, mask):
         query, key, value = self.split(self.query(x)), self.split(self.key(x)), self.split(self.value(x))
-        rotation = decoder.rotary(torch.arange(x.shape[1])[None], query.shape[-1], 100.0, x.dtype)
-        query, key = decoder.rotate(query, *rotation), decoder.rotate(key, *rotation)
+        rotation = rotary.rotary(torch.arange(x.shape[1])[None], query.shape[-1], 100.0, x.dtype)
+        query, key = rotary.rotate(query, *rotation), rotary.rotate(key, *rotation)
         context, probabilities = bert.attention(query, key, value, mask)
         return self.output(self.merge(context)), probabilities
 
@@ -324,7 +326,7 @@ for name, model in kinds.items():
     moved[name] = found(models[name]), found(models[name], FAR)
     print(f"{name:20}loss {last_loss:.3f}   found {moved[name][0]:5.1%}, where no text had been {moved[name][1]:5.1%}")
 assert moved["no places"][0] < 0.65, "a bag of words: a coin decides who chased whom"
-assert min(moved[name][0] for name in kinds if name != "no places") > 0.9, "each of the three can tell"
+assert min(moved[name][0] for name in kinds if name != "no places") > 0.8, "each of the three can tell"
 assert moved["a table of places"][1] < 0.6, "rows of the table that were never trained"
 assert min(moved["relative bias"][1], moved["rotary"][1]) > 0.75, "a distance is the same everywhere"
 
@@ -337,7 +339,7 @@ assert min(moved["relative bias"][1], moved["rotary"][1]) > 0.75, "a distance is
 #
 # Post-LayerNorm divides the sum by its size, at each of 2 L sums. Let a block's result be as large as its input, and
 # independent of it: the sum is larger by sqrt(2), LayerNorm takes that back, and with it a factor of the gradient that
-# came by the direct way. Pre-norm leaves the sum alone.
+# came by the direct way. **Pre-norm** leaves the sum alone.
 
 
 # %%
@@ -392,9 +394,12 @@ assert depth[True] < depth[False] - 0.5, "pre-norm learns at once; post-norm wan
 
 
 # %%
-def local_mask(tokens, reach=64):
+def local_mask(tokens, half=64):
     places = torch.arange(tokens)
-    return (places[:, None] - places[None]).abs() <= reach  # (T, T)
+    return (places[:, None] - places[None]).abs() <= half  # (T, T)
+
+
+assert torch.equal(local_mask(200), modernbert.local_mask(torch.arange(200)[None], None, 64)[0, 0]), "the package's"
 
 
 def scores_of(tokens):
@@ -446,7 +451,7 @@ def new_decoder():
 
 
 model = new_decoder()
-print(f"a decoder of two layers, last token, Dense: loss {learn(model, steps=300):.3f}, found {found(model):.1%}")
+print(f"a decoder of two layers, last token, Dense: loss {learn(model):.3f}, found {found(model):.1%}")
 assert found(model) > 0.9, "last-token pooling learns who chased whom"
 
 ids, mask = batch_of(queries_of(unknown[:1]))
@@ -501,9 +506,9 @@ guess = predict("20.1", "A causal decoder without positions ...", ["guesses, as 
 
 # %%
 blind = new_decoder()
-still = Mistake("no rotation", "queries and keys are not rotated", decoder, "rotate", lambda x, cos, sin: x)
+still = Mistake("no rotation", "queries and keys are not rotated", rotary, "rotate", lambda x, cos, sin: x)
 with planted(still):
-    learn(blind, steps=300)
+    learn(blind)
     blind_found = found(blind)
 print(f"found {blind_found:.1%}")
 assert blind_found > 0.75, "the mask is a position: the first token sees one token, the second two"
@@ -519,7 +524,7 @@ guess = predict("20.2", "Two unrelated texts by their first token: the cosine is
 # %%
 with torch.no_grad():
     firsts = model.encoder(*batch_of(documents_of(unknown[:9])))[:, 0]
-print(normalize(firsts) @ normalize(firsts).T)
+print((normalize(firsts) @ normalize(firsts).T)[:3, :3])
 assert largest_difference(firsts, firsts[:1].expand_as(firsts)) < 1e-6, "it has read nothing but itself"
 guess.answer("1")
 
@@ -546,58 +551,50 @@ def interleaved(x, cos, sin):
 
 
 some = torch.randn(1, 1, 20, 8).double()
-both = decoder.rotate(some, cos, sin)[..., neighbours], interleaved(some[..., neighbours], cos, sin)
+both = rotary.rotate(some, cos, sin)[..., neighbours], interleaved(some[..., neighbours], cos, sin)
 assert largest_difference(*both) < 1e-12, "the order of the columns inside a head, and nothing else"
 guess.answer("permute rows of the query and key weights")
 
 # %% [markdown]
 # ## Break it
 #
-# Every row of the next table has been reported in public, of some port of some model. Each is planted into our trained
-# decoder, or into the rotary encoder where it needs one that looks both ways: the mean cosine between right and wrong
-# vector of the same text, and how many documents are still found. The sizes are those of a toy of 30 words. What
-# carries over is the order, and that *no line of it crashes*.
+# Each row of the next table has been reported in public, of some port of some model. Each is planted into our trained
+# decoder, or into the rotary encoder where it needs one that looks both ways. The mean cosine is that of right and
+# wrong vector of the same query. Then two searches: everything computed wrongly, queries and documents alike, and wrong
+# queries in an index that somebody else has built rightly.
 
 
 # %%
-def replaced(owner, attribute, stand_in):
-    return planted(Mistake(attribute, "", owner, attribute, stand_in))
-
-
-def right_index(hidden, mask):
-    return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
-
-
-def last_column(hidden, mask):
-    return hidden[:, -1]
+def as_change(owner, attribute, stand_in):
+    return Mistake(attribute, "", owner, attribute, stand_in)
 
 
 def wrong(name, model, change=None, pool=None, left=None, low=None, first=(FIND,), end=True, after=True):
-    """The mean cosine of right and wrong vectors; found with both sides wrong, and in an index of right documents."""
+    """Vectors of queries and documents with one thing wrong, and a row of the table."""
     chance.seed(2)
     queries, documents = queries_of(unknown), documents_of(unknown)
     right, index = model.encode(queries), model.encode(documents)
-    own = model.pool, model.left, model.after
-    model.pool, model.left = pool or own[0], own[1] if left is None else left
-    model.after = own[2] if after else nn.Identity()
-    rows = [[BOS, *first, *row[2:]][: None if end else -1] for row in queries]
-    others = [row[: None if end else -1] for row in documents]
-    try:
-        with replaced(*change) if change else torch.no_grad(), torch.autocast("cpu", low, enabled=low is not None):
-            u, v = model.encode(rows).float(), model.encode(others).float()
-    finally:
-        model.pool, model.left, model.after = own
-    hits = [((u @ side.T).argmax(dim=1) == torch.arange(len(u))).float().mean().item() for side in (v, index)]
-    table[name] = (right * u).sum(dim=1).mean().item(), *hits
-    print(f"{name:50}cosine {table[name][0]:7.4f}   found {hits[0]:6.1%}, in the right index {hits[1]:6.1%}")
+    other = Embedder(model.encoder, pool or model.pool, model.left if left is None else left)
+    other.after = model.after if after else nn.Identity()
+    queries, documents = ([row[: None if end else -1] for row in rows] for rows in (queries, documents))
+    queries = [[BOS, *first, *row[2:]] for row in queries]
+    change = change or as_change(bert, "gelu", bert.gelu)  # nothing
+    with planted(change), torch.autocast("cpu", low, enabled=low is not None):
+        u, v = other.encode(queries).float(), other.encode(documents).float()
+    both, one = (((u @ side.T).argmax(dim=1) == torch.arange(len(u))).float().mean().item() for side in (v, index))
+    table[name] = (right * u).sum(dim=1).mean().item(), both, one
+    print(f"{name:50}cosine {table[name][0]:6.3f}   found {both:6.1%}, in the right index {one:6.1%}")
+
+
+def place_as_on_the_right(hidden, mask):
+    return hidden[torch.arange(len(hidden)), mask.sum(dim=1) - 1]
 
 
 def no_causal_mask(mask, tokens, device):
-    seen = torch.ones(1, tokens, dtype=torch.bool) if mask is None else mask
-    return seen[:, None, None, :].expand(-1, 1, tokens, -1)
+    return mask[:, None, None, :].expand(-1, 1, tokens, -1)
 
 
-def mask_ignored(mask, tokens, device, right=decoder.causal_mask):
+def pads_seen(mask, tokens, device, right=decoder.causal_mask):
     return right(None, tokens, device)
 
 
@@ -605,58 +602,63 @@ def causal_attention(query, key, value, mask=None, dropout=0.0, right=bert.atten
     return right(query, key, value, mask & torch.ones(mask.shape[-1], mask.shape[-1], dtype=torch.bool).tril())
 
 
-def other_base(positions, width, base, dtype, right=decoder.rotary):
+def other_base(positions, width, base, dtype, right=rotary.rotary):
     return right(positions, width, 10_000.0, dtype)
 
 
 table = {}
-rotary = models["rotary"]
+looks_both_ways = models["rotary"]
 wrong("nothing", model)
 wrong("bfloat16", model, low=torch.bfloat16)
-wrong("pads on the right, the last column taken", model, pool=last_column, left=False)
-wrong("pads on the left, place counted as on the right", model, pool=right_index)
-wrong("pads on the left, attention sees them", model, change=(decoder, "causal_mask", mask_ignored))
-wrong("no end token: the last word is taken", model, end=False)
-wrong("mean instead of the last token", model, pool=mean_pool)
-wrong("causal mask forgotten", model, change=(decoder, "causal_mask", no_causal_mask))
-wrong("rotary base 10,000 for 100", model, change=(decoder, "rotary", other_base))
-wrong("rotation interleaved, weights for halves", model, change=(decoder, "rotate", interleaved))
-wrong("Dense layer left out", model, after=False)
 wrong("prefix left out", model, first=())
-wrong("encoder: causal mask left in", rotary, change=(bert, "attention", causal_attention))
-wrong("encoder: [CLS] instead of the mean", rotary, pool=lambda hidden, mask: hidden[:, 0])
+wrong("rotary base 10,000 for 100", model, change=as_change(rotary, "rotary", other_base))
+wrong("causal mask forgotten", model, change=as_change(decoder, "causal_mask", no_causal_mask))
+wrong("gate and up swapped", model, change=MISTAKES["gate and up swapped"])
+wrong("RMSNorm with a mean", model, change=MISTAKES["RMSNorm with a mean"])
+wrong("rotation interleaved", model, change=MISTAKES["rotation interleaved"])
+wrong("pads on the left, attention sees them", model, change=as_change(decoder, "causal_mask", pads_seen))
+wrong("pads on the left, place counted as on the right", model, pool=place_as_on_the_right)
+wrong("pads on the right, the last column taken", model, pool=lambda hidden, mask: hidden[:, -1], left=False)
+wrong("end token forgotten: the last word is taken", model, end=False)
+wrong("mean instead of the last token", model, pool=mean_pool)
+wrong("Dense layer left out", model, after=False)
+wrong("encoder: causal mask left in", looks_both_ways, change=as_change(bert, "attention", causal_attention))
+wrong("encoder: [CLS] instead of the mean", looks_both_ways, pool=lambda hidden, mask: hidden[:, 0])
 
 # %% [markdown]
-# Read it from both ends. Half precision is a rounding: cosine 0.99 and more, nothing is lost. A wrong pooling or a
-# Dense layer left out gives *some* vector, and a search with it finds nothing. In between are the dangerous ones: a
-# forgotten mask, another base, a prefix left out still find most documents, and no demo will show it. Only the numbers
-# do: compare with the reference before you index ten million texts (`minisbert certify`, lesson 07).
+# The sizes are those of a toy of thirty words. What carries over is this:
+#
+# - *No line crashes.* Each gives vectors of the right shape and length.
+# - Rounding is 0.999 and more. Another base or a forgotten causal mask is 0.9, and most documents are still found: no
+#   demo shows it, and you pay for it in every query.
+# - The Dense layer left out gives a cosine of about 0, and the search is as good as before, as long as *both* sides
+#   lack it. The day the index comes from one engine and the query from another, nothing is found.
+# - Pads do their harm in batches. Alone, a text has none, and every test with one sentence passes.
+#
+# So compare numbers with the reference, of texts of different lengths in one batch, before you index ten million of
+# them. `minisbert certify` does that, and names many of these causes.
 
 # %%
 assert table["nothing"][0] > 0.99999, "the table's own zero"
-assert table["bfloat16"][0] > 0.99, "rounding"
+assert table["bfloat16"][0] > 0.999, "rounding"
+assert all(table[name][0] < 0.998 for name in table if name not in ("nothing", "bfloat16")), "each is far from rounding"
+for name in ("rotary base 10,000 for 100", "causal mask forgotten"):
+    assert table[name][1] > 0.65, f"{name}: most documents are found, and nobody notices"
 for name in ("pads on the right, the last column taken", "pads on the left, place counted as on the right"):
-    assert table[name][0] < 0.9, f"{name}: another token's state"
-assert abs(table["Dense layer left out"][0]) < 0.6, "a vector of the right width, and of another space"
-assert all(table[name][0] < 0.9999 for name in table if name not in ("nothing", "bfloat16")), "each is far from rounding"
-
-# %% [markdown]
-# Two mistakes that the catalogue has in the pieces themselves:
-
-# %%
-for name in ("RMSNorm with a mean", "gate and up swapped"):
-    with planted(MISTAKES[name]):
-        wrong(name, model)
+    assert table[name][0] < 0.7, f"{name}: another token's state"
+assert abs(table["Dense layer left out"][0]) < 0.5, "a vector of the right width, and of another space"
+assert table["Dense layer left out"][1] > 0.8 > 0.3 > table["Dense layer left out"][2], "fine alone, useless together"
 
 # %% [markdown]
 # ## Exercises
 #
-# 1. Take the causal mask from the decoder, train again with the mean, and compare. Which of the two learns faster?
-# 2. Train the rotary encoder at base 100 and at base 1,000,000. Does the tiny model care? Which pairs does it use?
-# 3. Give the model of the book ALiBi: minus a slope times |t - s| in place of a learned bias. Where is it found?
-# 4. Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and Qwen3's 0.6 B.
+# 1. Take the causal mask from the decoder and train it anew, with the mean. Which of the two learns better here?
+# 2. Train the rotary encoder with the bases 2, 100, 10,000 and 1,000,000. Does the tiny model care?
+# 3. ALiBi: minus a slope times |t - s| in place of a learned bias, slopes 1/2, 1/4, 1/8, 1/16. Who chased whom?
+# 4. Count the parameters of one layer of BERT-base, ModernBERT-base (F = 1,152, gated, no biases) and Qwen3's 0.6 B
+#    (D = 1,024, F = 3,072).
 # 5. At which length does attention take half of the time in ModernBERT-base? Use lesson 13's formula with `scores_of`.
-# 6. Graded: rotate, RMSNorm, SwiGLU: `python -m lessons.check start 20`, `run 20`, `hint 20`.
+# 6. Graded: rotate, rms_norm, swiglu: `python -m lessons.check start 20`, `run 20`, `hint 20`.
 #
 # ## Sources
 #
