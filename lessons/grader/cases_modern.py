@@ -23,7 +23,7 @@ def _():
     half = math.sqrt(0.5)
     heads = d([1.0, 0.0], [0.0, 1.0])[None, :, None]  # (1, 2, 1, 2): two heads, one token
     expected = d([half, half], [-half, half])[None, :, None]
-    eighth = d([half, half])[None, None, None], d([half, half])[None, None, None]  # (1, 1, 1, 2)
+    eighth = d([half, half])[None, None], d([half, half])[None, None]  # (1, 1, 1, 2)
     yield case("all heads by the same angles", expected, rotary.rotate, heads, *eighth)
     yield case("float32 stays float32", t([-4.0, 3.0]), rotary.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
 
@@ -55,4 +55,4 @@ def _():
     yield case("a gate of 0 lets nothing pass", d(0.0), decoder.swiglu, d(0.0), d(5.0))
     yield case("a wide gate lets all pass, times itself", d(300.0), decoder.swiglu, d(100.0), d(3.0))
     yield case("a gate far below 0", d(0.0, 0.0), decoder.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
-    yield case("a matrix", d([0.0, 1.4621]), decoder.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
+    yield case("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), decoder.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))

@@ -2,8 +2,8 @@
 
 ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``lexical`` (BM25),
 ``losses``, ``modern`` (rotation, RMSNorm, SwiGLU), ``pipeline`` (text, names, batches, search), ``retrieval``,
-``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running
-package.
+``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into
+the running package.
 """
 
 from lessons.mistakes import (
