@@ -12,57 +12,21 @@ No bias, no token types, no dropout but on the probabilities. With the legend of
 of heads of keys and values; K is a setting of its own, and H * K need not be D.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert, attention
-from minisbert.core.checks import check, check_fields
-from minisbert.core.weights import Rate, Size
+from minisbert.core.checks import check
 from minisbert.models.modern.architecture import initialise
 from minisbert.models.modern.rotary import rotary, rotate
 
+if TYPE_CHECKING:
+    from minisbert.models.modern.qwen3 import DecoderConfig
 
-@dataclass(frozen=True)
-class DecoderConfig:
-    """The sizes and constants of a Qwen3; names and defaults are those of its ``config.json``.
-
-    Raises ``ValueError`` for values that do not describe a decoder.
-    """
-
-    vocab_size: Size  # V
-    hidden_size: Size  # D
-    num_hidden_layers: Size  # L
-    num_attention_heads: Size  # H
-    num_key_value_heads: Size  # G
-    intermediate_size: Size  # F
-    head_dim: Size = 128  # K
-    max_position_embeddings: Size = 32768
-    rope_theta: Annotated[float, "above 0 and finite"] = 10000.0
-    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
-    attention_bias: Annotated[bool, "0 or 1"] = False
-    attention_probs_dropout_prob: Rate = 0.0
-    hidden_dropout_prob: Rate = 0.0  # there is none
-    hidden_act: Annotated[str, "silu"] = "silu"
-    initializer_range: Rate = 0.02
-    type_vocab_size: int = 0
-    pad_token_id: int | None = None
-    model_type: str = "qwen3"
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} does not divide num_attention_heads")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd: its columns rotate in pairs")
-
-    @property
-    def positions(self) -> int:
-        """The largest number of tokens that one text can have."""
-        return self.max_position_embeddings
+View = tuple[Tensor, tuple[Tensor, Tensor]]  # of a layer: where its queries may look, and the rotation of its places
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -118,7 +82,7 @@ class RMSNorm(nn.Module):
 class GroupedAttention(Attention):
     """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: "DecoderConfig"):
         nn.Module.__init__(self)
         width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
         self.head_dim, self.groups, self.dropout = (
@@ -136,11 +100,11 @@ class GroupedAttention(Attention):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
 
-    def forward(self, x: Tensor, mask: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
-        query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
-        key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
+        query = rotate(self.query_norm(self.split(self.query(x))), *turned)  # (B, H, T, K)
+        key = rotate(self.key_norm(self.split(self.key(x))), *turned)  # (B, G, T, K)
         key, value = (repeat_heads(y, self.groups) for y in (key, self.split(self.value(x))))  # (B, H, T, K)
         context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
         return self.output(self.merge(context)), probabilities
@@ -149,7 +113,7 @@ class GroupedAttention(Attention):
 class GatedFeedForward(nn.Module):
     """Each token on its own: D to F twice, one the gate of the other, and back to D."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: "DecoderConfig"):
         super().__init__()
         self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -162,16 +126,16 @@ class GatedFeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: "DecoderConfig"):
         super().__init__()
         self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.attention = GroupedAttention(config)
         self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.feed_forward = GatedFeedForward(config)
 
-    def forward(self, x: Tensor, mask: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
-        attended, probabilities = self.attention(self.attention_norm(x), mask, rotation)
+    def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
+        attended, probabilities = self.attention(self.attention_norm(x), *view)
         x = x + attended
         return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
 
@@ -179,13 +143,20 @@ class Layer(nn.Module):
 class Decoder(Bert):
     """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
 
-    def __init__(self, config: DecoderConfig, pooler: bool = False):
+    causal = True  # the first token has seen no other
+
+    def __init__(self, config: "DecoderConfig", pooler: bool = False):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
         self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         initialise(self, config.initializer_range)
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
+        """One for each layer: here the same for all."""
+        turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        return [(causal_mask(mask, positions.shape[1], positions.device), turned)] * len(self.layers)
 
     def forward(
         self,
@@ -199,12 +170,11 @@ class Decoder(Bert):
         x = self.embeddings.word(ids)  # (B, T, D)
         if positions is None:
             positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, x.dtype)
-        mask = causal_mask(mask, ids.shape[1], ids.device)
+        views = self.views(mask, positions, x.dtype)
         if trace is not None:
             trace["embeddings"] = x
         for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, mask, rotation)  # (B, T, D), (B, H, T, T)
+            x, probabilities = layer(x, views[i])  # (B, T, D), (B, H, T, T)
             if i == len(self.layers) - 1:
                 x = self.norm(x)
             if trace is not None:

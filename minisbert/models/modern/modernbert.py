@@ -2,7 +2,7 @@
 
     rotary.py      for the position table; layers that see everything turn more slowly than those that see a window
     local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens affordable
-    geglu          for GELU: one half of the feed-forward layer decides how much of the other half passes
+    geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much of the other passes
     pre-norm       each block reads its input normalised and is added to it as it was; one more norm at the end
     no biases      in published models; the settings allow them
 
@@ -27,10 +27,13 @@ Base = Annotated[float, "above 0 and finite"]
 Flag = Annotated[bool, "0 or 1"]
 
 
-def geglu(x: Tensor) -> Tensor:
-    """gelu(first half) * second half, (..., 2F) -> (..., F): ``geglu([1, 2]) = [1.6827]`` (Shazeer 2020)."""
-    activated, gate = x.chunk(2, dim=-1)
-    return gelu(activated) * gate
+def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
+    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020). ``geglu([1, 2]) = [1.6827]``.
+
+    ``silu`` as the activation makes it SwiGLU: ``geglu([1, 2], "silu") = [1.4621]``.
+    """
+    activated, gate = x.chunk(2, dim=-1)  # subtle: the first half is activated
+    return (gelu(activated) if activation == "gelu" else nn.functional.silu(activated)) * gate
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
@@ -41,7 +44,7 @@ def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
     distances = (positions[:, :, None] - positions[:, None, :]).abs()[:, None]  # (B, 1, T, T)
     near = distances <= half
     # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is no 0: it may look at itself
-    return near if mask is None else (mask & near) | (distances == 0)
+    return near if mask is None else (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ class ModernBertConfig:
     norm_bias: Flag = False
     attention_bias: Flag = False
     mlp_bias: Flag = False
-    hidden_activation: Annotated[str, "gelu"] = "gelu"
+    hidden_activation: Annotated[str, "gelu|silu"] = "gelu"  # silu in granite-embedding-multilingual-r2
     hidden_dropout_prob: Rate = 0.0  # after the embeddings (embedding_dropout)
     attention_probs_dropout_prob: Rate = 0.0  # on the probabilities and after attention (attention_dropout)
     mlp_dropout: Rate = 0.0  # between the two feed-forward layers
@@ -130,10 +133,10 @@ class FeedForward(nn.Module):
         super().__init__()
         self.up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, config.mlp_bias)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
-        self.dropout = nn.Dropout(config.mlp_dropout)
+        self.dropout, self.activation = nn.Dropout(config.mlp_dropout), config.hidden_activation
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(self.dropout(geglu(self.up(x))))  # (B, T, D) -> (B, T, 2F) -> (B, T, F) -> (B, T, D)
+        return self.down(self.dropout(geglu(self.up(x), self.activation)))  # (B, T, D), 2F, F, D
 
 
 class Layer(nn.Module):

@@ -14,13 +14,11 @@ class ModernBertFamily(Architecture):
         stated = super().fields(raw)
         if raw.get("rope_scaling") is not None or raw.get("quantization_config") is not None:
             raise ValueError("rope_scaling and quantization_config are not supported, only null is")
-        every, layers = raw.get("global_attn_every_n_layers") or 3, raw.get("num_hidden_layers")
-        kinds = raw.get("layer_types")
-        if kinds is None and isinstance(every, int) and every > 0 and isinstance(layers, int):
-            kinds = [LOCAL if i % every else GLOBAL for i in range(layers)]
-        if not isinstance(kinds, list):
+        every, layers = raw.get("global_attn_every_n_layers", 3), raw.get("num_hidden_layers", 0)
+        if not isinstance(every, int) or every < 1 or not isinstance(layers, int):
             raise ValueError(f"global_attn_every_n_layers must be an integer from 1, not {one_line(every)}")
-        stated["layer_types"] = tuple(map(str, kinds))
+        spaced = [LOCAL if i % every else GLOBAL for i in range(layers)]
+        stated["layer_types"] = tuple(map(str, raw.get("layer_types") or spaced))
         bases = raw.get("rope_parameters") or {}
         for kind, key in ((GLOBAL, "global_rope_theta"), (LOCAL, "local_rope_theta")):
             rope = bases.get(kind) or {}

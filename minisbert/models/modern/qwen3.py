@@ -1,14 +1,56 @@
-"""Qwen3's files: what they call the tensors and settings of ``decoder.py``, with or without ``model.`` before each."""
+"""What Qwen3's files say: the settings of ``decoder.py``, and its names, with or without ``model.`` before them."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from minisbert.core import one_line
+from minisbert.core.checks import check_fields
+from minisbert.core.weights import Rate, Size
 from minisbert.models.modern.architecture import Architecture
-from minisbert.models.modern.decoder import Decoder, DecoderConfig
+from minisbert.models.modern.decoder import Decoder
 
 # what config.json may say that would change the vectors, and the only value that is computed here
 ONLY = {"rope_type": "default", "layer_types": "full_attention", "use_sliding_window": False, "is_causal": True}
 ONLY |= {"use_bidirectional_attention": False, "quantization_config": None}
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The sizes and constants of a Qwen3; names and defaults are those of its ``config.json``.
+
+    Raises ``ValueError`` for values that do not describe a decoder.
+    """
+
+    vocab_size: Size  # V
+    hidden_size: Size  # D
+    num_hidden_layers: Size  # L
+    num_attention_heads: Size  # H
+    num_key_value_heads: Size  # G
+    intermediate_size: Size  # F
+    head_dim: Size = 128  # K
+    max_position_embeddings: Size = 32768
+    rope_theta: Annotated[float, "above 0 and finite"] = 10000.0
+    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
+    attention_bias: Annotated[bool, "0 or 1"] = False
+    attention_probs_dropout_prob: Rate = 0.0
+    hidden_dropout_prob: Rate = 0.0  # there is none
+    hidden_act: Annotated[str, "silu"] = "silu"
+    initializer_range: Rate = 0.02
+    type_vocab_size: int = 0
+    pad_token_id: int | None = None
+    model_type: str = "qwen3"
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} does not divide num_attention_heads")
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim {self.head_dim} is odd: its columns rotate in pairs")
+
+    @property
+    def positions(self) -> int:
+        """The largest number of tokens that one text can have."""
+        return self.max_position_embeddings
 
 
 class DecoderFamily(Architecture):

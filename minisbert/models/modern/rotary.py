@@ -16,7 +16,8 @@ def rotary(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tu
     """
     # subtle: at position 8,000 bfloat16 is off by whole turns, so the angles never are in it
     kind = torch.float64 if dtype == torch.float64 else torch.float32
-    rates = base ** (-torch.arange(0, width, 2, device=positions.device).to(kind) / width)  # (K/2,)
+    # subtle: base ** -x rounds otherwise in float32, by up to .002 radians at position 32,768
+    rates = 1.0 / base ** (torch.arange(0, width, 2, device=positions.device).to(kind) / width)  # (K/2,)
     angles = (positions.to(kind)[..., None] * rates)[:, None]  # (B, 1, T, K/2)
     angles = torch.cat([angles, angles], dim=-1)  # (B, 1, T, K)
     return angles.cos().to(dtype), angles.sin().to(dtype)

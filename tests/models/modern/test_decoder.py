@@ -9,16 +9,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
+from minisbert.core.bert import Bert
+from minisbert.core.weights import BertConfig
 from minisbert.models.compiled import Vectors
-from minisbert.models.modern.decoder import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
-from minisbert.models.modern.qwen3 import QWEN3
+from minisbert.models.modern.decoder import Decoder, causal_mask, repeat_heads, rms_norm, swiglu
+from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig
+from minisbert.models.modern.rotary import rotary
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tuning import count_parameters
 from minisbert.training.options import parse
 from minisbert.training.registry import make_objective
 from tests import toys
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
-from tests.reference.in_double import in_double
+from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES, TEXTS
 
 FOLDER = REFERENCE / "modern" / "tiny-qwen3"
@@ -130,6 +134,20 @@ def test_random_models_equal_transformers(changes, side):
     for name, parameter in ours.named_parameters():
         expected = theirs.get_parameter(names[name]).grad
         assert_parity(f"Qwen3 gradient of {name}", parameter.grad, expected, GRADIENT)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("width", "base"), [(128, 1e6), (10, 1000.0), (256, 1e4)])
+def test_angles_in_float32_are_the_references_to_the_bit_at_every_position(width, base):
+    """Rounded otherwise, they are off by .002 at token 32,768."""
+    from transformers import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    positions = torch.tensor([[0, 1, 4097, 32767]])
+    config = Qwen3Config(**SIZES | {"head_dim": width, "rope_theta": base})
+    expected = Qwen3RotaryEmbedding(config)(torch.zeros(1), positions)
+    for ours, theirs in zip(rotary(positions, width, base, torch.float32), expected, strict=True):
+        assert torch.equal(ours[:, 0], theirs)
 
 
 # ---------------------------------------------------------------------- what a token sees, and packed rows
@@ -276,6 +294,19 @@ def test_limits(folder):
         SentenceEncoder.load(folder, limit=161)
 
 
+def test_the_size_of_the_smallest_published_model():
+    """Its numbers in docs/models.md; built without memory."""
+    sizes = {"vocab_size": 151669, "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28}
+    with torch.device("meta"):
+        model = Decoder(DecoderConfig(**sizes, num_attention_heads=16, num_key_value_heads=8))
+    assert count_parameters(model) == (595776512, 595776512)
+    assert model.embeddings.word.weight.numel() == 155309056
+    book = Bert(BertConfig(30522, 384, 6, 12, 1536, 512))
+    matrices = [module.weight.numel() for module in book.layers.modules() if isinstance(module, torch.nn.Linear)]
+    ours = [module.weight.numel() for module in model.layers.modules() if isinstance(module, torch.nn.Linear)]
+    assert (sum(ours), sum(matrices)) == (440401920, 10616832)
+
+
 # --------------------------------------------------------------------------------- training, exporting
 
 
@@ -291,6 +322,20 @@ def test_a_training_step_lowers_the_loss(tmp_path):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter -= 0.02 * gradient
     assert losses[0] > losses[1] > losses[2]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ([], "reads the first token of a pair, which in a decoder has seen nothing else"),
+        (["--cross-encoder"], "--cross-encoder is for bert, .*, not for qwen3"),
+    ],
+)
+def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):
+    (tmp_path / "rows.tsv").write_text("".join(toys.scored(12, seed=0)))
+    data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
+    with pytest.raises(InputError, match=message):
+        make_objective(parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER))
 
 
 def test_dropout_is_on_the_probabilities_and_only_in_training():

@@ -12,8 +12,8 @@ from tokenizers import ByteLevelBPETokenizer, processors
 from torch import Tensor, nn
 from transformers.models.qwen3 import modeling_qwen3
 
-from tests.reference.in_double import in_double
 from tests.reference.make_reference import WORDS
+from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES
 
 NAME = "tiny-qwen3"
