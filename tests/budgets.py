@@ -11,8 +11,8 @@ BUDGETS = {
     "models/modern": 1160,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
-    "training": 2660,
-    "corpus": 1371,
+    "training": 2662,
+    "corpus": 1374,
     "diagnosis": 2092,
     "commands": 1518,
 }
