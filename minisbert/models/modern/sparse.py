@@ -38,7 +38,7 @@ CHUNK = 256  # texts whose vectors have their zeros in memory at the same time: 
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
     """log(1 + relu(logit)) of every word at every token, the largest or the sum over tokens: (B, T, V) -> (B, V).
 
-    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum). mask (B, T), True for real tokens.
+    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B, T), True for real tokens.
     Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max and [3, 0] by sum.
     """
     if mode == "sum":
@@ -51,7 +51,7 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
 
 
 def flops_loss(vectors: Tensor) -> Tensor:
-    """The sum over words of the squared mean weight in a batch (Paria et al. 2020): (B, V) -> scalar.
+    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
 
     A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
     [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
@@ -62,8 +62,9 @@ def flops_loss(vectors: Tensor) -> Tensor:
 def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
     """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
 
-    Formal et al. 2021, arXiv 2107.05720, the ranking loss and the FLOPS of both sides. Document i belongs to query i,
-    those from B on are negatives of all. The paper raises the two weights from 0 with the square of the step.
+    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
+    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
+    over the first third of the steps: words are learned before they are taken away.
     Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
     """
     check("queries (B, V), documents (M, V)", queries, documents)
