@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 2934,
+    "models": 2935,
     "models/modern": 1160,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
