@@ -7,7 +7,7 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 2935,
+    "models": 3040,
     "models/modern": 1160,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
@@ -16,7 +16,7 @@ BUDGETS = {
     "diagnosis": 2092,
     "commands": 1518,
 }
-RAISES = 354  # of InputError and ValueError, in the whole package
+RAISES = 361  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

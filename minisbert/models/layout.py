@@ -69,14 +69,7 @@ def load_dense(folder: ModelFolder, place: str) -> Dense:
 def write_layout(encoder: "SentenceEncoder", folder: Path) -> None:
     """Write the files that sentence-transformers needs in addition to the encoder and its tokenizer."""
     kinds = ["Transformer", "Pooling"] + ["Dense"] * len(encoder.dense) + ["Normalize"] * encoder.normalize
-    places = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
-    modules = [
-        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
-        for i, (place, kind) in enumerate(zip(places, kinds, strict=True))
-    ]
-    write_json(folder / MODULES, modules)
-    for place in places[1:]:
-        (folder / place).mkdir()
+    places = write_modules(folder, kinds)
     write_pooling(encoder, folder / places[1])
     for dense, place in zip(encoder.dense, places[2:], strict=False):
         linear = dense.linear
@@ -84,13 +77,31 @@ def write_layout(encoder: "SentenceEncoder", folder: Path) -> None:
         about |= {"bias": linear.bias is not None, "activation_function": CLASSES[dense.activation]}
         write_json(folder / place / CONFIG, about)
         write_safetensors(dense.state_dict(), folder / place / WEIGHTS)
+    write_settings(encoder, folder)
+
+
+def write_modules(folder: Path, kinds: list[str], package: str = "models") -> list[str]:
+    """Write ``modules.json`` and make the subfolders that it names, which are returned: the first one is ``folder``."""
+    places = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
+    modules = [
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{package}.{kind}"}
+        for i, (place, kind) in enumerate(zip(places, kinds, strict=True))
+    ]
+    write_json(folder / MODULES, modules)
+    for place in places[1:]:
+        (folder / place).mkdir()
+    return places
+
+
+def write_settings(encoder: "SentenceEncoder", folder: Path, **more: str) -> None:
+    """Write the limit of tokens, and prompts, similarity and ``more``."""
     limit = {"max_seq_length": encoder.tokenizer.limit, "do_lower_case": False}
     write_json(folder / TEXT_FILES[0], limit | encoder.tokenizer.kept)
     settings = encoder.settings
     content = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
     content |= {"similarity_fn_name": settings.similarity}
     content |= {} if settings.truncate_dim is None else {"truncate_dim": settings.truncate_dim}
-    write_json(folder / SENTENCE, settings.others | content)
+    write_json(folder / SENTENCE, settings.others | content | more)
 
 
 def write_pooling(encoder: "SentenceEncoder", folder: Path) -> None:

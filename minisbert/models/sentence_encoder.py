@@ -8,6 +8,7 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,15 @@ from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import Batch, same_text, unpack
+from minisbert.fast.search import top_k
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
-from minisbert.models.folders import ModelFolder, find_model, model_folder
+from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.inputs import check_ids, check_inputs, evaluating
 from minisbert.models.layout import load_dense, load_pooling, write_layout
 from minisbert.models.poolings import Dense, Pooling, sentence_width
+from minisbert.models.replacing import model_folder
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device, choose_precision
@@ -33,6 +36,9 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
+
+    searched: ClassVar[dict[str, Any]] = {}  # options of ``encode`` for vectors that ``top_k`` takes
+    top_k = staticmethod(top_k)  # the exact search: (queries, corpus, k, progress) -> scores and rows, (Q, k) each
 
     def __init__(
         self,
@@ -66,7 +72,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         It has no parameters. A package is a program: load only those that you trust.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
-        folder = ModelFolder(find_model(model))
+        folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         if compiled:
             if str(device) != "cpu":
                 raise InputError(f"a compiled encoder runs on the CPU, not on {device}")

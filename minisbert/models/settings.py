@@ -87,7 +87,7 @@ class Settings:
     truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    model_type: Annotated[str, "SentenceTransformer"] = "SentenceTransformer"
+    model_type: Annotated[str, "SentenceTransformer|SparseEncoder"] = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
@@ -237,6 +237,7 @@ ONLY_CLASSIFIER = ONLY | {  # the same in a CrossEncoder
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "scores",
 }
+ONLY_MASKED = ONLY_CLASSIFIER | {"transformer_task": "fill-mask", "module_output_name": "token_embeddings"}  # SPLADE
 KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
 HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
 # arguments that change no vector: the source of the files, and how the work is done

@@ -45,13 +45,13 @@ class Texts:
     kept: dict[str, Any]  # for ``save``
 
 
-def read_texts(folder: ModelFolder) -> Texts:
+def read_texts(folder: ModelFolder, only: dict[str, Any] | None = None) -> Texts:
     """The first of ``TEXT_FILES`` that states something. ``InputError`` for what may change vectors unsupported."""
     name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
     path, content, settings = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    for key, only in (ONLY_CLASSIFIER if folder.model.classifier else ONLY).items():
-        if content.get(key, only) != only:
-            raise unsupported(path, key, content[key], f"only {one_line(only)} is")
+    for key, value in (only or (ONLY_CLASSIFIER if folder.model.classifier else ONLY)).items():
+        if content.get(key, value) != value:
+            raise unsupported(path, key, content[key], f"only {one_line(value)} is")
     tokenizer, model, config = (
         new if old is None else old
         for new, old in (
@@ -107,15 +107,18 @@ class Tokenizer(tokenizer.Tokenizer):
             self.pair_template.reverse()
 
     @classmethod
-    def load(cls, folder: str | Path | ModelFolder, limit: int | None = None) -> "Tokenizer":
+    def load(
+        cls, folder: str | Path | ModelFolder, limit: int | None = None, only: dict[str, Any] | None = None
+    ) -> "Tokenizer":
         """Read ``tokenizer.json``, or ``vocab.txt`` if there is none, and the settings in the files beside it.
 
         The maximum number of tokens is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length``
-        of ``tokenizer_config.json``; never more than the position table of ``config.json``.
+        of ``tokenizer_config.json``; never more than the position table of ``config.json``. ``only`` is what the
+        encoder's module may state, ``ONLY`` or, with a classifier, ``ONLY_CLASSIFIER`` if it is None.
         Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
         folder = ModelFolder.of(folder)
-        model, texts = folder.model, read_texts(folder)
+        model, texts = folder.model, read_texts(folder, only)
         files = [(folder.path / OPTIONS, folder.json(OPTIONS)), (texts.path, texts.tokenizer)]
         settings = parse(TokenizerSettings, *files)
         backend = read_backend(folder)

@@ -13,6 +13,7 @@ import torch
 from minisbert.core import InputError, reading
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.options import open_kind
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
 from minisbert.training.distillation import keep_layers, spread_layers
@@ -52,7 +53,7 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-    encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
+    encoder = open_kind(options.model).load(options.model, pooling, device, options.max_length)
     if options.attention_start == "random":
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")
