@@ -22,8 +22,9 @@ from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.models.modern import decoder, modernbert, rotary
-from minisbert.models.modern.decoder import Decoder, DecoderConfig
+from minisbert.models.modern.decoder import Decoder
 from minisbert.models.modern.mpnet import MPNet, MPNetConfig, relative_buckets
+from minisbert.models.modern.qwen3 import DecoderConfig
 from minisbert.system.assets import ensure
 
 bert.FUSED = True  # lesson 13: the same numbers in less time
@@ -267,10 +268,10 @@ def learn(model, steps=200):
     return trained(model, loss, batches, rate=5e-3)
 
 
-def found(model, front=NEAR, queries=None):
+def found(model, front=NEAR):
     """The share of unknown facts whose document is nearest to their query, among 200."""
     chance.seed(2)
-    queries, documents = queries or queries_of(unknown, front), documents_of(unknown, front)
+    queries, documents = queries_of(unknown, front), documents_of(unknown, front)
     nearest = (model.encode(queries) @ model.encode(documents).T).argmax(dim=1)
     return (nearest == torch.arange(len(unknown))).float().mean().item()
 
@@ -360,7 +361,7 @@ assert 0.5 < after / 2**-24 < 2, "a factor of 1 / sqrt(2), 48 times"
 assert abs(before - 1) < 1e-12, "a sum hands its gradient on as it is"
 
 # %% [markdown]
-# The blocks carry gradients too, or nobody could have trained BERT. But twelve layers, a hundred steps, weights of the
+# The blocks carry gradients too, or nobody could have trained BERT. But twelve layers, sixty steps, weights of the
 # size 1 / sqrt(D), the same rate for both:
 
 
@@ -382,8 +383,8 @@ def deep(pre):
     return Embedder(model, (lambda x, mask: mean_pool(functional.layer_norm(x, (32,)), mask)) if pre else mean_pool)
 
 
-depth = {pre: learn(deep(pre), steps=100) for pre in (False, True)}
-print(f"12 layers after 100 steps: post-norm loss {depth[False]:.2f}, pre-norm {depth[True]:.2f}")
+depth = {pre: learn(deep(pre), steps=60) for pre in (False, True)}
+print(f"12 layers after 60 steps: post-norm loss {depth[False]:.2f}, pre-norm {depth[True]:.2f}")
 assert depth[True] < depth[False] - 0.5, "pre-norm learns at once; post-norm wants a smaller rate and a longer warm-up"
 
 # %% [markdown]

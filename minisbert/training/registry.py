@@ -54,6 +54,8 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     encoder = open_kind(options.model).load(options.model, pooling, device, options.max_length)
+    if not isinstance(encoder, SentenceEncoder):
+        raise InputError(f"--model {options.model}: a {type(encoder).__name__} is not trained here")
     if options.attention_start == "random":
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")
