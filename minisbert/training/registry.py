@@ -54,8 +54,8 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = open_kind(options.model)
-    if kind.searched:
-        raise InputError(f"--model {options.model}: train trains one dense vector per text, not a {kind.__name__}")
+    if not issubclass(kind, SentenceEncoder) or kind.searched:
+        raise InputError(f"--model {options.model}: a {kind.__name__} is not trained here")
     encoder = kind.load(options.model, pooling, device, options.max_length)
     if options.attention_start == "random":
         if encoder.pooling.score is None:

@@ -38,7 +38,8 @@ CHUNK = 256  # texts whose vectors have their zeros in memory at the same time: 
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
     """log(1 + relu(logit)) of every word at every token, the largest or the sum over tokens: (B, T, V) -> (B, V).
 
-    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B, T), True for real tokens.
+    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B, T), True for
+    real tokens.
     Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max and [3, 0] by sum.
     """
     if mode == "sum":
