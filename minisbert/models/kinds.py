@@ -28,6 +28,7 @@ KINDS = {
         "SparseEncoder SpladePooling SparseStaticEmbedding IDF SparseAutoEncoder",
         "Transformer SpladePooling",
     ),
+    "StaticEncoder": Kind("modern.static", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
 }
 

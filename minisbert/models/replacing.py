@@ -38,7 +38,7 @@ def check_replaceable(folder: Path) -> None:
     if foreign := foreign_entries(folder, SAVED):
         advice = "and is not replaced; choose another folder"
         raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
-    required = (CONFIG, INDEX if (folder / INDEX).is_file() else WEIGHTS)
+    required = (MODULES if (folder / MODULES).is_file() else CONFIG, INDEX if (folder / INDEX).is_file() else WEIGHTS)
     missing = [name for name in required if not (folder / name).is_file()]
     if folder.is_dir() and any(folder.iterdir()) and missing:
         raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")

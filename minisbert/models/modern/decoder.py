@@ -113,6 +113,8 @@ class GroupedAttention(Attention):
 class GatedFeedForward(nn.Module):
     """Each token on its own: D to F twice, one the gate of the other, and back to D."""
 
+    gated = staticmethod(swiglu)
+
     def __init__(self, config: "DecoderConfig"):
         super().__init__()
         self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -120,7 +122,7 @@ class GatedFeedForward(nn.Module):
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(swiglu(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+        return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
 
 
 class Layer(nn.Module):
@@ -144,13 +146,15 @@ class Decoder(Bert):
     """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
 
     causal = True  # the first token has seen no other
+    kinds: tuple[type, type, type] = nn.Embedding, Layer, RMSNorm  # of its modules
 
     def __init__(self, config: "DecoderConfig", pooler: bool = False):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
-        self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        table, layer, norm = self.kinds
+        self.embeddings = nn.ModuleDict({"word": table(config.vocab_size, config.hidden_size)})
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = norm(config.hidden_size, config.rms_norm_eps)
         initialise(self, config.initializer_range)
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
