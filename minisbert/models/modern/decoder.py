@@ -58,13 +58,13 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
 
     ``mask`` (B, T) is True for real tokens, (B, 1, T, T) where two tokens are of the same text, or None.
     """
-    every = torch.ones(tokens, tokens, dtype=torch.bool, device=device)
+    before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
-        return every.tril()[None, None]
+        return before[None, None]
     check("mask whole", mask)
     mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
     # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
-    return (mask & every.tril()) | (every.tril() & every.triu())
+    return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
 class RMSNorm(nn.Module):
@@ -85,11 +85,8 @@ class GroupedAttention(Attention):
     def __init__(self, config: "DecoderConfig"):
         nn.Module.__init__(self)
         width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.groups, self.dropout = (
-            config.head_dim,
-            heads // kv_heads,
-            config.attention_probs_dropout_prob,
-        )
+        self.head_dim, self.groups = config.head_dim, heads // kv_heads
+        self.dropout = config.attention_probs_dropout_prob
         self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
         self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
         self.value = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)

@@ -105,7 +105,7 @@ class GemmaFamily(Architecture):
         """The contents of ``config.json``; newer files have both bases of the rotation in ``rope_parameters``."""
         ropes = [(raw.get("rope_parameters") or {}).get(kind) or {} for kind in (GLOBAL, LOCAL)]
         for rope in (*ropes, raw.get("rope_scaling") or {}):
-            check_only(rope, {"rope_type": "default"})
+            check_only(rope, {"rope_type": "default", "type": "default"})
         check_only(raw, {"attn_logit_softcapping": None, "quantization_config": None})
         if raw.get("use_bidirectional_attention") is not True:
             raise ValueError("use_bidirectional_attention must be true: Gemma 3 is read as EmbeddingGemma alone")
