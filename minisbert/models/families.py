@@ -17,6 +17,7 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
+from minisbert.models.modern.gemma import GEMMA
 from minisbert.models.modern.modernbert_files import MODERNBERT
 from minisbert.models.modern.mpnet import MPNET
 from minisbert.models.modern.qwen3 import QWEN3
@@ -105,7 +106,7 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-MODERN: tuple[Architecture, ...] = (MPNET, MODERNBERT, QWEN3)
+MODERN: tuple[Architecture, ...] = (MPNET, MODERNBERT, QWEN3, GEMMA)
 FAMILIES = {
     family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
 }

@@ -8,7 +8,6 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import Batch, same_text, unpack
-from minisbert.fast.search import top_k
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
@@ -36,9 +34,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
     """
-
-    searched: ClassVar[dict[str, Any]] = {}  # options of ``encode`` for vectors that ``top_k`` takes
-    top_k = staticmethod(top_k)  # the exact search: (queries, corpus, k, progress) -> scores and rows, (Q, k) each
 
     def __init__(
         self,
@@ -74,6 +69,8 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """
         folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         if compiled:
+            if cls.searched:
+                raise InputError(f"only a SentenceEncoder is compiled, and {folder.path} is a {cls.__name__}")
             if str(device) != "cpu":
                 raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)

@@ -53,9 +53,10 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-    encoder = open_kind(options.model).load(options.model, pooling, device, options.max_length)
-    if not isinstance(encoder, SentenceEncoder):
-        raise InputError(f"--model {options.model}: a {type(encoder).__name__} is not trained here")
+    kind = open_kind(options.model)
+    if not issubclass(kind, SentenceEncoder) or kind.searched:
+        raise InputError(f"--model {options.model}: a {kind.__name__} is not trained here")
+    encoder = kind.load(options.model, pooling, device, options.max_length)
     if options.attention_start == "random":
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")

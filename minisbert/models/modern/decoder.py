@@ -58,13 +58,13 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
 
     ``mask`` (B, T) is True for real tokens, (B, 1, T, T) where two tokens are of the same text, or None.
     """
-    every = torch.ones(tokens, tokens, dtype=torch.bool, device=device)
+    before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
-        return every.tril()[None, None]
+        return before[None, None]
     check("mask whole", mask)
     mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
     # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
-    return (mask & every.tril()) | (every.tril() & every.triu())
+    return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
 class RMSNorm(nn.Module):
@@ -85,11 +85,8 @@ class GroupedAttention(Attention):
     def __init__(self, config: "DecoderConfig"):
         nn.Module.__init__(self)
         width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.groups, self.dropout = (
-            config.head_dim,
-            heads // kv_heads,
-            config.attention_probs_dropout_prob,
-        )
+        self.head_dim, self.groups = config.head_dim, heads // kv_heads
+        self.dropout = config.attention_probs_dropout_prob
         self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
         self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
         self.value = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
@@ -119,8 +116,11 @@ class GatedFeedForward(nn.Module):
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        return swiglu(gate, up)
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(swiglu(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+        return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
 
 
 class Layer(nn.Module):
@@ -144,13 +144,15 @@ class Decoder(Bert):
     """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
 
     causal = True  # the first token has seen no other
+    kinds: tuple[type, type, type] = nn.Embedding, Layer, RMSNorm  # of its modules
 
     def __init__(self, config: "DecoderConfig", pooler: bool = False):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
-        self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        table, layer, norm = self.kinds
+        self.embeddings = nn.ModuleDict({"word": table(config.vocab_size, config.hidden_size)})
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = norm(config.hidden_size, config.rms_norm_eps)
         initialise(self, config.initializer_range)
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:

@@ -6,6 +6,7 @@ Legend: N texts, V words of the vocabulary, Q queries; a row has few weights tha
 """
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from minisbert.core import InputError, reading
 from minisbert.fast.matrices import check_k
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import read_safetensors
 from minisbert.system.console import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
@@ -29,20 +30,22 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
     return dense.to_sparse_csr()
 
 
-def write_sparse(rows: Tensor, path: Path) -> None:
-    """Write CSR rows (N, V) as four tensors: ``NAMES``."""
+def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
+    """CSR rows (N, V) as the four tensors of a file."""
     parts = rows.crow_indices(), rows.col_indices(), rows.values(), torch.tensor(rows.shape[1])
-    write_safetensors(dict(zip(NAMES, parts, strict=True)), path)
+    return dict(zip(NAMES, parts, strict=True))
 
 
-def read_sparse(path: Path) -> Tensor:
-    """The rows in a file of ``write_sparse``. Raises ``InputError`` for another file, and for a damaged one."""
-    found = read_safetensors(Path(path))
-    if found.keys() != {*NAMES}:
-        raise InputError(f"{path} holds {', '.join(found)}, not {', '.join(NAMES)}: it is no file of sparse vectors")
+def read_sparse(path: str | Path) -> Tensor:
+    """The rows in a file of ``encode --out``. Raises ``InputError`` for another file, and for a damaged one."""
     with reading(path):
-        indptr, indices, values, width = (found[name] for name in NAMES)
-        return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
+        return from_sparse_tensors(read_safetensors(Path(path)))
+
+
+def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
+    """The rows of ``sparse_tensors``; ``KeyError`` for one that is missing, ``RuntimeError`` if they do not fit."""
+    indptr, indices, values, width = (tensors[name] for name in NAMES)
+    return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
 
 
 class InvertedIndex:

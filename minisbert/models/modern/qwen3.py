@@ -53,6 +53,13 @@ class DecoderConfig:
         return self.max_position_embeddings
 
 
+def check_only(stated: dict[str, Any], accepted: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for a key that is stated with another value than the only one accepted."""
+    for key, only in accepted.items():
+        if stated.get(key) not in (None, only):
+            raise ValueError(f"{key} {one_line(stated[key])} is not supported, only {one_line(only)} is")
+
+
 class DecoderFamily(Architecture):
     def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
         """The contents of ``config.json``; newer files have the base of the rotation in ``rope_parameters``."""
@@ -61,9 +68,7 @@ class DecoderFamily(Architecture):
             raise ValueError(f"rope_parameters must be an object, not {one_line(rope)}")
         stated = raw | {"rope_type": rope.get("rope_type", rope.get("type"))}
         stated["layer_types"] = next((kind for kind in raw.get("layer_types") or [] if kind != "full_attention"), None)
-        for key, only in ONLY.items():
-            if stated.get(key) not in (None, only):
-                raise ValueError(f"{key} {one_line(stated[key])} is not supported, only {one_line(only)} is")
+        check_only(stated, ONLY)
         return super().fields(raw) | {"rope_theta": rope.get("rope_theta", raw.get("rope_theta", 10000.0))}
 
 

@@ -15,28 +15,19 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from minisbert.core import InputError, reading
-from minisbert.core.bert import Bert, LayerNorm, gelu
-from minisbert.core.checks import check, check_texts
-from minisbert.core.weights import fill
-from minisbert.models.checkpoint import (
-    Unfilled,
-    load_bert,
-    named_tensors,
-    stored_config,
-    weight_files,
-    write_safetensors,
-)
+from minisbert.core.checks import check, check_negatives, check_texts
+from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.models.checkpoint import load_bert
 from minisbert.models.encoding import BATCH_TOKENS
-from minisbert.models.families import FAMILIES
 from minisbert.models.folders import ModelFolder
 from minisbert.models.layout import write_modules, write_settings
-from minisbert.models.modern.inverted import sparse_rows, sparse_top_k
+from minisbert.models.modern.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
+from minisbert.models.modern.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, ONLY_MASKED, SENTENCE, WEIGHTS, unsupported
+from minisbert.models.settings import CONFIG, ONLY_MASKED, SENTENCE
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
@@ -47,7 +38,8 @@ CHUNK = 256  # texts whose vectors have their zeros in memory at the same time: 
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
     """log(1 + relu(logit)) of every word at every token, the largest or the sum over tokens: (B, T, V) -> (B, V).
 
-    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum). mask (B, T), True for real tokens.
+    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B, T), True for
+    real tokens.
     Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max and [3, 0] by sum.
     """
     if mode == "sum":
@@ -60,7 +52,7 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
 
 
 def flops_loss(vectors: Tensor) -> Tensor:
-    """The sum over words of the squared mean weight in a batch (Paria et al. 2020): (B, V) -> scalar.
+    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
 
     A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
     [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
@@ -68,55 +60,38 @@ def flops_loss(vectors: Tensor) -> Tensor:
     return vectors.mean(dim=0).square().sum()
 
 
-def parts(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
-    """Our name -> the file's, for each parameter of the masked-language head."""
-    named = {"dense": dense, "norm": norm}
-    names = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in named.items() for part in ("weight", "bias")}
-    return names | {"words": f"{decoder}.weight", "bias": bias}
+def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
+    """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
 
-
-# by family: the class of transformers with the head, and the head's names in its files
-CLS, VOCAB, PROJECTOR = "cls.predictions", ("vocab_transform", "vocab_layer_norm"), "vocab_projector"
-BERT_HEAD = parts(f"{CLS}.transform.dense", f"{CLS}.transform.LayerNorm", f"{CLS}.decoder", f"{CLS}.bias")
-HEADS = {
-    "bert": ("BertForMaskedLM", BERT_HEAD),
-    "distilbert": ("DistilBertForMaskedLM", parts(*VOCAB, PROJECTOR, f"{PROJECTOR}.bias")),
-}
+    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
+    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
+    over the first third of the steps: words are learned before they are taken away.
+    Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
+    """
+    check("queries (B, V), documents (M, V)", queries, documents)
+    check_negatives(documents)
+    rank = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
+    return rank + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
 
 
 class SpladePooling(nn.Module):
-    """The masked-language head and ``splade_pool``, in the place of another model's pooling.
-
-    ``words`` (V, D) is the table of word embeddings again unless the file has another.
-    """
+    """The masked-language head and ``splade_pool``, in the place of another model's pooling."""
 
     names: tuple[str, ...] = ()  # of the poolings of ``models/poolings.py``
     score = None
 
-    def __init__(self, width: int, words: int, eps: float, mode: str = "max"):
+    def __init__(self, head: MaskedHead, mode: str = "max"):
         super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = LayerNorm(width, eps)
-        self.words = nn.Parameter(torch.empty(words, width))
-        self.bias = nn.Parameter(torch.zeros(words))
-        self.strategy = mode
-
-    @property
-    def mode(self) -> str:
-        return f"splade-{self.strategy}"
+        self.head, self.strategy, self.mode = head, mode, f"splade-{mode}"
 
     def width(self, hidden_size: int) -> int:
-        return len(self.bias)
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """(..., D) -> (..., V): how well each word fits in a token's place (BERT, section 3.1)."""
-        return self.norm(gelu(self.dense(hidden))) @ self.words.T + self.bias
+        return len(self.head.bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
         """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, for (B, T, V) is large."""
         masks = [None] * len(hidden) if mask is None else mask.bool()
         real = [text if own is None else text[own] for text, own in zip(hidden, masks, strict=True)]
-        return torch.cat([splade_pool(self.logits(text).unsqueeze(0), None, self.strategy) for text in real])
+        return torch.cat([splade_pool(self.head(text).unsqueeze(0), None, self.strategy) for text in real])
 
 
 @dataclass(frozen=True)
@@ -135,6 +110,7 @@ class SparseEncoder(SentenceEncoder):
 
     searched: ClassVar[dict[str, Any]] = {"convert": "sparse"}
     top_k = staticmethod(sparse_top_k)
+    to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "SparseEncoder":
@@ -143,12 +119,12 @@ class SparseEncoder(SentenceEncoder):
         places = folder.places("SpladePooling")  # checks the modules; a model of transformers has none
         settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
         bert = load_bert(folder.encoder)
-        head = load_head(folder.encoder, bert, settings.pooling_strategy)
+        pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
         stated = folder.settings
         if folder.json(SENTENCE).get("similarity_fn_name") is None:
             stated = replace(stated, similarity_fn_name="dot")
         tokenizer = Tokenizer.load(folder.encoder, limit, ONLY_MASKED)
-        return cls(tokenizer, bert, head, False, (), stated).eval()
+        return cls(tokenizer, bert, pooled, False, (), stated).eval()
 
     def encode(
         self,
@@ -164,11 +140,13 @@ class SparseEncoder(SentenceEncoder):
 
         ``top`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode`` does.
         """
+        if options.get("truncate_dim") is not None:
+            raise InputError("truncate_dim would keep the first words of the vocabulary: top keeps the heaviest")
         if convert != "sparse" and top is None:
             return super().encode(texts, batch_tokens, progress, convert=convert, **options)
         with reading("encode"):
-            check("convert sparse, output sentence", convert, options.get("output", "sentence"))
-            check("top an integer from 1", 1 if top is None else top)
+            rules = "convert sparse, output sentence, top an integer from 1"
+            check(rules, convert, options.get("output", "sentence"), 1 if top is None else top)
         texts, truncated = check_texts(texts), 0
         parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
@@ -179,16 +157,13 @@ class SparseEncoder(SentenceEncoder):
         self.truncated = truncated
         return torch.cat(parts).to_sparse_csr()
 
-    def words(self, rows: Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
-        """The heaviest words of each text, from sparse rows (N, V): ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
-        found = []
-        for i in range(len(rows)):
-            row = slice(*rows.crow_indices()[i : i + 2].tolist())
-            words, weights = rows.col_indices()[row], rows.values()[row]
-            best = weights.argsort(descending=True, stable=True)[:top]
-            names = map(self.tokenizer.backend.id_to_token, words[best].tolist())
-            found.append(list(zip(names, weights[best].tolist(), strict=True)))
-        return found
+    def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
+        """What each text is about, by vectors (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
+        dense = torch.from_numpy(vectors) if isinstance(vectors, np.ndarray) else vectors.to_dense()
+        weights, places = (x[:, :top].tolist() for x in dense.sort(dim=1, descending=True, stable=True))
+        word = self.tokenizer.backend.id_to_token
+        rows = zip(weights, places, strict=True)
+        return [[(word(i), weight) for weight, i in zip(*row, strict=True) if weight > 0] for row in rows]
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
         """As ``SentenceEncoder.similarity``, also of sparse tensors; by default the dot product."""
@@ -196,44 +171,13 @@ class SparseEncoder(SentenceEncoder):
 
     def write(self, folder: Path) -> None:
         """The model's files into an empty folder."""
-        family, head = FAMILIES[self.bert.config.model_type], self.pooling
-        (kind, names), tied = HEADS[family.model_type], head.words is self.bert.embeddings.word.weight
-        about = {"architectures": [kind], "tie_word_embeddings": tied}
-        write_json(folder / CONFIG, stored_config(self.bert.config) | about)
-        tensors = {family.prefix + name: tensor for name, tensor in named_tensors(self.bert).items()}
-        tensors |= {names[ours]: part.float() for ours, part in head.named_parameters() if not tied or ours != "words"}
-        if not tied:
-            tensors[names["words"].replace(".weight", ".bias")] = head.bias.float()  # the one that transformers reads
-        write_safetensors(tensors, folder / WEIGHTS)
+        save_masked(self.bert, self.pooling.head, folder)
         self.tokenizer.save(folder)
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
-        pooling = {"pooling_strategy": head.strategy, "activation_function": "relu", "embedding_dimension": self.width}
+        pooling = {
+            "pooling_strategy": self.pooling.strategy,
+            "activation_function": "relu",
+            "embedding_dimension": self.width,
+        }
         write_json(folder / place / CONFIG, pooling)
         write_settings(self, folder, model_type="SparseEncoder")
-
-
-def load_head(folder: ModelFolder, bert: Bert, mode: str) -> SpladePooling:
-    """The masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
-    config = bert.config
-    if config.model_type not in HEADS:
-        reason = f"a SparseEncoder is a {' or a '.join(kind for kind, _ in HEADS.values())}"
-        raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    (kind, names), path = HEADS[config.model_type], weight_files(folder)[0]
-    own_bias = names["words"].replace(".weight", ".bias")  # of the decoder, which transformers prefers
-    found: dict[str, Tensor] = {}
-    for file in weight_files(folder):
-        with reading(file), safe_open(file, "pt") as tensors:
-            keys = {FAMILIES[config.model_type].canonical(key): key for key in tensors.keys()}  # noqa: SIM118
-            found |= {name: tensors.get_tensor(keys[name]) for name in {*names.values(), own_bias} & keys.keys()}
-    words, tied = bert.embeddings.word.weight, folder.json(CONFIG).get("tie_word_embeddings", True)
-    if tied:
-        found.setdefault(names["words"], words)
-    found[names["bias"]] = found.pop(own_bias, found.get(names["bias"]))
-    if missing := [name for name in names.values() if found.get(name) is None]:
-        raise InputError(f"{path} has no {missing[0]}: a SparseEncoder needs the masked-language head of a {kind}")
-    with torch.device("meta"), Unfilled():
-        head = SpladePooling(config.hidden_size, config.vocab_size, config.layer_norm_eps, mode)
-    fill(head, found, path, names)
-    if tied and torch.equal(head.words, words):
-        head.words = words  # one parameter, as it is trained
-    return head

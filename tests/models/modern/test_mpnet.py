@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.models.checkpoint import save_bert
 from minisbert.models.compiled import Vectors
-from minisbert.models.modern.mpnet import MPNet, MPNetConfig, biased_attention, relative_buckets
+from minisbert.models.modern.mpnet import MPNET, MPNet, MPNetConfig, biased_attention, relative_buckets
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.options import parse
@@ -55,6 +56,9 @@ def test_worked_numbers_of_the_docstrings():
     before, after = torch.tensor([0, -1, -7, -8, -11, -12, -200]), torch.tensor([1, 7, 8, 200])
     assert relative_buckets(before).tolist() == [0, 1, 7, 8, 8, 9, 15]
     assert relative_buckets(after).tolist() == [17, 23, 24, 31]
+    begins = torch.tensor([8, 12, 16, 23, 32, 46, 64, 91])
+    assert relative_buckets(-begins).tolist() == [8, 9, 10, 11, 12, 13, 14, 15]
+    assert relative_buckets(1 - begins).tolist() == [7, 8, 9, 10, 11, 12, 13, 14]
 
 
 @pytest.mark.reference
@@ -119,8 +123,6 @@ def test_random_models_equal_transformers(tmp_path, heads, width, layers, inner)
     for hidden, pooled in ((states[-1], model.pool(states[-1])), (out.last_hidden_state, out.pooler_output)):
         ((hidden * pull).sum() + pooled.sum()).backward()
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    from minisbert.models.modern.mpnet import MPNET
-
     names = MPNET.names(layers, pooler=True)
     assert {names[name] for name, _ in model.named_parameters()} == gradients.keys()
     for name, parameter in model.named_parameters():
@@ -145,8 +147,9 @@ def test_texts_that_share_a_row_do_not_see_each_other():
     row = ids[mask][None]  # (1, 20)
     positions = torch.cat([torch.arange(length) for length in (9, 4, 7)])[None]
     owner = torch.repeat_interleave(torch.tensor([0, 1, 2]), torch.tensor([9, 4, 7]))[None]
-    packed = model(row, owner[:, None, :, None] == owner[:, None, None, :], positions=positions)
-    assert_parity("packed", packed[0], model(ids, mask)[mask], PIECE)
+    same = owner[:, None, :, None] == owner[:, None, None, :]
+    for kind in (same, same.long()):
+        assert_parity("packed", model(row, kind, positions=positions)[0], model(ids, mask)[mask], PIECE)
 
 
 def test_the_order_of_the_words_counts_also_without_absolute_positions():
@@ -163,6 +166,15 @@ def test_a_fresh_model_starts_as_the_book_does():
     for weight in (fresh.relative.weight, fresh.layers[1].attention.key.weight, fresh.embeddings.word.weight):
         assert weight.std().item() == pytest.approx(0.3, rel=0.15)
     assert not any(module.bias.any() for module in fresh.modules() if isinstance(module, torch.nn.Linear))
+
+
+def test_dropout_is_on_the_probabilities_in_training_alone():
+    model, (ids, mask) = (
+        random_model(replace(CONFIG, attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.0)),
+        ragged(),
+    )
+    assert torch.equal(model(ids, mask), random_model()(ids, mask))
+    assert not torch.allclose(model.train()(ids, mask)[0], model.eval()(ids, mask)[0])
 
 
 # ---------------------------------------------------------------------------- folders, here and elsewhere
@@ -193,6 +205,7 @@ def test_a_saved_folder_opens_in_sentence_transformers(tmp_path):
 def test_a_masked_language_model_is_an_encoder_and_a_head_to_skip(tmp_path):
     folder = shutil.copytree(FOLDER, tmp_path / "model")
     tensors = {f"mpnet.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+    tensors["mpnet.embeddings.position_ids"] = torch.arange(29)[None]  # in files of old
     parts = ("dense.weight", "dense.bias", "layer_norm.weight", "layer_norm.bias", "decoder.weight", "bias")
     save_file(tensors | {f"lm_head.{part}": torch.ones(2) for part in parts}, folder / "model.safetensors")
     ours, plain = (SentenceEncoder.load(each).double() for each in (folder, FOLDER))
