@@ -14,12 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minisbert.models.modern.multi_vector import MultiVectorEncoder
     from minisbert.models.modern.sparse import SparseEncoder
+    from minisbert.models.modern.static import StaticEncoder
     from minisbert.models.pair_model import PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
 
 __version__ = "0.1.0"
-__all__ = ["PairModel", "SentenceEncoder", "SparseEncoder"]
+__all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder"]
 
 # How long OpenMP's threads spin before they sleep, in a command: 1,000 turns of a loop in libgomp, some 50 microseconds
 # (its default: 300,000); 1 ms in libomp and Intel's (200). A spinning thread keeps its core from other processes.
@@ -47,6 +49,7 @@ if sys.argv[:1] == ["-m"] and any(argument.startswith("minisbert.") for argument
 
 
 FILES = {"SentenceEncoder": "sentence_encoder", "PairModel": "pair_model", "SparseEncoder": "modern.sparse"}
+FILES |= {"MultiVectorEncoder": "modern.multi_vector", "StaticEncoder": "modern.static"}
 
 
 def __getattr__(name: str) -> Any:

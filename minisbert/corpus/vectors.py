@@ -58,6 +58,8 @@ def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int
     with open(path, "wb") as file:
         written = 0
         for chunk in chunks:
+            if not isinstance(chunk, np.ndarray):
+                raise InputError("these vectors are no single array (N, D): write them to F.safetensors")
             if not written:
                 write_header(file, chunk.dtype, (total, chunk.shape[1]))
             file.write(np.ascontiguousarray(chunk).data)

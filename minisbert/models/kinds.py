@@ -28,6 +28,11 @@ KINDS = {
         "SparseEncoder SpladePooling SparseStaticEmbedding IDF SparseAutoEncoder",
         "Transformer SpladePooling",
     ),
+    "MultiVectorEncoder": Kind(
+        "modern.multi_vector",
+        "MultiVectorEncoder MultiVectorMask",
+        "Transformer Dense( Normalize)? MultiVectorMask",
+    ),
     "StaticEncoder": Kind("modern.static", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
 }

@@ -15,7 +15,7 @@ SAVED = (  # every file that ``save``, sentence-transformers or transformers' to
     *(HEAD, "head.safetensors"),
     *(
         f"[0-9]_{module}/{name}"
-        for module in ("Pooling", "SpladePooling", "Dense", "Normalize")
+        for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")
         for name in (CONFIG, WEIGHTS)
     ),
 )

@@ -87,7 +87,7 @@ class Settings:
     truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    model_type: Annotated[str, "SentenceTransformer|SparseEncoder"] = "SentenceTransformer"
+    model_type: Annotated[str, "SentenceTransformer|SparseEncoder|MultiVectorEncoder"] = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
