@@ -165,6 +165,22 @@ def test_random_models_equal_the_reference(tmp_path, family, changes, mode):
 
 
 @pytest.mark.reference
+@pytest.mark.parametrize("parts", [["weight"], ["bias"], ["weight", "bias"]])
+def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path, parts):
+    """As in transformers 5, which then ties nothing, whatever the config says."""
+    from sentence_transformers import SparseEncoder as Reference
+
+    torch.manual_seed(2)
+    shapes = {"weight": (131, 24), "bias": (131,)}
+    change_weights(folder, {f"cls.predictions.decoder.{part}": torch.randn(shapes[part]) for part in parts})
+    theirs = Reference(str(folder), device="cpu").double().encode(TEXTS, convert_to_sparse_tensor=False).cpu()
+    ours = SparseEncoder.load(folder)
+    ours.save(tmp_path / "saved")
+    for model in (ours, SparseEncoder.load(tmp_path / "saved")):
+        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert="tensor"), theirs, PIECE)
+
+
+@pytest.mark.reference
 def test_losses_equal_sentence_transformers():
     from sentence_transformers import SparseEncoder as Reference
     from sentence_transformers.sparse_encoder import losses
@@ -360,11 +376,12 @@ def test_a_run_raises_the_price_and_its_model_opens(tmp_path, monkeypatch):
 
 
 def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
-    alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine")
+    alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine", truncate_dim=7)
     encoder = SparseEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     again = SparseEncoder.load(tmp_path / "saved")
     assert again.settings.prompts == {"query": "a "}
+    assert encoder.encode(TEXTS, convert="sparse").shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
     assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
