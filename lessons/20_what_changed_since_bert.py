@@ -390,22 +390,25 @@ assert depth[True] < depth[False] - 0.5, "pre-norm learns at once; post-norm wan
 # %% [markdown]
 # ## Who looks at whom
 #
-# **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, and every third at all. Scores
-# to compute for a text of T tokens, counted in the mask itself:
+# **Local attention.** In ModernBERT-base 14 of 22 layers look at 64 tokens on each side, and every third at all. A
+# token in the middle has 129 places to look at, one at an end 65:
 
 
 # %%
-def local_mask(tokens, half=64):
+def seen(tokens, half=64):
+    """How many tokens each token of a text sees in a local layer: (T,)."""
     places = torch.arange(tokens)
-    return (places[:, None] - places[None]).abs() <= half  # (T, T)
+    return (places + half + 1).clamp_max(tokens) - (places - half).clamp_min(0)
 
 
-assert torch.equal(local_mask(200), modernbert.local_mask(torch.arange(200)[None], None, 64)[0, 0]), "the package's"
+mask = modernbert.local_mask(torch.arange(200)[None], None, 64)  # (1, 1, T, T)
+assert torch.equal(mask[0, 0].sum(dim=-1), seen(200)), "counted in the package's mask"
+assert (seen(200).min(), seen(200).max()) == (65, 129), "at the ends, and in the middle"
 
 
 def scores_of(tokens):
     """Of ModernBERT-base's 22 layers, per token: with local layers, and if all were global."""
-    local = local_mask(tokens).sum().item() / tokens
+    local = seen(tokens).sum().item() / tokens
     return 14 * local + 8 * tokens, 22 * tokens
 
 

@@ -110,13 +110,14 @@ class GroupedAttention(Attention):
 class GatedFeedForward(nn.Module):
     """Each token on its own: D to F twice, one the gate of the other, and back to D."""
 
-    gated = staticmethod(swiglu)
-
     def __init__(self, config: "DecoderConfig"):
         super().__init__()
         self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        return swiglu(gate, up)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
