@@ -71,7 +71,7 @@ def load_and_encode(
     encoder = load_encoder(options)
     if encoder.searched and (quantized or manifest or not hasattr(options, "rescore")):
         kind = type(encoder).__name__
-        raise InputError(f"{options.model} is a {kind}: only search reads its vectors, not from shards, codes or bits")
+        raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
     roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:

@@ -120,9 +120,9 @@ class SparseEncoder(SentenceEncoder):
         settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
         bert = load_bert(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
-        stated = folder.settings
-        if folder.json(SENTENCE).get("similarity_fn_name") is None:
-            stated = replace(stated, similarity_fn_name="dot")
+        similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
+        # a truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
+        stated = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
         tokenizer = Tokenizer.load(folder.encoder, limit, ONLY_MASKED)
         return cls(tokenizer, bert, pooled, False, (), stated).eval()
 

@@ -13,10 +13,15 @@ from safetensors.torch import load_file, save_file
 
 from minisbert import SentenceEncoder, SparseEncoder, encode, pairs, search
 from minisbert.core import InputError
+from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
 from minisbert.models.modern.inverted import InvertedIndex, read_sparse, sparse_rows, sparse_top_k
 from minisbert.models.modern.sparse import flops_loss, splade_loss, splade_pool
 from minisbert.training import training
+from minisbert.training.encoder_objectives import Splade
+from minisbert.training.options import parse
+from minisbert.training.registry import load_encoder, make_objective
+from tests import toys
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES
 
@@ -160,6 +165,22 @@ def test_random_models_equal_the_reference(tmp_path, family, changes, mode):
 
 
 @pytest.mark.reference
+@pytest.mark.parametrize("parts", [["weight"], ["bias"], ["weight", "bias"]])
+def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path, parts):
+    """As in transformers 5, which then ties nothing, whatever the config says."""
+    from sentence_transformers import SparseEncoder as Reference
+
+    torch.manual_seed(2)
+    shapes = {"weight": (131, 24), "bias": (131,)}
+    change_weights(folder, {f"cls.predictions.decoder.{part}": torch.randn(shapes[part]) for part in parts})
+    theirs = Reference(str(folder), device="cpu").double().encode(TEXTS, convert_to_sparse_tensor=False).cpu()
+    ours = SparseEncoder.load(folder)
+    ours.save(tmp_path / "saved")
+    for model in (ours, SparseEncoder.load(tmp_path / "saved")):
+        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert="tensor"), theirs, PIECE)
+
+
+@pytest.mark.reference
 def test_losses_equal_sentence_transformers():
     from sentence_transformers import SparseEncoder as Reference
     from sentence_transformers.sparse_encoder import losses
@@ -285,27 +306,82 @@ def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp
     assert f"{word} {weight:.2f}, " in shown.splitlines()[-1]
 
 
-def test_commands_that_compare_dense_vectors_say_so(folder, corpus, tmp_path):
+def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_path):
     model = ["--model", str(folder)]
-    with pytest.raises(InputError, match="is a SparseEncoder: only search"):
+    with pytest.raises(InputError, match="is a SparseEncoder: mine, pairs, shards"):
         pairs.main([str(corpus), *model])
-    with pytest.raises(InputError, match="a SparseEncoder is not trained here"):
-        training.main([*model, "--out", str(tmp_path / "run")])
+    for objective, message in (
+        ("mnr", "a SparseEncoder is not trained by objective mnr"),
+        ("splade", "not a SparseEncoder's folder"),
+    ):
+        chosen = model if objective == "mnr" else ["--model", str(tiny)]
+        with pytest.raises(InputError, match=message):
+            training.main([*chosen, "--objective", objective, "--data", str(corpus), "--out", str(tmp_path / "run")])
     with pytest.raises(InputError, match="--quantize is for arrays of vectors"):
         encode.main(["--file", str(corpus), "--quantize", "int8", "--out", str(tmp_path / "c.safetensors"), *model])
     with pytest.raises(InputError, match="only a SentenceEncoder is compiled"):
         SparseEncoder.load(folder, compiled=True)
 
 
+# --------------------------------------------------------------------------------------------- training
+
+
+def arguments(folder: Path) -> list[str]:
+    files = toys.write_all(folder)
+    given = ["--objective", "splade", "--model", str(FOLDER), "--data", files["triplets"]]
+    return [*given, "--dev", files["dev"], "--test", files["test"]]
+
+
+def splade(folder: Path, *flags: str) -> Splade:
+    options = parse([*arguments(folder), *flags])
+    return make_objective(options, load_encoder(options, torch.device("cpu")))
+
+
+def test_the_objective_is_the_loss_with_rising_prices(tmp_path):
+    objective = splade(tmp_path, "--query-flops", "0.5", "--document-flops", "0.25")
+    objective.model.double().eval()
+    rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[:3]]
+    vectors = [objective.model.encode(column, convert="tensor") for column in zip(*rows, strict=True)]
+    for done, risen in ((0.0, 0.0), (1 / 6, 0.25), (1 / 3, 1.0), (0.9, 1.0)):
+        objective.done = done
+        expected = splade_loss(vectors[0], torch.cat(vectors[1:]), 0.5 * risen, 0.25 * risen)
+        assert_parity("objective", objective.loss(objective.network, [0, 1, 2]), expected, PIECE)
+
+
+def test_a_price_for_words_makes_vectors_sparse(tmp_path):
+    """Thirty steps of the loop: without a price most words stay, and the head stays the table of words."""
+    counts = []
+    for price in ("0", "3"):
+        objective = splade(tmp_path, "--query-flops", price, "--document-flops", price)
+        objective.done = 1.0
+        optimizer = adamw(objective.network.parameters(), lr=3e-3)
+        batches = [[*range(8)], [*range(8, 16)]] * 15
+        assert len([*fit(objective.network, objective.loss, batches, optimizer, lambda step: 1.0)]) == 30
+        assert objective.model.pooling.head.words is objective.model.bert.embeddings.word.weight
+        counts.append((objective.model.encode(TEXTS) > 0).sum())
+    assert counts[1] < counts[0] / 2
+
+
+def test_a_run_raises_the_price_and_its_model_opens(tmp_path, monkeypatch):
+    seen = []
+    loss = Splade.loss
+    monkeypatch.setattr(Splade, "loss", lambda self, *given: seen.append(self.done) or loss(self, *given))
+    out = ["--out", str(tmp_path / "run"), "--batch-size", "8", "--max-steps", "4", "--epochs", "2", "--device", "cpu"]
+    training.main([*arguments(tmp_path), *out])
+    assert seen == [0, 0.25, 0.5, 0.75]
+    assert SparseEncoder.load(tmp_path / "run" / "model").encode(TEXTS).shape == (len(TEXTS), 131)
+
+
 # ---------------------------------------------------------------------------------------- folders, bad input
 
 
 def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
-    alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine")
+    alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine", truncate_dim=7)
     encoder = SparseEncoder.load(folder)
     encoder.save(tmp_path / "saved")
     again = SparseEncoder.load(tmp_path / "saved")
     assert again.settings.prompts == {"query": "a "}
+    assert encoder.encode(TEXTS, convert="sparse").shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
     assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()

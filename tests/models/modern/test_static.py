@@ -197,7 +197,7 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
         SentenceEncoder.load(distilled)
     with pytest.raises(InputError, match="only an encoder of dense vectors"):
         main(["--model", str(distilled), "--out", str(tmp_path / "t")])
-    with pytest.raises(InputError, match="StaticEncoder is not trained here"):
+    with pytest.raises(InputError, match="StaticEncoder is not trained by objective cosine"):
         load_encoder(parse(["--model", str(distilled)]), torch.device("cpu"))
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "mine.txt").write_text("mine")
