@@ -183,8 +183,10 @@ def test_texts_that_share_a_row_do_not_see_each_other():
     model, (ids, mask) = random_model(), batch()
     positions = torch.cat([torch.arange(length) for length in LENGTHS])[None]
     owner = torch.repeat_interleave(torch.arange(4), LENGTHS)[None]
-    packed = model(ids[mask][None], owner[:, None, :, None] == owner[:, None, None, :], positions=positions)
+    same = owner[:, None, :, None] == owner[:, None, None, :]
+    packed = model(ids[mask][None], same, positions=positions)
     assert_parity("packed", packed[0], model(ids, mask)[mask], PIECE)
+    assert torch.equal(packed, model(ids[mask][None], same.long(), positions=positions))
 
 
 def test_only_distances_count():
@@ -336,6 +338,19 @@ def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, mess
     data = [flag for name in ("--data", "--dev", "--test") for flag in (name, str(tmp_path / "rows.tsv"))]
     with pytest.raises(InputError, match=message):
         make_objective(parse([*data, "--objective", "cross-encoder", *flags]), SentenceEncoder.load(FOLDER))
+
+
+def test_a_fresh_model_starts_as_the_book_does():
+    torch.manual_seed(0)
+    fresh = Decoder(DecoderConfig(**SIZES | {"initializer_range": 0.3, "attention_bias": True}))
+    for weight in (
+        fresh.embeddings.word.weight,
+        fresh.layers[1].attention.key.weight,
+        fresh.layers[2].feed_forward.up.weight,
+    ):
+        assert weight.std().item() == pytest.approx(0.3, rel=0.15)
+    assert not fresh.layers[0].attention.value.bias.any()
+    assert (fresh.norm.weight == 1).all()
 
 
 def test_dropout_is_on_the_probabilities_and_only_in_training():
