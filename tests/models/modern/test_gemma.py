@@ -12,7 +12,7 @@ from minisbert.models.modern.gemma import GEMMA, Gemma, GemmaConfig, gelu_gate
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.distillation import keep_layers
-from tests.models.modern.test_decoder import alter
+from tests.models.modern.test_qwen3 import alter
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
 from tests.reference.states import in_double
 from tests.reference.texts import SENTENCES, TEXTS
@@ -215,7 +215,22 @@ def test_a_student_keeps_the_kinds_of_its_layers(tmp_path):
     assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
 
 
+def test_every_sixth_layer_sees_all_where_nothing_is_stated():
+    raw = SIZES | {"use_bidirectional_attention": True, "num_hidden_layers": 13}
+    kinds = GEMMA.read(raw).layer_types
+    assert [i for i, kind in enumerate(kinds) if kind == GLOBAL] == [5, 11]
+    kinds = GEMMA.read(raw | {"sliding_window_pattern": 4}).layer_types
+    assert [i for i, kind in enumerate(kinds) if kind == GLOBAL] == [3, 7, 11]
+    saved = GEMMA.write({"hidden_act": "gelu_pytorch_tanh", "type_vocab_size": 0})
+    assert saved == {"hidden_activation": "gelu_pytorch_tanh", "use_bidirectional_attention": True}
+
+
 # ------------------------------------------------------------------------------------------- bad input
+
+
+def test_a_mask_of_floats():
+    with pytest.raises(ValueError, match="mask must be whole"):
+        random_model()(torch.tensor([[5, 6]]), torch.ones(1, 2))
 
 
 @pytest.mark.parametrize(
