@@ -10,14 +10,18 @@ The book is ``minisbert/core``, ten chapters to be read in order; the rooms arou
 import os
 import signal
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minisbert.models.modern.multi_vector import MultiVectorEncoder
+    from minisbert.models.modern.sparse import SparseEncoder
+    from minisbert.models.modern.static import StaticEncoder
     from minisbert.models.pair_model import PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
 
 __version__ = "0.1.0"
-__all__ = ["PairModel", "SentenceEncoder"]
+__all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder"]
 
 # How long OpenMP's threads spin before they sleep, in a command: 1,000 turns of a loop in libgomp, some 50 microseconds
 # (its default: 300,000); 1 ms in libomp and Intel's (200). A spinning thread keeps its core from other processes.
@@ -44,14 +48,12 @@ if sys.argv[:1] == ["-m"] and any(argument.startswith("minisbert.") for argument
     start_command()  # ``python -m minisbert.NAME``; another package's command does as it likes
 
 
+FILES = {"SentenceEncoder": "sentence_encoder", "PairModel": "pair_model", "SparseEncoder": "modern.sparse"}
+FILES |= {"MultiVectorEncoder": "modern.multi_vector", "StaticEncoder": "modern.static"}
+
+
 def __getattr__(name: str) -> Any:
-    """The two classes, imported when they are first used: importing torch takes a second."""
-    if name == "SentenceEncoder":
-        from minisbert.models.sentence_encoder import SentenceEncoder
-
-        return SentenceEncoder
-    if name == "PairModel":
-        from minisbert.models.pair_model import PairModel
-
-        return PairModel
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """The package's classes, imported when they are first used: importing torch takes a second."""
+    if name not in FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"minisbert.models.{FILES[name]}"), name)

@@ -25,7 +25,7 @@ def overview() -> None:
         return
     print("usage: minisbert COMMAND ...\n")
     for name, about in commands().items():
-        print(f"  {name:<12}{about}")
+        print(f"  {name:<16}{about}")
     print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
 
 
@@ -33,7 +33,7 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help", "--version"):
         run_command(overview)
-    elif name not in commands():
+    elif (name := name.replace("-", "_")) not in commands():  # distill-static is distill_static
         near = get_close_matches(name, commands(), n=1)
         advice = f"did you mean {near[0]}?" if near else "minisbert alone lists the commands"
         say(f"error: minisbert has no command {one_line(name)}: {advice}")

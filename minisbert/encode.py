@@ -24,6 +24,7 @@ from minisbert.corpus.vectors import encode_to_file
 from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.modern.sparse import SparseEncoder
 from minisbert.models.options import add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.system.files import check_ending
@@ -164,6 +165,8 @@ def main(arguments: list[str] | None = None) -> None:
     matrix = encoder.similarity(vectors, vectors)
     if len(texts) <= MAX_MATRIX:
         print_matrix(texts, matrix, encoder.settings.similarity)
+        for number, words in enumerate(encoder.words(vectors) if isinstance(encoder, SparseEncoder) else (), start=1):
+            print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
     if options.heatmap:
         plots.heatmap(texts, matrix, encoder.settings.similarity, options.heatmap)
         say(f"wrote {options.heatmap}")

@@ -78,6 +78,14 @@ def check(options: argparse.Namespace) -> None:
     )
 
 
+def load_pooled(options: argparse.Namespace) -> SentenceEncoder:
+    """The model; ``InputError`` for one without a vector for each text."""
+    encoder = load_encoder(options)
+    if encoder.searched.get("convert") == "matrices":
+        raise InputError(f"{options.model} has a vector per token: only search data evaluates it (--queries, --corpus)")
+    return encoder
+
+
 def report_cut(encoder: SentenceEncoder, texts: int) -> None:
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, texts))
@@ -111,7 +119,7 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
     else:
         rows, measure = load_scored_pairs(options.data, options.split or "", options.scale), evaluate
         check_scores(rows, options.data)
-    encoder = load_encoder(options)
+    encoder = load_pooled(options)
     result = measure(encoder, rows, progress=True)
     report_cut(encoder, (3 if kind == "triplets" else 2) * len(rows))
     if options.json:
@@ -177,7 +185,7 @@ def suite(options: argparse.Namespace) -> None:
     if not tasks:
         raise InputError("the suite's data is missing: python -m minisbert.assets fetch sts12, and so on")
     pairs, note = trained_on(options.model)
-    encoder = load_encoder(options)
+    encoder = load_pooled(options)
     lines = evaluate_suite(encoder, tasks, pairs, progress=True)
     report_cut(encoder, 2 * sum(line["pairs"] for line in lines))
     for name, reason in missing.items():

@@ -1,4 +1,4 @@
-"""Search a file of sentences for the ones closest in meaning to a query, by cosine.
+"""Search a file of sentences for the ones closest in meaning to a query, by cosine (a SparseEncoder: dot products).
 
 python -m minisbert.search corpus.txt --query "A man plays a guitar." --top 5
 python -m minisbert.search corpus.txt --queries questions.txt --index corpus.safetensors --json
@@ -13,7 +13,6 @@ import json
 from minisbert.corpus.codes import RESCORE, Bits
 from minisbert.corpus.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
 from minisbert.data.corpora import read_sentences
-from minisbert.fast.search import top_k
 from minisbert.models.options import ROLES, prompt_of
 from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 
@@ -55,7 +54,7 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(vectors, Bits):
             scores, indices = vectors.top_k(queries, top, options.rescore or RESCORE)
         else:
-            scores, indices = top_k(queries, vectors, top, progress=True)
+            scores, indices = encoder.top_k(queries, vectors, top, progress=True)
     if options.json:
         results = [
             {"query": query, "hits": [{"score": s, "index": i, "text": corpus[i]} for s, i in zip(*hits, strict=True)]}

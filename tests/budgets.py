@@ -7,16 +7,16 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 2916,
-    "models/modern": 1160,  # the appendix; no file of it above 200
+    "models": 3053,
+    "models/modern": 1876,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
-    "training": 2660,
-    "corpus": 1371,
+    "training": 2694,
+    "corpus": 1378,
     "diagnosis": 2092,
-    "commands": 1518,
+    "commands": 1583,
 }
-RAISES = 342  # of InputError and ValueError, in the whole package
+RAISES = 378  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
+from minisbert.models.modern import decoder, rotary
 from tests.checks import check, normal, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
@@ -384,3 +385,32 @@ def tiny_and_huge_values() -> Iterator[Comparison]:
     for name, a, b in (("tiny", 1e-200, 1.0), ("huge", 1e200, 1.0), ("tiny and huge", 1e-200, 1e200)):
         found = torch.tensor([metrics.pearson(a * x, b * y)], dtype=torch.float64)
         yield compare(f"pearson, {name} values", found, expected, PIECE)
+
+
+# ------------------------------------------------------------------------------- newer models' formulas
+
+
+@check
+def rotation() -> Iterator[Comparison]:
+    """As complex numbers, first half plus i times the second half, times e^(i angle)."""
+    x, angles = normal(2, 3, 5, 8), normal(2, 1, 5, 4, seed=1, scale=3.0).detach()
+    cos, sin = (torch.cat([y, y], dim=-1) for y in (angles.cos(), angles.sin()))
+
+    def reference(x: Tensor) -> Tensor:
+        turned = torch.complex(*x.chunk(2, dim=-1)) * torch.polar(torch.ones_like(angles), angles)
+        return torch.cat([turned.real, turned.imag], dim=-1)
+
+    yield from with_gradients("rotate", lambda x: rotary.rotate(x, cos, sin), reference, x)
+
+
+@check
+def rms_norm() -> Iterator[Comparison]:
+    x, weight = normal(3, 5, 8), normal(8, seed=1)
+    reference = lambda x, weight: functional.rms_norm(x, (8,), weight, 0.3)  # noqa: E731
+    yield from with_gradients("rms_norm", lambda x, weight: decoder.rms_norm(x, weight, 0.3), reference, x, weight)
+
+
+@check
+def swiglu() -> Iterator[Comparison]:
+    gate, up = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
+    yield from with_gradients("swiglu", decoder.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up)

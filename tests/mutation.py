@@ -29,7 +29,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("core", "system", "fast", "models", "data", "evaluation", "training", "corpus", "diagnosis", ".")
+ROOMS = (
+    "core",
+    "system",
+    "fast",
+    "models",
+    "models/modern",
+    "data",
+    "evaluation",
+    "training",
+    "corpus",
+    "diagnosis",
+    ".",
+)
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -168,7 +180,7 @@ def find(name: str) -> Path:
 
 def files_for(path: Path) -> tuple[list[str], list[str]]:
     """The module's own test files, and those of the files that import it."""
-    room, name = path.parent.name, path.stem
+    room, name = "/".join(path.parent.parts[1:]), path.stem
     dotted = ".".join(path.with_suffix("").parts)
     imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{name}\b")
     own = [test for test in (f"{room}/test_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]

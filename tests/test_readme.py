@@ -169,6 +169,7 @@ def test_the_examples_in_the_docs_run(page, tiny, tmp_path, monkeypatch):
         if lacking := [name for name in libraries if find_spec(name) is None]:
             missing += lacking
             continue
+        code = code.replace("path/to/splade", (ROOT / "tests/reference/modern/tiny-splade").as_posix())
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")

@@ -15,7 +15,7 @@ CITED = [
     if path != PAGE and "mine" not in path.parts
 ]
 AUTHORS = r"((?:[A-Z][^\W\d_]+(?:, | and | & ))*[A-Z][^\W\d_]+(?: et al\.)?),? \(?((?:19|20)\d\d)\b"
-NO_AUTHORS = {"DBF", "Face", "OpenVINO", "March"}
+NO_AUTHORS = {"DBF", "Face", "OpenVINO", "March", "Xiv"}  # the last of arXiv and a number
 
 
 def words(text: str) -> str:

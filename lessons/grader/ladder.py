@@ -24,6 +24,7 @@ from lessons.grader import (  # noqa: F401 (their cases)
     cases_encoder,
     cases_loop,
     cases_losses,
+    cases_modern,
     cases_scores,
     cases_search,
     cases_small,

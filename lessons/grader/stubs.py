@@ -130,7 +130,7 @@ def described(node: ast.stmt) -> str:
 
 def left_out(node: ast.stmt) -> bool:
     """A statement that is no step of the formula: the docstring, a check of the arguments, the branch on ``FUSED``."""
-    fused = isinstance(node, ast.If) and "FUSED" in names_in(node.test)
+    fused = isinstance(node, ast.If) and "FUSED" in ast.unparse(node.test)
     return isinstance(node, ast.Expr) or raises(node) or fused
 
 

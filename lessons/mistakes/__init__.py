@@ -1,8 +1,9 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
 ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``lexical`` (BM25),
-``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and ``training`` fill it,
-beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
+``losses``, ``modern`` (rotation, RMSNorm, SwiGLU), ``pipeline`` (text, names, batches, search), ``retrieval``,
+``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into
+the running package.
 """
 
 from lessons.mistakes import (
@@ -12,6 +13,7 @@ from lessons.mistakes import (
     heads,
     lexical,
     losses,
+    modern,
     pipeline,
     retrieval,
     scores,
@@ -29,6 +31,7 @@ __all__ = [
     "heads",
     "lexical",
     "losses",
+    "modern",
     "pipeline",
     "planted",
     "pooling",

@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.corpus.codes import MARK as CODES
 from minisbert.corpus.codes import Bits, read_codes
 from minisbert.corpus.hashes import corpus_hash, model_hash, read_intact, tensors_hash
@@ -70,6 +69,9 @@ def load_and_encode(
     if getattr(options, "rescore", None) and not quantized:
         raise InputError("--rescore is for vectors of encode --quantize: give them by --index F.safetensors")
     encoder = load_encoder(options)
+    if encoder.searched and (quantized or manifest or not hasattr(options, "rescore")):
+        kind = type(encoder).__name__
+        raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
     roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
@@ -106,13 +108,14 @@ def indexed_vectors(
     wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
     if (found := check_index(path)) is not None:
         stale = [name for name, value in wanted.items() if found[name] != value]
-        if not stale and "vectors" in (intact := read_intact(path, found)):
-            return intact["vectors"].numpy()
+        if not stale and (intact := read_intact(path, found)):
+            with reading(path):
+                return encoder.from_tensors(intact)
         reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
         say(f"{path} {reason}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        tensors = {"vectors": torch.from_numpy(vectors)}
+        tensors = encoder.to_tensors(vectors)
         write_safetensors(tensors, partial, MARK | wanted | {"vectors": tensors_hash(tensors)})
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
@@ -141,7 +144,7 @@ def check_index(path: Path) -> dict[str, str] | None:
 
 def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
     """``encode`` with a progress line; reports how many texts were truncated."""
-    vectors = encoder.encode(texts, progress=True, prompt=prompt)
+    vectors = encoder.encode(texts, progress=True, prompt=prompt, **encoder.searched)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, len(texts)))
     return vectors

@@ -33,7 +33,10 @@ def encode_to_file(
     with atomic_file(out) as partial:
         if not isinstance(texts, list):
             return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
-        vectors = encoder.encode(texts, **options)
+        sparse = out.suffix == ".safetensors" and options.get("output") != "token"
+        if quantize and encoder.searched:
+            raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
+        vectors = encoder.encode(texts, **options, **(encoder.searched if sparse else {}))
         if options.get("output") == "token":
             write_tokens(vectors, partial)
             return total, vectors[0].shape[1]
@@ -43,7 +46,7 @@ def encode_to_file(
             return vectors.shape
         if out.suffix == ".npy":
             return write_npy(iter([vectors]), total, partial)
-        write_safetensors({"vectors": torch.from_numpy(vectors)}, partial)
+        write_safetensors(encoder.to_tensors(vectors), partial)
         return vectors.shape
 
 
@@ -55,6 +58,8 @@ def write_npy(chunks: Iterator[np.ndarray], total: int, path: Path) -> tuple[int
     with open(path, "wb") as file:
         written = 0
         for chunk in chunks:
+            if not isinstance(chunk, np.ndarray):
+                raise InputError("these vectors are no single array (N, D): write them to F.safetensors")
             if not written:
                 write_header(file, chunk.dtype, (total, chunk.shape[1]))
             file.write(np.ascontiguousarray(chunk).data)

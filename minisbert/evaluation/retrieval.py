@@ -4,7 +4,7 @@ The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl,
 as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert.evaluate``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,14 +117,15 @@ def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
 def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:
     """``{"accuracy@1": ..., "ndcg@10": ..., ...}``: every metric at every cutoff, over all queries, in 0..1.
 
-    Documents are ranked by cosine, ties in the order of the corpus. Queries and documents get the prompts that the
-    model has for them. ``encoder.truncated`` counts the texts that were cut.
+    Documents are ranked by the encoder's ``top_k``, which is the cosine or a SparseEncoder's dot product, ties in the
+    order of the corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated`` counts
+    the texts that were cut.
     """
     queries = encode_with(encoder, task.queries, QUERY_PROMPTS, progress)  # (Q, D)
     cut = encoder.truncated
     corpus = encode_with(encoder, task.corpus, DOCUMENT_PROMPTS, progress)  # (N, D)
     encoder.truncated += cut
-    ranked = ranked_grades(task, queries, corpus, progress)
+    ranked = ranked_grades(task, queries, corpus, progress, encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
     return {f"{name}@{k}": metric(ranked, judged, k) for k in CUTOFFS for name, metric in METRICS.items()}
 
@@ -132,14 +133,16 @@ def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool =
 def encode_with(encoder: SentenceEncoder, texts: Sequence[str], names: Sequence[str], progress: bool) -> np.ndarray:
     """Vectors (N, D) of texts, with the first of the named prompts that the model has, else its default."""
     name = next((name for name in names if name in encoder.settings.prompts), None)
-    return encoder.encode(texts, progress=progress, prompt_name=name)
+    return encoder.encode(texts, progress=progress, prompt_name=name, **encoder.searched)
 
 
-def ranked_grades(task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False) -> np.ndarray:
+def ranked_grades(
+    task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False, search: Callable = top_k
+) -> np.ndarray:
     """The grades of the first documents of each query, best first: (Q, R), R the largest cutoff or the corpus."""
     most = max(CUTOFFS)
     spare = any(row is not None for row in task.skipped)  # one more, as one may be left out
-    _, indices = top_k(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
+    _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
     found = [
         [grades.get(row, 0) for row in rows if row != skipped][:most]
         for rows, grades, skipped in zip(indices.tolist(), task.grades, task.skipped, strict=True)

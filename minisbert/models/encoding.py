@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import index
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from minisbert.core import InputError, encoder, one_line, reading
 from minisbert.core.checks import check, check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
+from minisbert.fast.search import top_k
 from minisbert.models.inputs import PerThread
 from minisbert.models.prompts import with_prompt
 from minisbert.models.settings import Settings
@@ -38,6 +39,12 @@ class TextEncoder:
     normalize: bool  # scale each vector to length 1
     dtype: torch.dtype
     truncated = PerThread()  # texts that the last ``encode`` had to cut
+    # a kind of vectors other than arrays (N, D) has its own: the options by which ``encode`` gives them, the search
+    # (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and what a file has
+    searched: ClassVar[dict[str, Any]] = {}
+    top_k = staticmethod(top_k)
+    to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
+    from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
 
     def computing(self, precision: str | None) -> AbstractContextManager:
         """Everything that a call of ``encode`` computes is computed inside. ``InputError`` for another precision."""

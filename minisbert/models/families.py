@@ -4,6 +4,7 @@ distilbert   other names, no token types, no pooler, no dropout between attentio
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
 electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
+others       have an encoder of their own, in ``modern/``
 """
 
 from dataclasses import replace
@@ -12,10 +13,14 @@ from typing import Any
 
 from torch import nn
 
-from minisbert.core import reading
+from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
+from minisbert.models.modern.gemma import GEMMA
+from minisbert.models.modern.modernbert_files import MODERNBERT
+from minisbert.models.modern.mpnet import MPNET
+from minisbert.models.modern.qwen3 import QWEN3
 
 
 class DistilBertFamily(Family):
@@ -101,7 +106,7 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-MODERN: tuple[Architecture, ...] = ()
+MODERN: tuple[Architecture, ...] = (MPNET, MODERNBERT, QWEN3, GEMMA)
 FAMILIES = {
     family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
 }
@@ -114,12 +119,16 @@ CLASSIFIERS = {
     "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
     "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
     "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
+    "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
 }
 
 
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
     """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
     family = FAMILIES.get(str(raw.get("model_type")))
+    if family is None and raw.get("auto_map"):
+        reason = "needs code from its author (auto_map), which is never run here"
+        raise InputError(f"{folder / 'config.json'}: model_type {one_line(raw.get('model_type'))} {reason}")
     if not isinstance(family, Architecture):
         return read_config(folder, FAMILIES, raw)
     with reading(folder / "config.json"):

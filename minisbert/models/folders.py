@@ -1,4 +1,4 @@
-"""Finding a model's folder, reading it, and replacing one atomically.
+"""Finding a model's folder, and reading it.
 
 A loaded model's weights are a copy of the file's: a model may be saved over its own source, or fetched again, or its
 files changed in place by another program (``rsync --inplace``), while it is in use.
@@ -6,8 +6,6 @@ files changed in place by another program (``rsync --inplace``), while it is in 
 
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -17,16 +15,12 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
 from minisbert.models.families import FAMILIES, read_family
+from minisbert.models.kinds import SENTENCE_ENCODER, check_order, kind_of
 from minisbert.models.poolings import POOLING_NAMES
 from minisbert.models.settings import (
     CONFIG,
-    HEAD,
     MODULES,
-    OPTIONS,
     SENTENCE,
-    SPECIAL,
-    TEXT_FILES,
-    WEIGHTS,
     WRITTEN,
     ModelSettings,
     PoolingSettings,
@@ -36,7 +30,7 @@ from minisbert.models.settings import (
     unsupported,
 )
 from minisbert.system.assets import assets, ensure
-from minisbert.system.files import MOST_BYTES, atomic_folder, foreign_entries, listed
+from minisbert.system.files import MOST_BYTES
 from minisbert.system.hub import download_model, is_hub_name
 
 T = TypeVar("T")
@@ -45,12 +39,6 @@ MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # af
 MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
 SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
 VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
-SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
-    *(CONFIG, WEIGHTS, INDEX, "model-[0-9]*-of-[0-9]*.safetensors", "tokenizer.json", OPTIONS, SPECIAL, *VOCABULARY),
-    *(SENTENCEPIECE, "unigram.json", "added_tokens.json", *TEXT_FILES, MODULES, SENTENCE, "README.md"),
-    *(HEAD, "head.safetensors"),
-    *(f"[0-9]_{module}/{name}" for module in ("Pooling", "Dense", "Normalize") for name in (CONFIG, WEIGHTS)),
-)
 
 
 class ModelFolder:
@@ -114,23 +102,40 @@ class ModelFolder:
         return parse(kind, (self.path / name, self.json(name, needed=needed)))
 
     @cached_property
-    def modules(self) -> list[tuple[str, str]]:
-        """Kind and subfolder of each module, in order: ``("Transformer", "")``, ``("Pooling", "1_Pooling")``."""
+    def classes(self) -> list[tuple[str, str]]:
+        """Class and subfolder of each module, in order: ``("Transformer", ""), ("Pooling", "1_Pooling")``."""
         if not self.has(MODULES):
             return []
         with reading(self.path / MODULES):
-            found = [(OWN.sub("", module["type"]), Path(module["path"])) for module in self.json(MODULES, list)]
+            found = [
+                (OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"]))
+                for module in self.json(MODULES, list)
+            ]
             for _, path in found:
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
-            found = [(kind, path) for kind, path in found if kind != "Dropout"]  # changes no vector
-            kinds = [kind for kind, _ in found]
-            order = (
-                ["Transformer", "Pooling"] + ["Dense"] * kinds.count("Dense") + ["Normalize"] * ("Normalize" in kinds)
-            )
-            if kinds != order and not (self.model.classifier and kinds == ["Transformer"]):
-                raise ValueError(f"modules {', '.join(kinds)} are not supported, only {', '.join(order)}")
-        return [(kind, path.as_posix()) for kind, path in found]
+        return [(kind, path.as_posix()) for kind, path in found if kind != "Dropout"]  # changes no vector
+
+    @cached_property
+    def kind(self) -> str:
+        """The class that opens the folder, one of ``KINDS``: by what its files say, not whether it is supported."""
+        stated = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
+        return kind_of(stated | {kind for kind, _ in self.classes})
+
+    @cached_property
+    def modules(self) -> list[tuple[str, str]]:
+        """``classes`` in an order that the folder's kind computes; ``InputError`` for others."""
+        kinds = [kind for kind, _ in self.classes]
+        if self.has(MODULES) and not (self.model.classifier and kinds == ["Transformer"]):
+            with reading(self.path / MODULES):
+                check_order(self.kind, kinds)
+        return self.classes
+
+    def opened_by(self, name: str) -> "ModelFolder":
+        """The folder; ``InputError`` if another class than this one opens it. One without modules is anybody's."""
+        if self.kind != name and (self.classes or name == SENTENCE_ENCODER):
+            raise InputError(f"{self.path} is not a {name}'s folder: {self.kind}.load opens it")
+        return self
 
     def places(self, kind: str) -> list[str]:
         """The subfolders of the modules of one kind."""
@@ -224,26 +229,3 @@ def find_model(model: str | Path) -> Path:
             "Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
         )
     return folder
-
-
-@contextmanager
-def model_folder(folder: str | Path) -> Iterator[Path]:
-    """A temporary folder to write a model to; on success it replaces ``folder`` (new, empty or a model) atomically.
-
-    Raises ``InputError`` if ``folder`` holds anything that a saved model does not have.
-    """
-    check_replaceable(Path(folder))
-    with atomic_folder(folder) as partial:
-        yield partial
-        check_replaceable(Path(folder))  # writing takes a while
-
-
-def check_replaceable(folder: Path) -> None:
-    """Raise ``InputError`` unless a folder is missing, empty, or a model and nothing else."""
-    if foreign := foreign_entries(folder, SAVED):
-        advice = "and is not replaced; choose another folder"
-        raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
-    required = (CONFIG, INDEX if (folder / INDEX).is_file() else WEIGHTS)
-    missing = [name for name in required if not (folder / name).is_file()]
-    if folder.is_dir() and any(folder.iterdir()) and missing:
-        raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")

@@ -5,7 +5,7 @@ to ``pooling_mode``, where it refuses unknown names, so it cannot load such a mo
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from minisbert.models.sentence_encoder import SentenceEncoder
 
 # the activations of dense layers as files name them
+HOMES = {"MultiVectorMask": "multi_vector_encoder.modules"}  # of classes that others import from one place only
 CLASSES = {name: f"{type(layer).__module__}.{type(layer).__name__}" for name, layer in ACTIVATIONS.items()}
 
 
@@ -52,9 +53,9 @@ def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
     return mode
 
 
-def load_dense(folder: ModelFolder, place: str) -> Dense:
+def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
     """A dense layer from a subfolder: ``config.json`` and ``model.safetensors``."""
-    settings = folder.parse(f"{place}/{CONFIG}", DenseSettings, needed=True)
+    settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
     activation = next((name for name, path in CLASSES.items() if path == settings.activation_function), None)
     if activation is None:
         reason = f"{', '.join(ACTIVATIONS)} are"
@@ -66,31 +67,46 @@ def load_dense(folder: ModelFolder, place: str) -> Dense:
     return dense
 
 
+def dense_settings(dense: Dense) -> dict[str, Any]:
+    """The ``config.json`` of a dense layer."""
+    linear = dense.linear
+    about = {"in_features": linear.in_features, "out_features": linear.out_features}
+    return about | {"bias": linear.bias is not None, "activation_function": CLASSES[dense.activation]}
+
+
 def write_layout(encoder: "SentenceEncoder", folder: Path) -> None:
     """Write the files that sentence-transformers needs in addition to the encoder and its tokenizer."""
     kinds = ["Transformer", "Pooling"] + ["Dense"] * len(encoder.dense) + ["Normalize"] * encoder.normalize
+    places = write_modules(folder, kinds)
+    write_pooling(encoder, folder / places[1])
+    for dense, place in zip(encoder.dense, places[2:], strict=False):
+        write_json(folder / place / CONFIG, dense_settings(dense))
+        write_safetensors(dense.state_dict(), folder / place / WEIGHTS)
+    write_settings(encoder, folder)
+
+
+def write_modules(folder: Path, kinds: list[str], package: str = "models") -> list[str]:
+    """Write ``modules.json`` and make the subfolders that it names, which are returned: the first one is ``folder``."""
     places = ["", *(f"{i}_{kind}" for i, kind in enumerate(kinds) if i)]
     modules = [
-        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{HOMES.get(kind, package)}.{kind}"}
         for i, (place, kind) in enumerate(zip(places, kinds, strict=True))
     ]
     write_json(folder / MODULES, modules)
     for place in places[1:]:
         (folder / place).mkdir()
-    write_pooling(encoder, folder / places[1])
-    for dense, place in zip(encoder.dense, places[2:], strict=False):
-        linear = dense.linear
-        about = {"in_features": linear.in_features, "out_features": linear.out_features}
-        about |= {"bias": linear.bias is not None, "activation_function": CLASSES[dense.activation]}
-        write_json(folder / place / CONFIG, about)
-        write_safetensors(dense.state_dict(), folder / place / WEIGHTS)
+    return places
+
+
+def write_settings(encoder: "SentenceEncoder", folder: Path, **more: str) -> None:
+    """Write the limit of tokens, and prompts, similarity and ``more``."""
     limit = {"max_seq_length": encoder.tokenizer.limit, "do_lower_case": False}
     write_json(folder / TEXT_FILES[0], limit | encoder.tokenizer.kept)
     settings = encoder.settings
     content = {"prompts": settings.prompts, "default_prompt_name": settings.default_prompt_name}
     content |= {"similarity_fn_name": settings.similarity}
     content |= {} if settings.truncate_dim is None else {"truncate_dim": settings.truncate_dim}
-    write_json(folder / SENTENCE, settings.others | content)
+    write_json(folder / SENTENCE, settings.others | content | more)
 
 
 def write_pooling(encoder: "SentenceEncoder", folder: Path) -> None:

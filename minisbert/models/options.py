@@ -9,7 +9,8 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.models.compiled import CompiledEncoder
-from minisbert.models.folders import find_model
+from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.kinds import encoder_class
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -57,11 +58,14 @@ def load_encoder(
     precision = getattr(options, "precision", None)
     if precision == "auto" and options.compiled:
         precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
-    chosen = options.model, options.pooling
-    compiled = if_compiled(
-        options, lambda package: SentenceEncoder.load(*chosen, "cpu", options.max_length, package, precision)
-    )
-    return compiled or SentenceEncoder.load(*chosen, place(options.device), options.max_length)
+    chosen, kind = (options.model, options.pooling), open_kind(options.model)
+    compiled = if_compiled(options, lambda package: kind.load(*chosen, "cpu", options.max_length, package, precision))
+    return compiled or kind.load(*chosen, place(options.device), options.max_length)
+
+
+def open_kind(model: str) -> type[SentenceEncoder]:
+    """The class that opens a model's folder."""
+    return encoder_class(ModelFolder(find_model(model)).kind)
 
 
 def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:

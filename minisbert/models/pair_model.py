@@ -19,9 +19,10 @@ from minisbert.core.weights import fill
 from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
-from minisbert.models.folders import ModelFolder, find_model, model_folder
+from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, ClassifierHead
 from minisbert.models.inputs import evaluating
+from minisbert.models.replacing import model_folder
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD, HeadSettings
@@ -52,6 +53,8 @@ class PairModel(PairScorer, nn.Module):
         needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
         if width != needed:
             raise ValueError(f"a head for width {width} gets {needed} from this encoder")
+        if self.joint and getattr(encoder.bert, "causal", False):
+            raise ValueError("this head reads the first token of a pair, which in a decoder has seen nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
         if task not in TASKS:

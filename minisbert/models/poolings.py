@@ -32,8 +32,9 @@ def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     """A text's last real token: hidden (B, T, D), mask (B, T) -> (B, D)."""
     if mask is None:
         return hidden[:, -1]
-    last = hidden.shape[1] - 1 - mask.int().flip(1).argmax(dim=1)  # (B,)
-    return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    last = (mask * torch.arange(hidden.shape[1], device=hidden.device)).amax(dim=1)  # (B,)
+    # subtle: not hidden[rows, last], which PyTorch 2.13 compiles into reads beyond the end
+    return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
 
 
 MORE_POOLINGS = {"mean_sqrt_len_tokens": mean_sqrt_len_pool, "weightedmean": weighted_mean_pool}

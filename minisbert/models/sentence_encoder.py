@@ -19,10 +19,11 @@ from minisbert.fast.batching import Batch, same_text, unpack
 from minisbert.models.checkpoint import load_bert, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
-from minisbert.models.folders import ModelFolder, find_model, model_folder
+from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.inputs import check_ids, check_inputs, evaluating
 from minisbert.models.layout import load_dense, load_pooling, write_layout
 from minisbert.models.poolings import Dense, Pooling, sentence_width
+from minisbert.models.replacing import model_folder
 from minisbert.models.settings import Settings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device, choose_precision
@@ -66,8 +67,10 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         It has no parameters. A package is a program: load only those that you trust.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
-        folder = ModelFolder(find_model(model))
+        folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         if compiled:
+            if cls.searched:
+                raise InputError(f"only a SentenceEncoder is compiled, and {folder.path} is a {cls.__name__}")
             if str(device) != "cpu":
                 raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)

@@ -87,7 +87,7 @@ class Settings:
     truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
-    model_type: Annotated[str, "SentenceTransformer"] = "SentenceTransformer"
+    model_type: Annotated[str, "SentenceTransformer|SparseEncoder|MultiVectorEncoder"] = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
@@ -195,7 +195,7 @@ class TokenizerSettings:
     tokenize_chinese_chars: bool = True
     add_prefix_space: bool | None = None
     split_special_tokens: bool = False
-    padding_side: Annotated[str | None, "right"] = None  # pads before a text would move its positions
+    padding_side: Annotated[str | None, "left|right"] = None
     truncation_side: Annotated[str | None, "left|right"] = None
     model_max_length: int | None = None
     max_len: int | None = None  # the same in older files
@@ -237,6 +237,7 @@ ONLY_CLASSIFIER = ONLY | {  # the same in a CrossEncoder
     "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
     "module_output_name": "scores",
 }
+ONLY_MASKED = ONLY_CLASSIFIER | {"transformer_task": "fill-mask", "module_output_name": "token_embeddings"}  # SPLADE
 KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
 HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
 # arguments that change no vector: the source of the files, and how the work is done

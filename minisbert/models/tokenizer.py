@@ -11,7 +11,8 @@ from tokenizers import Tokenizer as Backend
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.models.families import FAMILIES, RobertaFamily
+from minisbert.core.weights import BERT
+from minisbert.models.families import FAMILIES
 from minisbert.models.folders import VOCABULARY, ModelFolder
 from minisbert.models.settings import (
     HARMLESS,
@@ -44,13 +45,13 @@ class Texts:
     kept: dict[str, Any]  # for ``save``
 
 
-def read_texts(folder: ModelFolder) -> Texts:
+def read_texts(folder: ModelFolder, only: dict[str, Any] | None = None) -> Texts:
     """The first of ``TEXT_FILES`` that states something. ``InputError`` for what may change vectors unsupported."""
     name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
     path, content, settings = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    for key, only in (ONLY_CLASSIFIER if folder.model.classifier else ONLY).items():
-        if content.get(key, only) != only:
-            raise unsupported(path, key, content[key], f"only {one_line(only)} is")
+    for key, value in (only or (ONLY_CLASSIFIER if folder.model.classifier else ONLY)).items():
+        if content.get(key, value) != value:
+            raise unsupported(path, key, content[key], f"only {one_line(value)} is")
     tokenizer, model, config = (
         new if old is None else old
         for new, old in (
@@ -106,15 +107,18 @@ class Tokenizer(tokenizer.Tokenizer):
             self.pair_template.reverse()
 
     @classmethod
-    def load(cls, folder: str | Path | ModelFolder, limit: int | None = None) -> "Tokenizer":
+    def load(
+        cls, folder: str | Path | ModelFolder, limit: int | None = None, only: dict[str, Any] | None = None
+    ) -> "Tokenizer":
         """Read ``tokenizer.json``, or ``vocab.txt`` if there is none, and the settings in the files beside it.
 
         The maximum number of tokens is ``limit``, else that of ``sentence_bert_config.json``, else ``model_max_length``
-        of ``tokenizer_config.json``; never more than the position table of ``config.json``.
+        of ``tokenizer_config.json``; never more than the position table of ``config.json``. ``only`` is what the
+        encoder's module may state, ``ONLY`` or, with a classifier, ``ONLY_CLASSIFIER`` if it is None.
         Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
         folder = ModelFolder.of(folder)
-        model, texts = folder.model, read_texts(folder)
+        model, texts = folder.model, read_texts(folder, only)
         files = [(folder.path / OPTIONS, folder.json(OPTIONS)), (texts.path, texts.tokenizer)]
         settings = parse(TokenizerSettings, *files)
         backend = read_backend(folder)
@@ -123,21 +127,22 @@ class Tokenizer(tokenizer.Tokenizer):
             kind = set_up(backend, folder, settings, files)
         check_vocabulary(backend, model.vocab_size, folder)
         cut_start = (settings.truncation_side or stored[0]) == "left"
-        if (settings.padding_side or stored[1]) == "left":
-            raise unsupported(
-                folder.path / "tokenizer.json", "padding", "left", "pads before a text move its positions"
-            )
+        family = FAMILIES.get(model.model_type)
+        if (settings.padding_side or stored[1]) == "left" and not getattr(family, "relative", False):
+            path = next((path for path, content in reversed(files) if content.get("padding_side")), folder.path)
+            raise unsupported(path, "padding_side", "left", "pads before a text move its positions")
         inputs = settings.model_input_names or ["attention_mask", *["token_type_ids"] * (kind in TYPED_CLASSES)]
         if "attention_mask" not in inputs:
             raise unsupported(folder.path / OPTIONS, "model_input_names", inputs, "attention_mask must be one")
         if texts.lowercase:
             prepend_lowercase(backend)
 
-        roberta = isinstance(FAMILIES.get(model.model_type), RobertaFamily)
-        pad_id = int(roberta) if model.pad_token_id is None else model.pad_token_id
+        pad = {} if model.pad_token_id is None else {"pad_token_id": model.pad_token_id}
+        # RoBERTa's and MPNet's positions start after the padding index
+        offset = FAMILIES.get(model.model_type, BERT).fields(pad)["position_offset"]
+        pad_id = model.pad_token_id if pad else max(offset - 1, 0)
         table = model.max_position_embeddings
-        if table is not None and roberta:
-            table -= pad_id + 1  # RoBERTa's positions start after its padding index
+        table = table if table is None else table - offset
         # a huge number if the model's author set no limit; the position table then applies
         limits = limit, texts.limit, settings.model_max_length, settings.max_len, table
         chosen = next((value for value in limits if value is not None), None)
@@ -157,7 +162,7 @@ class Tokenizer(tokenizer.Tokenizer):
         found = {name: folder.read(name) for name in names if folder.has(name)}
         if not moved.items() <= folder.json(OPTIONS).items():
             found[OPTIONS] = json.dumps(folder.json(OPTIONS) | moved, ensure_ascii=False, indent=2).encode()
-        more = {"cut_start": cut_start, "reserved": pad_id if roberta else None, "kept": texts.kept}
+        more = {"cut_start": cut_start, "reserved": pad_id if offset else None, "kept": texts.kept}
         more["types"] = "token_type_ids" in inputs
         more["vocabulary"] = "vocab.txt" not in found and any((folder.path / name).is_file() for name in VOCABULARY)
         with reading(folder.path):
@@ -179,7 +184,7 @@ class Tokenizer(tokenizer.Tokenizer):
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
                     token = self.backend.id_to_token(self.reserved)
-                    reason = "RoBERTa's padding, which has no position of its own; take it out"
+                    reason = "the padding, which has no position of its own; take it out"
                     raise InputError(f"the text {one_line(text)} contains {token}, {reason}")
         return [ids[::-1] for ids in pieces] if self.cut_start else pieces
 

@@ -1,6 +1,6 @@
 """The classes of tokenizers in transformers: what ``tokenizer_config.json`` changes in ``tokenizer.json``.
 
-transformers rebuilds the tokenizers of BERT, RoBERTa and XLM-R from their vocabulary: lower-casing, accents, the
+transformers rebuilds the tokenizers of BERT, RoBERTa, XLM-R and MPNet from their vocabulary: lower-casing, accents, the
 leading space and the special tokens around a text come from ``tokenizer_config.json`` or from defaults, whatever
 ``tokenizer.json`` says. Vectors are only equal if we do the same. A tokenizer of no such class is used as it is.
 """
@@ -19,12 +19,14 @@ from minisbert.system.files import listed, read_text
 BERT_CLASSES = "BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer"
 ROBERTA_CLASSES = "RobertaTokenizer", "BartTokenizer"
 XLM_CLASSES = "XLMRobertaTokenizer", "CamembertTokenizer"
-MODELS = {BERT_CLASSES: models.WordPiece, ROBERTA_CLASSES: models.BPE, XLM_CLASSES: models.Unigram}
-FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend"  # tokenizer.json as it is
+MPNET_CLASSES = ("MPNetTokenizer",)
+MODELS = {BERT_CLASSES + MPNET_CLASSES: models.WordPiece, ROBERTA_CLASSES: models.BPE, XLM_CLASSES: models.Unigram}
+FILE_CLASSES = "PreTrainedTokenizer", "TokenizersBackend", "Qwen2Tokenizer", "GemmaTokenizer"  # tokenizer.json as it is
 TYPED_CLASSES = {None, *BERT_CLASSES} - {"DistilBertTokenizer"}  # those that tell the texts of a pair apart
 DEFAULT_CLASSES = {"bert": "BertTokenizer", "distilbert": "BertTokenizer"}
 DEFAULT_CLASSES |= {"roberta": "RobertaTokenizer", "xlm-roberta": "XLMRobertaTokenizer"}
-DEFAULT_CLASSES |= {"camembert": "CamembertTokenizer", "electra": "BertTokenizer"}
+DEFAULT_CLASSES |= {"camembert": "CamembertTokenizer", "electra": "BertTokenizer", "mpnet": "MPNetTokenizer"}
+DEFAULT_CLASSES |= {"qwen3": "Qwen2Tokenizer", "modernbert": "PreTrainedTokenizer", "gemma3_text": "GemmaTokenizer"}
 BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA_TOKENS = {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
 ROBERTA_TOKENS |= {f"{name}_token": f"<{name}>" for name in ("unk", "pad", "mask")}
@@ -69,6 +71,10 @@ def set_up(backend: Backend, folder: ModelFolder, settings: TokenizerSettings, f
     elif kind in XLM_CLASSES:
         unknown = 3 if kind == "XLMRobertaTokenizer" else special.over(ROBERTA_TOKENS)["unk_token"][1]
         rebuild_xlm_roberta(backend, settings, special.over(ROBERTA_TOKENS), unknown)
+    elif kind in MPNET_CLASSES:
+        special.over(ROBERTA_TOKENS | {"unk_token": BERT_TOKENS["unk_token"]})
+        rebuild_bert(backend, settings, special)
+        backend.post_processor = processors.RobertaProcessing(special["sep_token"], special["cls_token"])
     elif kind in BERT_CLASSES or not folder.has("tokenizer.json"):
         rebuild_bert(backend, settings, special.over(BERT_TOKENS))
     special.add(settings.added_tokens_decoder, rebuilt=kind not in FILE_CLASSES)
@@ -81,7 +87,7 @@ def tokenizer_class(folder: ModelFolder, settings: TokenizerSettings) -> str | N
     name = settings.tokenizer_class or folder.model.tokenizer_class
     if name is None:
         return DEFAULT_CLASSES.get(folder.model.model_type)
-    known = BERT_CLASSES + ROBERTA_CLASSES + XLM_CLASSES + FILE_CLASSES
+    known = BERT_CLASSES + ROBERTA_CLASSES + XLM_CLASSES + MPNET_CLASSES + FILE_CLASSES
     if name.removesuffix("Fast") not in known:
         reason = f"{', '.join(known)} are; if tokenizer.json is complete, write PreTrainedTokenizerFast"
         raise unsupported(

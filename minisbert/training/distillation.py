@@ -39,7 +39,9 @@ def keep_layers(bert: nn.Module, layers: Sequence[int]) -> nn.Module:
         raise ValueError(f"layers {list(layers)} must be some of 0 to {len(bert.layers) - 1}, ascending, each once")
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
-    student.config = replace(bert.config, num_hidden_layers=len(layers))
+    kinds = getattr(bert.config, "layer_types", None)  # of encoders whose layers differ
+    changes = {"layer_types": tuple(kinds[i] for i in layers)} if kinds else {}
+    student.config = replace(bert.config, num_hidden_layers=len(layers), **changes)
     return student
 
 

@@ -11,6 +11,7 @@ from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
 from minisbert.data.datasets import duplicate_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.scoring import Scores, cosine_scores, vector_scores
+from minisbert.models.modern.sparse import splade_loss
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
@@ -104,6 +105,7 @@ class WithoutScores(VectorObjective):
     """Rows that carry no scores: evaluated on scored pairs, with SimCSE's projection if asked for."""
 
     in_batch_negatives = True
+    projects = True  # whether ``--projection`` has a meaning
 
     def __init__(
         self,
@@ -118,7 +120,8 @@ class WithoutScores(VectorObjective):
         self.pairs, notes = scored_rows(options, ("dev", "test"))
         # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in training
         # only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
-        projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()) if options.projection else None
+        wanted = self.projects and options.projection
+        projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()) if wanted else None
         projection = projection and projection.to(encoder.device)
         super().__init__(encoder, columns, {"train": note} | notes, precision, projection)
         if self.in_batch_negatives:
@@ -158,6 +161,22 @@ class Ranking(TripletRows):
         hard = torch.cat(negatives) if negatives else None
         scale, symmetric = 1 / self.options.temperature, self.options.symmetric
         return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale, symmetric)
+
+
+class Splade(TripletRows):
+    """The positive ranked above all other texts of the batch by dot products, and a price for words (``splade_loss``).
+
+    The price rises with the square of the step over the first third of the run, as in sentence-transformers: words are
+    learned before they are taken away.
+    """
+
+    projects = False
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
+        risen = min(1.0, 3 * self.done) ** 2
+        prices = self.options.query_flops * risen, self.options.document_flops * risen
+        return splade_loss(queries, torch.cat(documents), *prices)
 
 
 class SupervisedSimCSE(TripletRows):

@@ -63,6 +63,7 @@ class Objective:
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
+    done = 0.0  # share of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``

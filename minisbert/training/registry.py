@@ -2,7 +2,7 @@
 
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
 labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
-triplets         triplet, mnr, simcse-supervised
+triplets         triplet, mnr, simcse-supervised; splade (a SparseEncoder's)
 sentences        simcse; distillation, also of translations and of triplets
 """
 
@@ -13,6 +13,8 @@ import torch
 from minisbert.core import InputError, reading
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.modern.sparse import SparseEncoder
+from minisbert.models.options import open_kind
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
 from minisbert.training.distillation import keep_layers, spread_layers
@@ -22,12 +24,13 @@ from minisbert.training.encoder_objectives import (
     CosineRegression,
     Ranking,
     SimCSE,
+    Splade,
     SupervisedSimCSE,
     TripletMargin,
 )
 from minisbert.training.objective import Objective
 from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
-from minisbert.training.settings import NESTED, TAUGHT, USED_BY, Settings
+from minisbert.training.settings import NESTED, SPARSE, TAUGHT, USED_BY, Settings
 from minisbert.training.teacher_objectives import distillation
 
 OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objective]] = {
@@ -43,6 +46,7 @@ OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objecti
     "mnr": Ranking,
     "simcse": SimCSE,
     "simcse-supervised": SupervisedSimCSE,
+    "splade": Splade,
     "distillation": distillation,
 }
 
@@ -52,7 +56,11 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-    encoder = SentenceEncoder.load(options.model, pooling, device, options.max_length)
+    sparse = options.objective in SPARSE  # also of a plain masked-language model
+    kind = SparseEncoder if sparse else open_kind(options.model)
+    if not issubclass(kind, SentenceEncoder) or (kind.searched and not sparse):
+        raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {options.objective}")
+    encoder = kind.load(options.model, pooling, device, options.max_length)
     if options.attention_start == "random":
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")

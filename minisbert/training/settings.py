@@ -13,13 +13,15 @@ from minisbert.training.values import COUNT, FRACTION, LAYERS, POSITIVE, RATE, n
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
+SPARSE = ("splade",)  # the same, of a SparseEncoder
 TAUGHT = ("distillation",)  # they have a teacher
-OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet", *IN_BATCH, *TAUGHT)
+OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet")
+OBJECTIVES += (*IN_BATCH, *SPARSE, *TAUGHT)
 OBJECTIVE_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still accepted
-POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention"))
+POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention", *SPARSE))
 NESTED = ("cosine", "cosent", "contrastive", "triplet", *IN_BATCH)  # they compare vectors of any width
 SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
-SHUFFLED = tuple(name for name in OBJECTIVES if name not in IN_BATCH)  # any rows may meet in a batch
+SHUFFLED = tuple(name for name in OBJECTIVES if name not in (*IN_BATCH, *SPARSE))  # any rows may meet in a batch
 BATCHES = ("grouped", "random", "fixed")
 
 
@@ -178,6 +180,8 @@ class VectorLossSettings:
     augment: str | None = option(
         "simcse: change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", metavar="HOW", only=("simcse",)
     )
+    query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=SPARSE)
+    document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
     shuffled_negatives: int | None = option(
         "for each pair add N shuffled ones of score 0", read=COUNT, metavar="N", only=("cosine", "cosent")
     )

@@ -111,8 +111,10 @@ def step_through(run: Run, options: Settings) -> None:
         if run.finished:
             return
         clip, done = options.clip or math.inf, run.state.step
+        run.objective.done = done / run.total
         steps = fit(network, loss, run.epoch(), run.optimizer, schedule, done, clip, parts)
         for step in run.record_steps(steps):
+            run.objective.done = step.number / run.total
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()

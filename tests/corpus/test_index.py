@@ -486,7 +486,7 @@ def test_shards_that_change_while_they_are_read(tiny, text, parts, monkeypatch, 
         change(folder)
         return found or top_k(*arguments, **options)
 
-    monkeypatch.setattr(search, "top_k", changing)
+    monkeypatch.setattr(SentenceEncoder, "top_k", staticmethod(changing))
     message = r"shards changed while it was being read|part-00001\.npy is damaged|No such file.*part-00001\.npy"
     with pytest.raises((InputError, OSError), match=message):
         search.main(queries(tiny, text, folder))

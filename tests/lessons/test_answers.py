@@ -429,6 +429,34 @@ WRONG |= {
 }
 
 
+# lesson 20
+ROTATE, RMS, GATE = "rotary.rotate", "decoder.rms_norm", "decoder.swiglu"
+TURNED = """
+first, second = {}
+return x * cos + torch.cat([{}], dim=-1) * sin
+"""
+HALVES = "x.chunk(2, dim=-1)"
+
+WRONG |= {
+    "rotate, backwards": (ROTATE, TURNED.format(HALVES, "second, -first"), "rotated backwards"),
+    "rotate, no sign": (ROTATE, TURNED.format(HALVES, "second, first"), "sign of the second half forgotten"),
+    "rotate, neighbours": (
+        ROTATE,
+        "a, b = x[..., ::2], x[..., 1::2]\nc, s = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]\n"
+        "return torch.stack([a * c - b * s, a * s + b * c], -1).reshape(x.shape)",
+        "rotation interleaved",
+    ),
+    "RMSNorm, a standard deviation": (
+        RMS,
+        "x = x - x.mean(-1, keepdim=True)\nreturn x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight",
+        "RMSNorm with a mean",
+    ),
+    "RMSNorm, a length": (RMS, "return x / (x.pow(2).sum(-1, keepdim=True) + eps).sqrt() * weight", "sum of squares"),
+    "SwiGLU, swapped": (GATE, "return gate * up * torch.sigmoid(up)", "gate and up swapped"),
+    "SwiGLU, GELU": (GATE, "return torch.nn.functional.gelu(gate) * up", "GELU in the gate"),
+}
+
+
 @pytest.mark.parametrize(("master", "body", "mistake"), WRONG.values(), ids=WRONG)
 def test_a_wrong_answer_fails_with_its_mistakes_name(master, body, mistake):
     result = graded(master, body)
@@ -527,6 +555,20 @@ RIGHT = {
         "if mask is None:\n    mask = torch.ones(hidden.shape[:2])\nm = mask.bool()[..., None]\n"
         "return torch.where(m, hidden, 0.0).sum(1) / m.sum(1)",
     ),
+}
+
+# lesson 20
+RIGHT |= {
+    "rotate, written out": (
+        ROTATE,
+        "half = x.shape[-1] // 2\na, b = x[..., :half], x[..., half:]\nc, s = cos[..., :half], sin[..., :half]\n"
+        "return torch.cat((a * c - b * s, b * c + a * s), -1)",
+    ),
+    "RMSNorm, by lengths": (
+        RMS,
+        "return weight * x / torch.sqrt(x.norm(dim=-1, keepdim=True).square() / x.shape[-1] + eps)",
+    ),
+    "SwiGLU, written out": (GATE, "return torch.sigmoid(gate) * gate * up"),
 }
 
 # lessons 16 and 17

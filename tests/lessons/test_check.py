@@ -372,7 +372,7 @@ def test_every_piece_that_moved_is_a_piece_today():
     assert not MOVED.keys() & PIECES.keys()
 
 
-@pytest.mark.parametrize("number", ["20", "99", "x", "-1"])
+@pytest.mark.parametrize("number", [str(max(LESSONS) + 1), "99", "x", "-1"])
 def test_no_such_lesson(number, capsys):
     assert command("run", number) == 2
     assert f"lessons are numbered 00 to {max(LESSONS)}" in capsys.readouterr().err or number == "-1"

@@ -528,7 +528,7 @@ REFUSED = [
     ("tiny", SENTENCE, {"default_prompt_name": "q"}),
     ("tiny", SENTENCE, {"similarity_fn_name": "maxsim"}),
     ("tiny", SENTENCE, {"truncate_dim": 0}),
-    ("tiny", SENTENCE, {"model_type": "SparseEncoder"}),
+    ("tiny", SENTENCE, {"model_type": "CrossEncoder"}),
     ("tiny", NORMALIZE, {"module_input_name": "token_embeddings"}),
     ("distiluse", DENSE, {"module_input_name": "token_embeddings"}),
     ("distiluse", DENSE, {"module_output_name": "other"}),

@@ -12,7 +12,7 @@ import pytest
 
 from minisbert import SentenceEncoder
 from minisbert.core import InputError
-from minisbert.models import folders
+from minisbert.models import replacing
 
 TEXTS = ["the cat", "a small dog is in the park"]
 MODEL = ("config.json", "model.safetensors", "tokenizer.json")
@@ -104,7 +104,7 @@ def test_a_file_that_appears_during_a_save_is_not_lost(tiny, tmp_path):
     before = contents(tmp_path / "target")
 
     def save() -> None:
-        with folders.model_folder(tmp_path / "target") as partial:
+        with replacing.model_folder(tmp_path / "target") as partial:
             encoder.write(partial)
             (tmp_path / "target" / "notes.txt").write_text("mine")
 

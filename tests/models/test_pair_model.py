@@ -397,7 +397,8 @@ LONG = ["a cat " * 9, "moon"], ["moon", "the dog runs " * 9]  # beyond the limit
 def classifier(folder, family: str, labels: int = 1):
     """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``; its model, float64."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    source = REFERENCE / "tiny-roberta" if family == "roberta" else REFERENCE.parents[1] / "weights" / "tiny"
+    own = {"roberta": REFERENCE / "tiny-roberta", "mpnet": REFERENCE / "modern" / "tiny-mpnet"}
+    source = own.get(family, REFERENCE.parents[1] / "weights" / "tiny")
     shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
     name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")
     sizes = {"vocab_size": 301 if family == "roberta" else 131, "hidden_size": 18, "intermediate_size": 29}

@@ -10,7 +10,12 @@ import argparse
 import inspect
 import json
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
 
@@ -18,6 +23,30 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+
+class Wide:
+    """torch, but for what it calls float32."""
+
+    float32 = float = torch.float64
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+
+@contextmanager
+def in_double(*modules: ModuleType) -> Iterator[None]:
+    """Inside, modeling modules of transformers take float64 wherever they say float32: build and run models in it."""
+    narrow = torch.Tensor.float
+    torch.Tensor.float = torch.Tensor.double
+    for module in modules:
+        module.torch = Wide()
+    try:
+        yield
+    finally:
+        torch.Tensor.float = narrow
+        for module in modules:
+            module.torch = torch
 
 
 def read_modules(folder: Path) -> list[dict]:
@@ -28,11 +57,13 @@ def read_modules(folder: Path) -> list[dict]:
 
 def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
     """Embeddings, every layer's attention and output, and the pooler's if there is one; and the last hidden state."""
-    model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+    kind = transformers.MODEL_MAPPING[type(transformers.AutoConfig.from_pretrained(folder))]
     given = {"input_ids": inputs["ids"], "attention_mask": inputs["mask"].long()}
-    if "token_type_ids" in inspect.signature(model.forward).parameters:  # DistilBERT has none
+    if "token_type_ids" in inspect.signature(kind.forward).parameters:  # DistilBERT has none
         given["token_type_ids"] = inputs["token_types"]
-    out = model(**given, output_hidden_states=True, output_attentions=True)
+    with in_double(sys.modules[kind.__module__]) if dtype == torch.float64 else nullcontext():
+        model = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", dtype=dtype).eval()
+        out = model(**given, output_hidden_states=True, output_attentions=True)
     states = {"embeddings": out.hidden_states[0]}
     for i, (hidden, probabilities) in enumerate(zip(out.hidden_states[1:], out.attentions, strict=True)):
         states |= {f"layers.{i}.attention": probabilities, f"layers.{i}": hidden}

@@ -1,7 +1,7 @@
 """How the house opens an encoder that is not the book's: a ``Family`` with a config and a module of its own."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
 from torch import nn
@@ -22,6 +22,7 @@ class Architecture(Family):
 
     config: type
     encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
+    relative: bool = False  # only distances between tokens count: pads before a text move nothing
 
     def names(self, layers: int, pooler: bool) -> dict[str, str]:
         """Our name -> the file's name. A name of a tensor that a model does not have does no harm."""
@@ -34,8 +35,18 @@ class Architecture(Family):
     def read(self, raw: dict[str, Any]) -> Any:
         """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
         stated = self.fields(raw)
-        return self.config(**{each.name: stated[each.name] for each in fields(self.config) if each.name in stated})
+        given = [each.name for each in fields(self.config) if each.default is MISSING or each.name in stated]
+        return self.config(**{name: stated[name] for name in given})
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         """The config's fields as ``config.json`` has them, without what the family never states."""
         return {self.settings.get(name, name): value for name, value in config.items() if name not in self.constants}
+
+
+def initialise(model: nn.Module, std: float) -> None:
+    """New weights as in the book: normal numbers, and biases of 0."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=std)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,0 +1,55 @@
+"""What a model's folder is, and the class that opens it: one line per kind.
+
+The words that tell are ``model_type`` in config_sentence_transformers.json and in config.json, and the classes in
+modules.json. A kind's class has what commands call of ``SentenceEncoder``, with the same arguments: ``load``,
+``encode``, ``similarity``, ``top_k``, ``searched``, ``settings``, ``tokenizer``, ``width``, ``eager``. Its file is
+imported when it is first needed.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Where a class is, the words of which one is enough, and the order of the modules as a regular expression."""
+
+    file: str
+    words: str
+    order: str
+
+
+SENTENCE_ENCODER = "SentenceEncoder"  # any folder that no other kind claims
+KINDS = {
+    "SparseEncoder": Kind(
+        "modern.sparse",
+        "SparseEncoder SpladePooling SparseStaticEmbedding IDF SparseAutoEncoder",
+        "Transformer SpladePooling",
+    ),
+    "MultiVectorEncoder": Kind(
+        "modern.multi_vector",
+        "MultiVectorEncoder MultiVectorMask",
+        "Transformer Dense( Normalize)? MultiVectorMask",
+    ),
+    "StaticEncoder": Kind("modern.static", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
+    SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
+}
+
+
+def kind_of(words: set[str]) -> str:
+    """The name of the class that opens a folder in which these words occur: ``{"SpladePooling"}`` -> SparseEncoder."""
+    return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
+
+
+def check_order(name: str, modules: list[str]) -> None:
+    """Raise ``ValueError`` for modules, or an order of them, that the kind does not compute."""
+    if not re.fullmatch(KINDS[name].order, " ".join(modules)):
+        known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("( Normalize)?", " Normalize")
+        raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")
+
+
+def encoder_class(name: str) -> Any:
+    """The class of a kind."""
+    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)

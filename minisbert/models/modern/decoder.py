@@ -1,0 +1,184 @@
+"""A decoder as an encoder: Qwen3, of which only the last token of a text has seen all of it (Qwen3-Embedding).
+
+What a decoder has in place of BERT's pieces, first as formulas:
+
+    rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
+    swiglu          for GELU: one layer decides how much of another one passes
+    rotary.py       for the position table: queries and keys are rotated by their place in the text
+    repeat_heads    several heads of queries share one head of keys and values
+    causal_mask     a token sees itself and what comes before it
+
+No bias, no token types, no dropout but on the probabilities. With the legend of ``core/bert.py``, ``G`` is the number
+of heads of keys and values; K is a setting of its own, and H * K need not be D.
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import bert
+from minisbert.core.bert import Attention, Bert, attention
+from minisbert.core.checks import check
+from minisbert.models.modern.architecture import initialise
+from minisbert.models.modern.rotary import rotary, rotate
+
+if TYPE_CHECKING:
+    from minisbert.models.modern.qwen3 import DecoderConfig
+
+View = tuple[Tensor, tuple[Tensor, Tensor]]  # of a layer: where its queries may look, and the rotation of its places
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) -> (..., D).
+
+    ``layer_norm`` without a mean and a bias (Zhang and Sennrich 2019, arXiv 1910.07467).
+    ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
+    """
+    if bert.FUSED:
+        return nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+    return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps) * weight
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) = 1.4621``."""
+    return nn.functional.silu(gate) * up
+
+
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """Keys or values (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 for two of ``times`` 2.
+
+    Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at the same keys.
+    """
+    return x.repeat_interleave(times, dim=1)  # subtle: not repeat, which gives heads 0, 1, 0, 1
+
+
+def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
+    """Where a query may look, (1 or B, 1, T, T): at its own place and before it, and where ``mask`` lets it.
+
+    ``mask`` (B, T) is True for real tokens, (B, 1, T, T) where two tokens are of the same text, or None.
+    """
+    before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+    if mask is None:
+        return before[None, None]
+    check("mask whole", mask)
+    mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
+    # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
+    return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
+
+
+class RMSNorm(nn.Module):
+    """``rms_norm`` with a learned weight (D,)."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class GroupedAttention(Attention):
+    """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
+
+    def __init__(self, config: "DecoderConfig"):
+        nn.Module.__init__(self)
+        width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        self.head_dim, self.groups = config.head_dim, heads // kv_heads
+        self.dropout = config.attention_probs_dropout_prob
+        self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
+        self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
+        self.value = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
+        self.output = nn.Linear(heads * config.head_dim, width, config.attention_bias)
+        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
+
+    def forward(self, x: Tensor, mask: Tensor, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
+        # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
+        query = rotate(self.query_norm(self.split(self.query(x))), *turned)  # (B, H, T, K)
+        key = rotate(self.key_norm(self.split(self.key(x))), *turned)  # (B, G, T, K)
+        key, value = (repeat_heads(y, self.groups) for y in (key, self.split(self.value(x))))  # (B, H, T, K)
+        context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
+        return self.output(self.merge(context)), probabilities
+
+
+class GatedFeedForward(nn.Module):
+    """Each token on its own: D to F twice, one the gate of the other, and back to D."""
+
+    def __init__(self, config: "DecoderConfig"):
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        return swiglu(gate, up)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
+
+    def __init__(self, config: "DecoderConfig"):
+        super().__init__()
+        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.attention = GroupedAttention(config)
+        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.feed_forward = GatedFeedForward(config)
+
+    def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
+        attended, probabilities = self.attention(self.attention_norm(x), *view)
+        x = x + attended
+        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
+
+
+class Decoder(Bert):
+    """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
+
+    causal = True  # the first token has seen no other
+    kinds: tuple[type, type, type] = nn.Embedding, Layer, RMSNorm  # of its modules
+
+    def __init__(self, config: "DecoderConfig", pooler: bool = False):
+        nn.Module.__init__(self)
+        self.config, self.pooler = config, None
+        table, layer, norm = self.kinds
+        self.embeddings = nn.ModuleDict({"word": table(config.vocab_size, config.hidden_size)})
+        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
+        self.norm = norm(config.hidden_size, config.rms_norm_eps)
+        initialise(self, config.initializer_range)
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
+        """One for each layer: here the same for all."""
+        turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        return [(causal_mask(mask, positions.shape[1], positions.device), turned)] * len(self.layers)
+
+    def forward(
+        self,
+        ids: Tensor,
+        mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        trace: dict[str, Tensor] | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D). The last layer's are those after ``norm``."""
+        x = self.embeddings.word(ids)  # (B, T, D)
+        if positions is None:
+            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
+        views = self.views(mask, positions, x.dtype)
+        if trace is not None:
+            trace["embeddings"] = x
+        for i, layer in enumerate(self.layers):
+            x, probabilities = layer(x, views[i])  # (B, T, D), (B, H, T, T)
+            if i == len(self.layers) - 1:
+                x = self.norm(x)
+            if trace is not None:
+                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
+        return x

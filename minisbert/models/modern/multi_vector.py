@@ -1,0 +1,232 @@
+"""``MultiVectorEncoder``: texts to one vector per token, for ``late_interaction.py``.
+
+    encoder = MultiVectorEncoder.load("path/to/colbert")
+    queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
+    encoder.top_k(queries, documents, 1)  # scores and places, (1, 1) each
+
+Each token's state goes through one layer without a bias and is scaled to length 1. A query may be filled up with [MASK]
+tokens, which stand for words that it lacks; a document's punctuation is dropped. Folders are those of
+sentence-transformers' class of the same name.
+"""
+
+import copy
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core import InputError, reading
+from minisbert.core.bert import Bert
+from minisbert.core.checks import check_texts
+from minisbert.core.encoder import normalize as unit
+from minisbert.core.tokenizer import pad_batch
+from minisbert.core.weights import Size
+from minisbert.fast.batching import budgeted_batches
+from minisbert.models.checkpoint import load_bert, save_bert, write_safetensors
+from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.folders import ModelFolder
+from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
+from minisbert.models.modern.late_interaction import Matrices, late_top_k
+from minisbert.models.poolings import Dense, Pooling
+from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.settings import (
+    CONFIG,
+    SENTENCE,
+    TEXT_FILES,
+    WEIGHTS,
+    DenseSettings,
+    Settings,
+    VectorModule,
+    parse,
+    unsupported,
+)
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.system.console import Progress
+from minisbert.system.files import write_json
+
+TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+MODULES = ("Transformer", "Dense", "Normalize", "MultiVectorMask")
+MAXSIM = (None, "maxsim")
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """``query_expansion`` of ``sentence_bert_config.json``: queries are filled up to ``length`` tokens.
+
+    With the strategy ``fixed`` longer ones are cut to it. ``attend`` lets the real tokens see those added.
+    """
+
+    length: Size
+    strategy: Annotated[str, "fixed|min"] = "fixed"
+    attend: bool = False
+    token: str | None = None  # [MASK] if none is named
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What ``sentence_bert_config.json`` states for queries and for documents."""
+
+    query_length: Annotated[int | None, "an integer from 1"] = None
+    document_length: Annotated[int | None, "an integer from 1"] = None
+    query_expansion: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """``MultiVectorMask``'s ``config.json``: tokens that are not compared."""
+
+    skiplist_words: list[str] = field(default_factory=list)
+    skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
+    keep_only_token_ids: Annotated[list | None, "nothing"] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDense(DenseSettings):
+    module_input_name: Annotated[str, "token_embeddings"]
+    module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
+
+
+@dataclass(frozen=True)
+class TokenModule(VectorModule):
+    module_input_name: Annotated[str, "token_embeddings"] = "token_embeddings"
+    module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
+
+
+class MultiVectorEncoder(SentenceEncoder):
+    """``encode`` gives ``Matrices``: of each text one vector per token, of length 1."""
+
+    searched: ClassVar[dict[str, Any]] = {"convert": "matrices"}
+    top_k = staticmethod(late_top_k)
+    to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        bert: Bert,
+        dense: Dense,
+        normalize: bool,
+        settings: Settings,
+        lengths: Lengths,
+        skipped: Skipped,
+    ):
+        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
+        self.projection, self.lengths, self.skipped = dense, lengths, skipped
+        self.width = dense.linear.out_features
+        more = lengths.query_expansion
+        self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), more)) if more else None
+        backend = tokenizer.backend
+        known = (backend.token_to_id(word) for word in skipped.skiplist_words)
+        self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)
+        names = [self.expansion.token] if self.expansion and self.expansion.token else ["[MASK]", "<mask>"]
+        self.filler = next((i for i in map(backend.token_to_id, names) if i is not None), None)
+        if self.expansion and self.filler is None:
+            raise ValueError(f"query_expansion: the tokenizer has no token {' or '.join(names)}")
+
+    @classmethod
+    def from_folder(
+        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
+    ) -> "MultiVectorEncoder":
+        if pooling is not None:
+            raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
+        stated = folder.json(SENTENCE)
+        if stated.get("similarity_fn_name") not in MAXSIM:
+            raise unsupported(
+                folder.path / SENTENCE, "similarity_fn_name", stated["similarity_fn_name"], "only maxsim is"
+            )
+        folder.contents[SENTENCE] = stated | {"similarity_fn_name": None}
+        (place,), (mask,) = folder.places("Dense"), folder.places("MultiVectorMask")
+        for other in folder.places("Normalize"):
+            folder.parse(f"{other}/{CONFIG}", TokenModule)
+        name = next((name for name in TEXT_FILES if folder.encoder.json(name)), TEXT_FILES[0])
+        lengths, skipped = folder.encoder.parse(name, Lengths), folder.parse(f"{mask}/{CONFIG}", Skipped)
+        tokenizer, bert = Tokenizer.load(folder.encoder, limit), load_bert(folder.encoder)
+        with reading(folder.path):
+            dense, normalize = load_dense(folder, place, TokenDense), bool(folder.places("Normalize"))
+            return cls(tokenizer, bert, dense, normalize, folder.settings, lengths, skipped).eval()
+
+    def rows_of(self, texts: Sequence[str], query: bool) -> tuple[list[list[int]], list[int], int]:
+        """Ids of each text, a query's fillers included, how many are its own, and how many texts were cut."""
+        tokenizer, more = copy.copy(self.tokenizer), self.expansion if query else None
+        limit = self.lengths.query_length if query else self.lengths.document_length
+        if more:
+            limit = more.length if more.strategy == "fixed" else max(limit or tokenizer.limit, more.length)
+        tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
+        encoded = tokenizer.encode(texts)
+        filled = [ids + [self.filler] * (more.length - len(ids)) if more else ids for ids in encoded.ids]
+        return filled, [*map(len, encoded.ids)], encoded.truncated
+
+    def forward_rows(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
+        """Vectors (B, T, K) of length 1 and which of them are compared, (B, T)."""
+        ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
+        ids = ids.to(self.device)
+        place = torch.arange(ids.shape[1], device=self.device)
+        counted = place < torch.tensor([*map(len, rows)], device=self.device)[:, None]  # (B, T), with fillers
+        # subtle: a filler that nobody attends to still has a vector, for it looks at the query's own tokens itself
+        seen = counted if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
+        vectors = self.projection(self.hidden(ids, seen if query else counted))  # (B, T, K)
+        vectors = unit(vectors) if self.normalize else vectors
+        tasks = self.skipped.skiplist_tasks
+        if ("query" if query else "document") in tasks:
+            counted = counted & ~torch.isin(ids, self.skipped_ids.to(self.device))
+        return vectors, counted
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool | Progress = False,
+        *,
+        query: bool | None = None,
+        precision: str | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
+        convert: str = "matrices",
+        **options: Any,
+    ) -> Matrices:
+        """Texts -> ``Matrices``, other ones as queries than as documents; by default the prompt says which they are.
+
+        Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
+        """
+        wrong = [name for name, value in options.items() if value not in (None, "sentence")]
+        if wrong or convert != "matrices":
+            raise InputError(f"{', '.join(wrong or ['convert'])}: a MultiVectorEncoder has a vector per token, not one")
+        prompts = {name: self.settings.prompts[name] for name in QUERY_PROMPTS if self.settings.prompts.get(name)}
+        if query is None:
+            query = prompt_name in QUERY_PROMPTS or prompt in prompts.values()
+        if prompt is None and prompt_name is None and query:
+            prompt_name = next(iter(prompts), None)
+        texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
+        rows, own, self.truncated = self.rows_of(texts, query)
+        found: dict[int, Tensor] = {}
+        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
+        with self.computing(precision), shown as line:
+            line.expect(len(texts), sum(map(len, rows)))
+            for batch in budgeted_batches([*map(len, rows)], batch_tokens):
+                parts = self.forward_rows([rows[i] for i in batch], [own[i] for i in batch], query)
+                for text, vectors, counted in zip(batch, *parts, strict=True):
+                    found[text] = vectors[counted].cpu()
+                line.done(sum(len(rows[i]) for i in batch))
+        return Matrices.of([found[i].numpy() for i in range(len(texts))], self.width)
+
+    def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
+        """``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
+        return np.stack([b.scores(a[i]) for i in range(len(a))]) if len(a) else np.empty((0, len(b)), np.float32)
+
+    def write(self, folder: Path) -> None:
+        """The model's files into an empty folder."""
+        save_bert(self.bert, folder)
+        self.tokenizer.save(folder)
+        kinds = [kind for kind in MODULES if kind != "Normalize" or self.normalize]
+        _, dense, *rest = write_modules(folder, kinds)
+        write_json(folder / dense / CONFIG, dense_settings(self.projection) | TOKENS)
+        write_safetensors(self.projection.state_dict(), folder / dense / WEIGHTS)
+        for place, content in zip(rest[::-1], (asdict(self.skipped), TOKENS), strict=False):
+            write_json(folder / place / CONFIG, content)
+        write_settings(self, folder, model_type="MultiVectorEncoder")
+        write_json(folder / SENTENCE, ModelFolder(folder).json(SENTENCE) | {"similarity_fn_name": "maxsim"})

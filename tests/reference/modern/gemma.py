@@ -1,0 +1,100 @@
+"""A tiny EmbeddingGemma, random in every parameter: windows, two dense layers, prompts."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.base.modules import Dense
+from sentence_transformers.sentence_transformer import modules
+from tokenizers import Tokenizer, models, normalizers, processors, trainers
+from torch import Tensor, nn
+from transformers.models.gemma3 import modeling_gemma3
+
+from tests.reference.make_reference import WORDS
+from tests.reference.states import in_double
+from tests.reference.texts import SENTENCES
+
+SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
+# heads 4 and 2, head width 6, width 16 (its root is exact in float32), feed-forward 19, layers 3, a window of 5
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 19,
+    "max_position_embeddings": 70,
+    "query_pre_attn_scalar": 9,
+    "sliding_window": 5,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rms_norm_eps": 1e-3,
+    "use_bidirectional_attention": True,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 900.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 50.0},
+    },
+}
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Every parameter random, the norms' weights around 0, as they are added to 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(0.2 * torch.randn(parameter.shape, generator=generator))
+
+
+def gemma_tokenizer() -> transformers.GemmaTokenizer:
+    """BPE over texts whose spaces are letters; <bos> text <eos>."""
+    bpe = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    bpe.normalizer = normalizers.Replace(" ", "▁")
+    trainer = trainers.BpeTrainer(vocab_size=160, special_tokens=SPECIAL, show_progress=False)
+    bpe.train_from_iterator([word for word in WORDS for _ in range(3)], trainer)
+    spec = json.loads(bpe.to_str())["model"]
+    merges = [tuple(merge) for merge in spec["merges"]]
+    vocabulary = spec["vocab"] | {"▁": len(spec["vocab"])}
+    tokenizer = transformers.GemmaTokenizer(vocab=vocabulary, merges=merges, padding_side="right")
+    ends = [("<bos>", SPECIAL.index("<bos>")), ("<eos>", SPECIAL.index("<eos>"))]
+    tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", pair="<bos> $A <eos> <bos>:1 $B:1 <eos>:1", special_tokens=ends
+    )
+    return tokenizer
+
+
+def write(folder: Path) -> None:
+    """The modules of embeddinggemma-300m: mean, two dense layers without activation and bias, normalised."""
+    words = gemma_tokenizer()
+    model = transformers.Gemma3TextModel(transformers.Gemma3TextConfig(vocab_size=len(words), **SIZES))
+    randomise(model, seed=31)
+    dense = [Dense(*sizes, bias=False, activation_function=nn.Identity()) for sizes in ((16, 22), (22, 16))]
+    for seed, layer in enumerate(dense):
+        randomise(layer, seed)
+    prompts = {"query": "task: search result | query: ", "document": "title: none | text: "}
+    with tempfile.TemporaryDirectory() as plain:
+        model.save_pretrained(plain)
+        words.save_pretrained(plain)
+        encoder = modules.Transformer(plain, max_seq_length=60)
+        whole = [encoder, modules.Pooling(16, "mean"), *dense, modules.Normalize()]
+        model = SentenceTransformer(modules=whole, prompts=prompts, device="cpu")
+        model.save(str(folder), create_model_card=False)
+
+
+def golden(name: str) -> dict[str, Tensor]:
+    """Ids, the first and the last layer's states, and vectors of texts and of queries."""
+    with in_double(modeling_gemma3), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / name)
+        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
+        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        states = model[0].model(**inputs, output_hidden_states=True).hidden_states
+        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
+        found |= {"layers.0": states[1], f"layers.{len(states) - 2}": states[-1]}
+        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
+        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
+    return {key: value.contiguous().clone() for key, value in found.items()}
+
+
+FOLDERS = {"tiny-gemma": write}

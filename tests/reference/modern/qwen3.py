@@ -1,0 +1,98 @@
+"""A tiny Qwen3 in the layout of Qwen3-Embedding, random in every parameter: bfloat16, last token, pads on the left."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules
+from tokenizers import ByteLevelBPETokenizer, processors
+from torch import Tensor, nn
+from transformers.models.qwen3 import modeling_qwen3
+
+from tests.reference.make_reference import WORDS
+from tests.reference.states import in_double
+from tests.reference.texts import SENTENCES
+
+NAME = "tiny-qwen3"
+QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
+# heads of queries 6, of keys and values 2, head width 10, width 24, feed-forward 29, layers 3: all different
+SIZES = {
+    "hidden_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": 29,
+    "max_position_embeddings": 160,
+    "rope_theta": 1000.0,
+    "rms_norm_eps": 1e-3,
+}
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Every parameter random, as bfloat16 can hold it; the norms' weights around 1."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = 0.2 * torch.randn(parameter.shape, generator=generator)
+            parameter.copy_((1 + noise if "norm" in name else noise).bfloat16())
+
+
+def qwen_tokenizer() -> transformers.Qwen2Tokenizer:
+    """Byte-level BPE; <|endoftext|>, which is not eos_token, comes after each text, and pads before it."""
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator([" ".join(WORDS)] * 3, vocab_size=301, min_frequency=2)
+    spec = json.loads(bpe.to_str())["model"]
+    merges = [tuple(merge) for merge in spec["merges"]]
+    end, more = "<|endoftext|>", ["<|im_start|>", "<|im_end|>"]
+    tokenizer = transformers.Qwen2Tokenizer(
+        vocab=spec["vocab"],
+        merges=merges,
+        eos_token="<|im_end|>",
+        pad_token=end,
+        extra_special_tokens=more,
+        padding_side="left",
+    )
+    whole = f"$A:0 {end}:0"
+    template = processors.TemplateProcessing(
+        single=whole, pair=f"{whole} $B:1 {end}:1", special_tokens=[(end, tokenizer.convert_tokens_to_ids(end))]
+    )
+    byte_level = processors.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    tokenizer._tokenizer.post_processor = processors.Sequence([byte_level, template])
+    return tokenizer
+
+
+def write(folder: Path) -> None:
+    """bfloat16, the last token's state scaled to length 1, and a prompt for queries."""
+    tokenizer = qwen_tokenizer()
+    config = transformers.Qwen3Config(vocab_size=len(tokenizer), **SIZES)
+    model = transformers.Qwen3Model(config)
+    randomise(model, seed=21)
+    with tempfile.TemporaryDirectory() as plain:
+        model.bfloat16().save_pretrained(plain)
+        tokenizer.save_pretrained(plain)
+        encoder = modules.Transformer(plain, max_seq_length=130, model_kwargs={"dtype": "bfloat16"})
+        rest = [modules.Pooling(SIZES["hidden_size"], "lasttoken"), modules.Normalize()]
+        prompts = {"query": QUERY, "document": ""}
+        model = SentenceTransformer(modules=[encoder, *rest], prompts=prompts, device="cpu")
+        model.save(str(folder), create_model_card=False)
+
+
+def golden(name: str) -> dict[str, Tensor]:
+    """Ids padded on the left, the first and the last layer's states, and vectors of texts and of queries."""
+    with in_double(modeling_qwen3), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / name)
+        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
+        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
+        states = model[0].model(**batch, output_hidden_states=True).hidden_states
+        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
+        found |= {"layers.0": states[1], f"layers.{len(states) - 2}": states[-1]}
+        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
+        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
+    return {key: value.contiguous().clone() for key, value in found.items()}
+
+
+FOLDERS = {NAME: write}
