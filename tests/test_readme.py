@@ -14,6 +14,7 @@ import pytest
 import minisbert
 from minisbert.evaluate import main as evaluate
 from tests.conftest import ROOT
+from tests.models.modern.test_multi_vector import write as write_colbert
 
 PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -169,6 +170,8 @@ def test_the_examples_in_the_docs_run(page, tiny, tmp_path, monkeypatch):
         if lacking := [name for name in libraries if find_spec(name) is None]:
             missing += lacking
             continue
+        if "path/to/colbert" in code:
+            code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
         code = code.replace("path/to/splade", (ROOT / "tests/reference/modern/tiny-splade").as_posix())
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:

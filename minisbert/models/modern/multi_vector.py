@@ -5,8 +5,8 @@
     encoder.top_k(queries, documents, 1)  # scores and places, (1, 1) each
 
 Each token's state goes through one layer without a bias and is scaled to length 1. A query may be filled up with [MASK]
-tokens, which mostly weigh its own words (Giacalone and Zanibbi 2024); a document's punctuation is dropped. Folders are those of
-sentence-transformers' class of the same name.
+tokens, which mostly weigh its own words (Giacalone and Zanibbi 2024); a document's punctuation is dropped. Folders are
+those of sentence-transformers' class of the same name.
 """
 
 import copy
