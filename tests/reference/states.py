@@ -17,10 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
-
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -57,6 +54,8 @@ def read_modules(folder: Path) -> list[dict]:
 
 def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
     """Embeddings, every layer's attention and output, and the pooler's if there is one; and the last hidden state."""
+    import transformers  # here, because tests take ``in_double`` without it
+
     kind = transformers.MODEL_MAPPING[type(transformers.AutoConfig.from_pretrained(folder))]
     given = {"input_ids": inputs["ids"], "attention_mask": inputs["mask"].long()}
     if "token_type_ids" in inspect.signature(kind.forward).parameters:  # DistilBERT has none
@@ -93,6 +92,7 @@ def main() -> None:
     parser.add_argument("output", type=Path, metavar="OUTPUT")
     parser.add_argument("--double", action="store_true", help="compute in float64")
     options = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
     inputs, modules = load_file(options.inputs), read_modules(options.model)
     places = [module["path"] for module in modules if module["type"].endswith("Transformer")]
     dtype = torch.float64 if options.double else torch.float32
