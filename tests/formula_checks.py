@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
-from minisbert.models.modern import decoder, rotary
+from minisbert.models.modern import decoder, late_interaction, rotary
 from tests.checks import check, normal, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
@@ -414,3 +414,15 @@ def rms_norm() -> Iterator[Comparison]:
 def swiglu() -> Iterator[Comparison]:
     gate, up = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
     yield from with_gradients("swiglu", decoder.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up)
+
+
+@check
+def max_sim() -> Iterator[Comparison]:
+    """One token after the other, in Python's own max and sum."""
+    query, document = normal(5, 4), normal(2, 4, seed=1)  # two partners: the best may be below 0
+
+    def reference(query: Tensor, document: Tensor) -> Tensor:
+        best = [max((x * y).sum() for y in document) for x in query]
+        return torch.stack(best).sum()
+
+    yield from with_gradients("max_sim", late_interaction.max_sim, reference, query, document)

@@ -1,9 +1,9 @@
-"""Hand examples and traps of lesson 20: rotation, RMSNorm, SwiGLU."""
+"""Hand examples and traps of lessons 20 and 21: rotation, RMSNorm, SwiGLU, MaxSim."""
 
 import math
 
 from lessons.grader.cases import case, d, example, t, trap
-from minisbert.models.modern import decoder, rotary
+from minisbert.models.modern import decoder, late_interaction, rotary
 
 
 @example("rotary.rotate")
@@ -56,3 +56,25 @@ def _():
     yield case("a wide gate lets all pass, times itself", d(300.0), decoder.swiglu, d(100.0), d(3.0))
     yield case("a gate far below 0", d(0.0, 0.0), decoder.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
     yield case("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), decoder.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
+
+
+QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])
+
+
+@example("late_interaction.max_sim")
+def _():
+    yield case("1 and the best of .8, 0 and -1", d(1.8)[0], late_interaction.max_sim, d(*QUERY), d(*DOCUMENT))
+    one, other = d([0.6, 0.8]), d([0.8, 0.6])
+    yield case("one token against one", d(0.96)[0], late_interaction.max_sim, one, other)
+
+
+@trap("late_interaction.max_sim")
+def _():
+    tokens = d([1.0, 0.0], [0.0, 1.0], [0.6, 0.8])
+    yield case("a query of three tokens", d(2.8)[0], late_interaction.max_sim, tokens, d(*QUERY))
+    opposite = d([-1.0, 0.0], [-0.6, -0.8])
+    yield case("the best may be below 0", d(-0.6)[0], late_interaction.max_sim, d([1.0, 0.0]), opposite)
+    twice = d(*DOCUMENT, *DOCUMENT)
+    yield case("a document said twice", d(1.8)[0], late_interaction.max_sim, d(*QUERY), twice)
+    again = d(*QUERY, *QUERY)
+    yield case("a query said twice counts twice", d(3.6)[0], late_interaction.max_sim, again, d(*DOCUMENT))

@@ -1,9 +1,9 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
-``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``lexical`` (BM25),
-``losses``, ``modern`` (rotation, RMSNorm, SwiGLU), ``pipeline`` (text, names, batches, search), ``retrieval``,
-``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into
-the running package.
+``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``late`` (MaxSim),
+``lexical`` (BM25), ``losses``, ``modern`` (rotation, RMSNorm, SwiGLU), ``pipeline`` (text, names, batches, search),
+``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts
+a mistake into the running package.
 """
 
 from lessons.mistakes import (
@@ -11,6 +11,7 @@ from lessons.mistakes import (
     distillation,
     forward,
     heads,
+    late,
     lexical,
     losses,
     modern,
@@ -29,6 +30,7 @@ __all__ = [
     "distillation",
     "forward",
     "heads",
+    "late",
     "lexical",
     "losses",
     "modern",

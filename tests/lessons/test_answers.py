@@ -429,6 +429,16 @@ WRONG |= {
 }
 
 
+# lesson 21
+MAX_SIM = "late_interaction.max_sim"
+SCORES = "scores = query @ document.T\nreturn {}"
+
+WRONG |= {
+    "max_sim, other side": (MAX_SIM, SCORES.format("scores.max(0).values.sum()"), "sides exchanged"),
+    "max_sim, mean": (MAX_SIM, SCORES.format("scores.amax(-1).mean()"), "best matches averaged"),
+    "max_sim, all pairs": (MAX_SIM, SCORES.format("scores.sum()"), "no maximum over tokens"),
+}
+
 # lesson 20
 ROTATE, RMS, GATE = "rotary.rotate", "decoder.rms_norm", "decoder.swiglu"
 TURNED = """
@@ -555,6 +565,15 @@ RIGHT = {
         "if mask is None:\n    mask = torch.ones(hidden.shape[:2])\nm = mask.bool()[..., None]\n"
         "return torch.where(m, hidden, 0.0).sum(1) / m.sum(1)",
     ),
+}
+
+# lesson 21
+RIGHT |= {
+    "MaxSim, a token at a time": (
+        MAX_SIM,
+        "return sum(torch.stack([(token * other).sum() for other in document]).max() for token in query)",
+    ),
+    "MaxSim, by einsum": (MAX_SIM, "return torch.einsum('qk,dk->qd', query, document).amax(1).sum()"),
 }
 
 # lesson 20

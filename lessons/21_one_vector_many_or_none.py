@@ -1,0 +1,318 @@
+# %% [markdown]
+# # Lesson 21: one vector, many, or none
+#
+# Steps through `minisbert/models/modern/static.py`, `minisbert/models/modern/distillation.py`,
+# `minisbert/models/modern/sparse.py`, `minisbert/models/modern/late_interaction.py`. About 50 minutes. You will take
+# the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
+
+# %%
+import time
+
+import numpy as np
+import torch
+from course import figure, largest_difference, predict
+
+from lessons.mistakes import planted
+from lessons.search import bm25, docstrings
+from lessons.search.measure import interval, ndcg_of_each
+from minisbert.core import bert
+from minisbert.diagnosis.mistakes.planting import Mistake
+from minisbert.fast.search import top_k
+from minisbert.models.modern import late_interaction
+from minisbert.models.modern.distillation import distill, principal_components
+from minisbert.models.modern.late_interaction import Matrices, max_sim
+from minisbert.models.modern.sparse import flops_loss, splade_pool
+from minisbert.models.modern.static import bag_mean
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import ensure
+
+bert.FUSED = True  # lesson 13: the same numbers in less time
+
+# %% [markdown]
+# ## The question
+#
+# Twenty lessons have turned a text into one vector. It need not be one. A text can have no vector at all, only weights
+# of words, which an inverted index finds. It can be the mean of a table's rows, without an encoder. Or it can keep a
+# vector for each token and let the query choose. Which is best? Best at what: answers, bytes, or milliseconds?
+#
+# The judge is lesson 19's corpus, the docstrings of the standard library: names ask for the first sentences of their
+# docstrings.
+
+# %%
+entries = docstrings.read_entries()
+documents = [entry.document for entry in entries]  # N texts
+test = [i for i, entry in enumerate(entries) if docstrings.split_of(entry.module) == "test"]
+right = np.array(test[:: max(1, len(test) // 200)][:200])  # Q queries; entry i's query is answered by document i
+queries = [entries[i].query for i in right]
+N, Q = len(documents), len(queries)
+print(f"{Q} queries, {N:,} documents; {queries[0]!r} asks for {documents[right[0]]!r}")
+assert len({*queries}) == Q == 200, "two hundred questions, no two alike"
+
+# %% [markdown]
+# ## The formula
+#
+# Four ways to compare a query q with a document d. E is an encoder's states of a text's tokens, one row per token:
+#
+#     dense              cos( mean of E_q,  mean of E_d )                                      one vector
+#     static             cos( mean of rows of a table,  the same )                             one vector, no encoder
+#     sparse             sum over words of  w_q[word] * w_d[word],                             none: weights of words
+#                        SPLADE:  w[word] = max over tokens of log(1 + relu(logit[word]))
+#     late interaction   sum over q's tokens i of  max over d's tokens j of  E_q[i] E_d[j]     many
+#
+# The sum of best matches of **late interaction** is called **MaxSim**. Each token of the query picks its own partner,
+# so a document is not asked to say everything in one direction.
+
+# %% [markdown]
+# ## The real function
+#
+# **MaxSim** by hand. The first token of the query finds its equal (1), the second one the best of .8, 0 and -1:
+
+# %%
+query = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+document = torch.tensor([[0.6, 0.8], [1.0, 0.0], [0.0, -1.0]])
+print(query @ document.T)
+assert abs(max_sim(query, document).item() - 1.8) < 1e-6, "1 + .8"
+assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(query, document), "said twice, counted once"
+
+# %% [markdown]
+# **Static vectors** are the rows of a table, one per token, and a text is the mean of its rows. What stands beside a
+# word does not matter, nor in which order they come:
+
+# %%
+table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]])
+both = bag_mean(table, torch.tensor([0, 1, 2, 2, 1, 0]), torch.tensor([0, 3]))  # two texts: 0 1 2 and 2 1 0
+print(both)
+assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites dog"
+
+# %% [markdown]
+# **SPLADE** asks BERT's masked-language head at each token which words could stand there, keeps each word's best
+# answer, and takes the logarithm, so that no word shouts. Most logits are below 0, and those words have no weight.
+# Training makes words pay: the **FLOPS** of a batch are the sum over words of the squared mean weight.
+
+# %%
+logits = torch.tensor([[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]])  # one text, two tokens, three words
+weights = splade_pool(logits)
+print(weights)
+assert largest_difference(weights, torch.tensor([[2.0, 0.0, 0.0]])) < 1e-6, "ln(e^2), and two zeros"
+spread, crowded = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([[2.0, 0.0], [2.0, 0.0]])
+assert flops_loss(spread) < flops_loss(crowded), "the same weights, but a word that all texts have is dear to search"
+
+# %% [markdown]
+# No trained SPLADE is at hand, so BM25 of lesson 19 stands for the sparse side here: also weights of words, also an
+# inverted index, but only words that are there.
+#
+# ## Four engines, one corpus
+#
+# The encoder runs once. Its states of all tokens are kept: their mean is the dense vector, and the states themselves
+# are the late interaction. It was never trained for that.
+
+# %%
+encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
+
+
+def unit(x):
+    """Rows of length 1."""
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+states = {"documents": encoder.encode(documents, output="token"), "queries": encoder.encode(queries, output="token")}
+dense = {side: unit(np.stack([x.mean(axis=0) for x in found])) for side, found in states.items()}
+again = encoder.encode(documents[:50])
+assert largest_difference(dense["documents"][:50], again) < 1e-5, "the mean of the states is what encode gives"
+tokens = sum(map(len, states["documents"]))
+print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
+
+# %% [markdown]
+# The table, from the same encoder: each of its 30,522 tokens goes through it alone. Principal components take 384
+# columns to 256, and frequent tokens are made to count less.
+
+# %%
+static_model = distill(encoder, dim=256)
+static = {"documents": static_model.encode(documents), "queries": static_model.encode(queries)}
+assert static["documents"].shape == (N, 256), "a kilobyte each"
+
+# %%
+results = {}
+
+
+def judge(name, search, bytes_per_document):
+    """nDCG@10 with its interval, bytes of a document, milliseconds of a query, all documents ready."""
+    start = time.perf_counter()
+    found = search()
+    spent = (time.perf_counter() - start) / Q
+    each = ndcg_of_each(found, right)
+    results[name] = each, bytes_per_document, spent
+    low, high = interval(each)
+    print(f"{name:28}{each.mean():.3f} ({low:.3f} to {high:.3f}){bytes_per_document:9,.0f} bytes{1000 * spent:8.2f} ms")
+
+
+def late(documents, queries):
+    return late_interaction.late_top_k(queries, documents, 10)[1]
+
+
+def packed(found, columns=384):
+    return Matrices.of([unit(x).astype(np.float32) for x in found], columns)
+
+
+# %%
+words, asked = ([docstrings.terms(text) for text in texts] for texts in (documents, queries))
+many = {side: packed(found) for side, found in states.items()}
+postings = 8 * sum(len({*text}) for text in words) / N  # a number and a weight for each word of a document
+judge("sparse (BM25)", lambda: np.argsort(-bm25.bm25_scores(asked, words), axis=1, kind="stable")[:, :10], postings)
+judge("static", lambda: top_k(static["queries"], static["documents"], 10)[1], 4 * 256)
+judge("dense", lambda: top_k(dense["queries"], dense["documents"], 10)[1], 4 * 384)
+judge("late interaction", lambda: late(many["documents"], many["queries"]), many["documents"].rows.nbytes / N)
+score = {name: each.mean() for name, (each, *_) in results.items()}
+assert score["static"] < score["dense"] < score["late interaction"], "each step up has its price"
+
+# %% [markdown]
+# The same encoder, the same weights, and the mean has thrown something away. Is the difference more than luck? The
+# engines were asked the same questions, so lesson 09's bootstrap may pair them:
+
+# %%
+gain = interval(results["late interaction"][0] - results["dense"][0])
+print(f"late minus dense: {score['late interaction'] - score['dense']:+.3f}, 95 % in {gain[0]:+.3f} to {gain[1]:+.3f}")
+assert gain[0] > 0, "not luck"
+
+# %% [markdown]
+# Its price is paid in bytes and milliseconds. Two ways to pay less: fewer columns per token, by the principal
+# components of the tokens; and to ask it only about the dense engine's fifty best, as lesson 19 did with a
+# cross-encoder.
+
+# %%
+rows = np.concatenate([*states["documents"], *states["queries"]])
+short = principal_components(torch.from_numpy(unit(rows)), 64).numpy()
+cuts = np.cumsum([len(x) for found in states.values() for x in found])[:-1]
+fewer = np.split(short, cuts)
+small = {"documents": packed(fewer[:N], 64), "queries": packed(fewer[N:], 64)}
+judge("late, 64 columns", lambda: late(small["documents"], small["queries"]), small["documents"].rows.nbytes / N)
+
+
+def reranked(candidates=50):
+    first = top_k(dense["queries"], dense["documents"], candidates)[1]  # (Q, candidates)
+    best = []
+    for i, some in enumerate(first):
+        few = Matrices.of([many["documents"][j] for j in some], 384)
+        best.append(some[np.argsort(-few.scores(many["queries"][i]), kind="stable")[:10]])
+    return np.stack(best)
+
+
+judge("dense, then late on 50", reranked, many["documents"].rows.nbytes / N + 4 * 384)
+score = {name: each.mean() for name, (each, *_) in results.items()}
+assert results["dense, then late on 50"][2] < results["late interaction"][2], "fifty documents, not five thousand"
+
+# %% [markdown]
+# ## The figure
+#
+# Up is better, left is smaller, and a large dot is slow. The bars are 95 % intervals of the mean. With two hundred
+# questions they are wide; paired, as above, the engines are told apart all the same.
+#
+# ![Quality by bytes of a document; the area of a dot is the time of a query](figures/21_one_vector_many_or_none.png)
+
+
+# %%
+def draw(plt):
+    drawn, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for name, (each, size, spent) in results.items():
+        low, high = interval(each)
+        axes.plot([size, size], [low, high], color="#bbbbbb", linewidth=1)
+        axes.scatter([size], [each.mean()], s=20 + 400 * (1000 * spent / 40) ** 0.5, color="#1f4e79", alpha=0.8)
+        shift = -18 if name == "late interaction" else -3  # its neighbour has the same place but for a few bytes
+        axes.annotate(name, (size, each.mean()), (10, shift), textcoords="offset points", fontsize=8)
+    axes.set(xscale="log", xlabel="bytes of a document", ylabel="nDCG@10", title="One vector, many, or none")
+    axes.set_xlim(50, 200_000)
+    return drawn
+
+
+figure("21_one_vector_many_or_none", draw)
+
+# %% [markdown]
+# ## Predict, then run
+#
+# **1.** "the dog bites the man" and "the man bites the dog": the cosine of their static vectors is ...
+
+# %%
+guess = predict("21.1", "dog bites man, man bites dog, by the table: the cosine is ...", ["0.5", "0.9", "1"])
+
+# %%
+dog, man = static_model.encode(["the dog bites the man", "the man bites the dog"])
+context = encoder.encode(["the dog bites the man", "the man bites the dog"])
+print(f"by the table {dog @ man:.4f}, by the encoder {context[0] @ context[1]:.4f}")
+assert abs(dog @ man - 1) < 1e-6, "a mean has no order"
+guess.answer("1")
+
+# %% [markdown]
+# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b against that, a mean does
+# not change. And MaxSim, if the states were the same each time?
+
+# %%
+guess = predict("21.2", "Ten copies in one document: its MaxSim ...", ["is ten times as high", "stays", "falls"])
+
+# %%
+copies = document.repeat(10, 1)
+print(max_sim(query, document), max_sim(query, copies))
+assert max_sim(query, copies).item() == max_sim(query, document).item(), "the best partner is as good as before"
+guess.answer("stays")
+
+# %% [markdown]
+# ## Break it
+#
+# Ports of late interaction go wrong in ways that a single vector cannot. Each of these is planted in the search, and
+# asked the same questions.
+
+
+# %%
+def document_side(self, query):
+    """The sum over the document's tokens of the best of the query's."""
+    best = (self.rows @ query.T).max(axis=1)
+    return np.add.reduceat(best, self.starts[:-1])
+
+
+def mean_of_all(self, query):
+    """Every token with every token."""
+    return np.add.reduceat((self.rows @ query.T).sum(axis=1), self.starts[:-1])
+
+
+SIDES = Mistake("sides exchanged in a search", "each document token seeks", Matrices, "scores", document_side)
+MEANS = Mistake("sums of all pairs in a search", "all pairs of tokens", Matrices, "scores", mean_of_all)
+for mistake in (SIDES, MEANS):
+    with planted(mistake):
+        judge(mistake.meaning, lambda: late(many["documents"], many["queries"]), 0)
+    wrong = results.pop(mistake.meaning)[0].mean()
+    assert wrong < score["late interaction"] - 0.05, "it finds something, and that is what makes it hard to see"
+
+# %% [markdown]
+# With the sides exchanged long documents win, for each of their tokens adds something. Without the maximum one might as
+# well have taken sums, and so a mean, in the first place.
+#
+# **Pads that were not cut off** are tokens like others. Here each document gets five more vectors, those of its [SEP]:
+
+# %%
+padded = Matrices.of([np.concatenate([unit(x), unit(x[-1:]).repeat(5, 0)]) for x in states["documents"]], 384)
+same = late(padded, many["queries"]) == late(many["documents"], many["queries"])
+print(f"{same.mean():.0%} of the places in the ten best are as before")
+assert same.all(), "copies of a token that was there already: the maximum does not see them"
+pads = np.random.default_rng(0).standard_normal((5, 384)).astype(np.float32) * 3
+noisy = Matrices.of([np.concatenate([unit(x), pads]) for x in states["documents"]], 384)
+moved = late(noisy, many["queries"]) != late(many["documents"], many["queries"])
+print(f"{moved.mean():.0%} of the places are others if pads have vectors of their own that are not of length 1")
+assert moved.mean() > 0.3, "one loud token is everybody's best partner"
+
+# %% [markdown]
+# ## Exercises
+#
+# 1. Leave [CLS] and [SEP] out of the documents, then of the queries too. What do they contribute?
+# 2. How many columns per token does late interaction need here to be better than dense with fewer bytes than 10 kB?
+# 3. Distil with `coefficient=1e9`, which weights all tokens alike. What did the weights buy?
+# 4. Add the ranks of BM25 and dense, 1 / (60 + rank) each, and sort by the sum. Is the pair better than either?
+# 5. Keep the token vectors as int8 with lesson 16's `to_int8`. Bytes, nDCG?
+# 6. Graded: max_sim: `python -m lessons.check start 21`, `run 21`, `hint 21`.
+#
+# ## Sources
+#
+# - Khattab and Zaharia 2020, *ColBERT: efficient and effective passage search via contextualized late interaction over
+#   BERT*: MaxSim, query augmentation, punctuation left out.
+# - Formal et al. 2021, *SPLADE*: words' weights from the masked-language head, and the FLOPS that make them few.
+# - Robertson and Zaragoza 2009, *The probabilistic relevance framework: BM25 and beyond*.
+# - Model2Vec, MinishLab/model2vec on GitHub: tables from encoders. Its weights are after Arora et al. 2017, *A simple
+#   but tough-to-beat baseline for sentence embeddings*.

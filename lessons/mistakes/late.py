@@ -1,0 +1,26 @@
+"""Mistakes in late interaction: which side seeks, and what is summed up."""
+
+from torch import Tensor
+
+from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.models.modern import late_interaction
+
+
+@mistake(late_interaction, "max_sim", "sides exchanged", "each token of the document seeks its best in the query")
+def _(query: Tensor, document: Tensor) -> Tensor:
+    return (query @ document.T).max(dim=0).values.sum()
+
+
+@mistake(late_interaction, "max_sim", "best matches averaged", "the mean of the best matches, not their sum")
+def _(query: Tensor, document: Tensor) -> Tensor:
+    return (query @ document.T).max(dim=1).values.mean()
+
+
+@mistake(late_interaction, "max_sim", "no maximum over tokens", "all pairs of tokens are summed up")
+def _(query: Tensor, document: Tensor) -> Tensor:
+    return (query @ document.T).sum()
+
+
+@mistake(late_interaction, "max_sim", "best matches below 0 dropped", "a token without a partner adds nothing")
+def _(query: Tensor, document: Tensor) -> Tensor:
+    return (query @ document.T).max(dim=1).values.clamp_min(0).sum()
