@@ -93,6 +93,7 @@ class MPNet(Bert):
         """positions (B or 1, T), mask (B, 1, T or 1, T) boolean or None -> what to add to the scores, (B, H, T, T)."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
+        bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps
         return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
 
     def forward(
