@@ -1,4 +1,4 @@
-"""Make a table of static vectors from an encoder: one vector per token, hundreds of times as fast, at a loss.
+"""Make a table of static vectors from an encoder: one vector per token, far faster, at a loss.
 
 python -m minisbert.distill_static --out table
 python -m minisbert.distill_static --model path/to/encoder --dim 128 --out table

@@ -1,7 +1,7 @@
 """Static vectors: one per token, whatever stands beside it; a text's vector is their mean. No layer, no attention.
 
     encoder = StaticEncoder.load("potion-base-8M")  # or what ``minisbert distill-static`` has written
-    encoder.encode(["A cat sits."])  # some 500 times as fast as a BERT
+    encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
 
 Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec (its code, MinishLab/model2vec).
 ``distillation.py`` makes such a table from any encoder.
