@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     check_replaceable(options.out)
     encoder = load_encoder(options)
-    if not isinstance(encoder, SentenceEncoder):
+    if not isinstance(encoder, SentenceEncoder) or encoder.searched:
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
     table = distill(encoder, options.dim, options.sif, progress=True)
     table.save(options.out)

@@ -8,7 +8,7 @@ BUDGETS = {
     "system": 1093,
     "fast": 861,
     "models": 3053,
-    "models/modern": 1876,  # the appendix; no file of it above 200
+    "models/modern": 1884,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1120,
     "training": 2694,
@@ -16,7 +16,7 @@ BUDGETS = {
     "diagnosis": 2092,
     "commands": 1583,
 }
-RAISES = 378  # of InputError and ValueError, in the whole package
+RAISES = 380  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

@@ -33,10 +33,10 @@ def encode_to_file(
     with atomic_file(out) as partial:
         if not isinstance(texts, list):
             return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
-        sparse = out.suffix == ".safetensors" and options.get("output") != "token"
+        as_searched = out.suffix == ".safetensors" and options.get("output") != "token"
         if quantize and encoder.searched:
             raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
-        vectors = encoder.encode(texts, **options, **(encoder.searched if sparse else {}))
+        vectors = encoder.encode(texts, **options, **(encoder.searched if as_searched else {}))
         if options.get("output") == "token":
             write_tokens(vectors, partial)
             return total, vectors[0].shape[1]

@@ -22,8 +22,8 @@ from minisbert.system.files import write_json
 if TYPE_CHECKING:
     from minisbert.models.sentence_encoder import SentenceEncoder
 
+HOMES = {"MultiVectorMask": "multi_vector_encoder.modules"}  # of classes that have one place in sentence-transformers
 # the activations of dense layers as files name them
-HOMES = {"MultiVectorMask": "multi_vector_encoder.modules"}  # of classes that others import from one place only
 CLASSES = {name: f"{type(layer).__module__}.{type(layer).__name__}" for name, layer in ACTIVATIONS.items()}
 
 

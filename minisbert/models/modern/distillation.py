@@ -14,7 +14,6 @@ from minisbert.core.tokenizer import assemble
 from minisbert.fast.batching import packed_batches
 from minisbert.models.modern.static import BareTokenizer, StaticEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import Settings
 from minisbert.system.console import Progress
 
 BATCH_TOKENS = 2048
@@ -63,4 +62,4 @@ def distill(
     table = principal_components(token_vectors(encoder, progress).double(), dim)  # (V, dim)
     table = (table * sif_weights(len(table), coefficient)[:, None]).float().contiguous()
     words = BareTokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))
-    return StaticEncoder(table, words, normalize=True, settings=Settings(prompts={})).eval()
+    return StaticEncoder(table, words, normalize=True).eval()

@@ -30,6 +30,7 @@ from minisbert.fast.batching import budgeted_batches
 from minisbert.models.checkpoint import load_bert, save_bert, write_safetensors
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.folders import ModelFolder
+from minisbert.models.inputs import check_ids
 from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
 from minisbert.models.modern.late_interaction import Matrices, late_top_k
 from minisbert.models.poolings import Dense, Pooling
@@ -86,16 +87,15 @@ class Skipped:
     keep_only_token_ids: Annotated[list | None, "nothing"] = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenDense(DenseSettings):
-    module_input_name: Annotated[str, "token_embeddings"]
-    module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
-
-
 @dataclass(frozen=True)
 class TokenModule(VectorModule):
     module_input_name: Annotated[str, "token_embeddings"] = "token_embeddings"
     module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenDense(TokenModule, DenseSettings):
+    """A dense layer over the tokens' states."""
 
 
 class MultiVectorEncoder(SentenceEncoder):
@@ -169,7 +169,10 @@ class MultiVectorEncoder(SentenceEncoder):
         counted = place < torch.tensor([*map(len, rows)], device=self.device)[:, None]  # (B, T), with fillers
         # subtle: a filler that nobody attends to still has a vector, for it looks at the query's own tokens itself
         seen = counted if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
-        vectors = self.projection(self.hidden(ids, seen if query else counted))  # (B, T, K)
+        check_ids(self.bert.config, ids, ids.shape[1])
+        hidden = self.bert(ids, seen if query else counted).to(self.dtype)  # (B, T, D)
+        with torch.autocast(self.device.type, enabled=False):  # as pooling, never in bfloat16
+            vectors = self.projection(hidden)  # (B, T, K)
         vectors = unit(vectors) if self.normalize else vectors
         tasks = self.skipped.skiplist_tasks
         if ("query" if query else "document") in tasks:
@@ -212,7 +215,10 @@ class MultiVectorEncoder(SentenceEncoder):
                 for text, vectors, counted in zip(batch, *parts, strict=True):
                     found[text] = vectors[counted].cpu()
                 line.done(sum(len(rows[i]) for i in batch))
-        return Matrices.of([found[i].numpy() for i in range(len(texts))], self.width)
+        matrices = Matrices.of([found[i].numpy() for i in range(len(texts))], self.width)
+        if not np.isfinite(matrices.rows).all():
+            raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
+        return matrices
 
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
         """``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
@@ -226,7 +232,8 @@ class MultiVectorEncoder(SentenceEncoder):
         _, dense, *rest = write_modules(folder, kinds)
         write_json(folder / dense / CONFIG, dense_settings(self.projection) | TOKENS)
         write_safetensors(self.projection.state_dict(), folder / dense / WEIGHTS)
-        for place, content in zip(rest[::-1], (asdict(self.skipped), TOKENS), strict=False):
-            write_json(folder / place / CONFIG, content)
+        for place in rest[:-1]:  # Normalize
+            write_json(folder / place / CONFIG, TOKENS)
+        write_json(folder / rest[-1] / CONFIG, asdict(self.skipped))
         write_settings(self, folder, model_type="MultiVectorEncoder")
         write_json(folder / SENTENCE, ModelFolder(folder).json(SENTENCE) | {"similarity_fn_name": "maxsim"})

@@ -1,6 +1,6 @@
 """Static vectors: one per token, whatever stands beside it; a text's vector is their mean. No layer, no attention.
 
-    encoder = StaticEncoder.load("potion-base-8M")  # or what ``minisbert distill-static`` has written
+    encoder = StaticEncoder.load("minishlab/potion-base-8M")  # or what ``minisbert distill-static`` has written
     encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
 
 Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec (its code, MinishLab/model2vec).
@@ -104,9 +104,12 @@ class StaticEncoder(TextEncoder, nn.Module):
         pooling: str | None = None,
         device: str | torch.device = "cpu",
         limit: int | None = None,
-        *_: Any,
+        compiled: bool | str | Path = False,
+        precision: str | None = None,
     ) -> "StaticEncoder":
         """A folder, or a name on the hub, as for ``SentenceEncoder``. Raises ``InputError`` for what does not fit."""
+        if compiled:
+            raise InputError(f"{model} is a table of static vectors: there is nothing to compile")
         choose_device(device)  # a table is fastest where the texts are: on the CPU
         return cls.from_folder(ModelFolder(find_model(model)), pooling, limit)
 

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
+from minisbert.distill_static import main as distill
 from minisbert.encode import main as encode
 from minisbert.evaluate import main as evaluate
 from minisbert.models.modern.late_interaction import max_sim
@@ -151,6 +152,23 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
     assert encoder.encode([], query=False).shape == (0, 7)
 
 
+def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    with torch.autocast("cpu", torch.bfloat16):  # as ``precision="bfloat16"`` has it, on any CPU
+        low, _ = encoder.forward_rows([[2, 40, 3]], [3], query=False)
+    high, _ = encoder.forward_rows([[2, 40, 3]], [3], query=False)
+    assert low.dtype == torch.float32
+    assert 0 < (low - high).abs().max() < 0.05  # 8 bits in two layers of the encoder, vectors of length 1
+
+
+def test_weights_that_are_too_large_are_named(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    with torch.no_grad():
+        encoder.projection.linear.weight.mul_(1e38).mul_(10)
+    with pytest.raises(InputError, match="a token's vector holds NaN or infinity"):
+        encoder.encode(["a cat"], query=False)
+
+
 def test_long_texts_are_cut_and_counted(folder):
     encoder = MultiVectorEncoder.load(folder)
     encoder.encode(["cat " * 40, "a cat"], query=False)
@@ -194,6 +212,8 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     common = ["--model", str(folder), "--file", str(tmp_path / "corpus.txt")]
     with pytest.raises(InputError, match="no single array"):
         encode([*common, "--out", str(tmp_path / "out.npy")])
+    with pytest.raises(InputError, match="only an encoder of dense vectors"):
+        distill(["--model", str(folder), "--out", str(tmp_path / "table"), "--device", "cpu"])
     with pytest.raises(InputError, match="truncate_dim: a MultiVectorEncoder has a vector per token"):
         encode([*common, "--out", str(tmp_path / "out.safetensors"), "--truncate-dim", "3"])
     with pytest.raises(InputError, match="has a vector per token: only search data"):

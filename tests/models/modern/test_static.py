@@ -120,7 +120,7 @@ def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_pat
 def test_a_vector_does_not_depend_on_its_batch(distilled):
     encoder = StaticEncoder.load(distilled)
     together = encoder.encode(WORDS)
-    assert (together[::-1] == encoder.encode(WORDS[::-1])).all()
+    assert np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6  # float32, in other batches
     for text, vector in zip(WORDS, together, strict=True):
         assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
     encoder = encoder.double()
@@ -191,6 +191,8 @@ def test_tables_that_do_not_fit(tmp_path, tensors, message):
 def test_what_a_table_cannot_do(tmp_path, distilled):
     with pytest.raises(InputError, match="its pooling is the mean, not cls"):
         StaticEncoder.load(distilled, "cls")
+    with pytest.raises(InputError, match="there is nothing to compile"):
+        encode(["--model", str(distilled), "--compiled", "--device", "cpu", "a cat", "a dog"])
     with pytest.raises(InputError, match="precision must be float32"):
         StaticEncoder.load(distilled).encode(["a"], precision="bfloat16")
     with pytest.raises(InputError, match=r"StaticEncoder\.load opens it"):
