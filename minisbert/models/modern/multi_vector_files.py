@@ -12,7 +12,7 @@ from typing import Annotated
 
 from tokenizers import AddedToken
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert
 from minisbert.core.weights import Size, fill
 from minisbert.models.checkpoint import fill_bert, load_bert, read_encoder
@@ -173,10 +173,10 @@ def load_parts(folder: ModelFolder) -> tuple[Bert, Dense]:
     if not is_stanford(folder):
         return load_bert(folder.encoder), load_dense(folder, folder.places("Dense")[0], TokenDense)
     path, found = read_encoder(folder)
-    weight = found.pop(LINEAR, None)
-    if weight is None or weight.ndim != 2:
-        raise InputError(f"{path} has no matrix {LINEAR}: a {STANFORD} projects with it")
-    dense = Dense(weight.shape[1], weight.shape[0], bias=False, activation="identity")
+    with reading(path):
+        weight = found.pop(LINEAR)
+        width, hidden_size = weight.shape
+    dense = Dense(hidden_size, width, bias=False, activation="identity")
     fill(dense, {LINEAR: weight}, path)
     return fill_bert(folder, path, found), dense
 
