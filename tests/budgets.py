@@ -8,7 +8,7 @@ BUDGETS = {
     "system": 1093,
     "fast": 861,
     "models": 3059,
-    "models/modern": 2031,  # the appendix; no file of it above 200
+    "models/modern": 2048,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1132,
     "training": 2813,
