@@ -131,15 +131,17 @@ def best_rate(machine: dict, precision: str) -> float:
     return max((rate for name, rate in rates if name.endswith(precision)), default=float("nan"))
 
 
+def identity(machine: dict) -> str:
+    """A line for the CPU."""
+    kind = f" (family {machine['family']}, model {machine['model']})" if machine["family"] else ""
+    flags = " ".join(machine["flags"]) or "none of the flags that matter"
+    return f"{machine['cpu']}{kind}, {machine['cores']} cores: {flags}"
+
+
 def lines(machine: dict) -> str:
     """What every table begins with: one line for the CPU and one for its rates."""
-    identity = f" (family {machine['family']}, model {machine['model']})" if machine["family"] else ""
-    flags = " ".join(machine["flags"]) or "none of the flags that matter"
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in machine["gflop_per_second"].items())
-    return (
-        f"{machine['cpu']}{identity}, {machine['cores']} cores: {flags}\n"
-        f"torch {machine['torch']}, {machine['threads']} threads; GFLOP/s: {rates}"
-    )
+    return f"{identity(machine)}\ntorch {machine['torch']}, {machine['threads']} threads; GFLOP/s: {rates}"
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -7,16 +7,16 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 3053,
-    "models/modern": 1884,  # the appendix; no file of it above 200
+    "models": 3059,
+    "models/modern": 2048,  # the appendix; no file of it above 200
     "data": 1374,
-    "evaluation": 1120,
-    "training": 2694,
+    "evaluation": 1132,
+    "training": 2817,
     "corpus": 1378,
     "diagnosis": 2092,
     "commands": 1583,
 }
-RAISES = 380  # of InputError and ValueError, in the whole package
+RAISES = 382  # of InputError and ValueError, in the whole package
 
 
 def files_of(room: str) -> list[Path]:

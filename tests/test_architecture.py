@@ -100,7 +100,7 @@ def loss(encoder, rows):
     return cosine_mse_loss(u, v, targets[rows])
 
 
-schedule = lambda step: linear_schedule(step, 2, 20)
+schedule = lambda step: linear_schedule(step, 1, 10)
 steps = fit(encoder.train(), loss, batches, adamw(parameters, lr=2e-5), schedule, clip=1.0)
 print(json.dumps({"vectors": vectors.tolist(), "losses": [step.loss for step in steps]}))
 """
@@ -108,7 +108,7 @@ print(json.dumps({"vectors": vectors.tolist(), "losses": [step.loss for step in 
 
 @pytest.mark.weights
 def test_the_book_alone_encodes_and_trains_as_the_package_does(minilm, stsb, tmp_path, monkeypatch):
-    """A copy of core/ under another name, on MiniLM: the same vectors, and twenty steps with the same losses.
+    """A copy of core/ under another name, on MiniLM: the same vectors, and ten steps with the same losses.
 
     Not to the last bit, because the package's steps sum up in fused operations: in float64 they are equal within 1e-10.
     """
@@ -117,7 +117,7 @@ def test_the_book_alone_encodes_and_trains_as_the_package_does(minilm, stsb, tmp
     from minisbert.models.sentence_encoder import SentenceEncoder
 
     shutil.copytree(PACKAGE / "core", tmp_path / "book")
-    cells = [line.split("\t") for line in (stsb / "sts-train.csv").read_text(encoding="utf-8").splitlines()[:80]]
+    cells = [line.split("\t") for line in (stsb / "sts-train.csv").read_text(encoding="utf-8").splitlines()[:40]]
     data = tmp_path / "pairs.tsv"
     data.write_text("".join("\t".join(row[4:7]) + "\n" for row in cells), encoding="utf-8")
     command = [sys.executable, "-c", ALONE, str(minilm), str(data)]
@@ -137,7 +137,7 @@ def test_the_book_alone_encodes_and_trains_as_the_package_does(minilm, stsb, tmp
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
     assert losses == pytest.approx(alone["losses"], rel=2e-5)
-    assert len(losses) == 20
+    assert len(losses) == 10
 
 
 # ---------------------------------------------------------------------------------------- the rooms
@@ -248,7 +248,10 @@ def test_the_loop_is_the_only_one():
     for path in [*FILES, *others]:
         if path.is_relative_to(ROOT / "tests" / "reference"):  # the reference's own loops: the expected values
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if "backward" not in text:  # most files: parsing takes ten times as long as reading
+            continue
+        tree = ast.parse(text)
         scopes = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
         scopes.append(
             ast.Module([node for node in tree.body if not isinstance(node, ast.FunctionDef | ast.ClassDef)], [])

@@ -205,46 +205,6 @@ def test_the_zero_shot_scores_of_the_dev_split(minilm, stsb, capsys):
     assert f"pearson            {scores[1]:.2f} -> " in README
 
 
-# ------------------------------------------------------------------------------------------- figures
-
-
-def tables(text: str) -> list[dict[str, list[str]]]:
-    """The tables of a page: the cells of each row by its first cell, headings under ""."""
-    found = []
-    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines()]
-        found.append({row[0]: row[1:] for row in rows if set(row[0]) != {"-"}})
-    return found
-
-
-LIBRARIES = ("minisbert", "minisbert compiled", "sentence-transformers", "onnxruntime", "openvino")
-LOWER = {"onnxruntime": "int8"}  # lower precision than float32; bfloat16 for the others
-
-
-@pytest.mark.parametrize(
-    ("label", "columns", "precision", "digits"),
-    [
-        ("sentences encoded per second, float32", ["texts a second", "ratio"], "float32", 0),
-        ("the same at lower precision (bfloat16, ONNX Runtime int8)", ["texts a second", "ratio"], "lower", 0),
-        ("one sentence, ms, float32", ["1", "4", "16"], "float32", 1),
-        ("16 sentences, ms, float32", ["1", "4", "16"], "float32", 0),
-        ("seconds from process start to first vector", ["seconds", "MiB"], "", 1),
-    ],
-)
-def test_the_readme_quotes_the_page_on_speed(label, columns, precision, digits):
-    """``docs/speed.md`` has the command and the CPU of each figure; of two tables alike, the later has fewer peers."""
-    of_readme = next(table for table in tables(README) if label in table)[label]
-    found = [table for table in tables(TEXTS["docs/speed.md"]) if table.get("", [])[: len(columns)] == columns]
-    measured = found[columns[0] == "1"]
-    column = columns.index("16") if label.startswith("16 ") else 0
-    for name, shown in zip(LIBRARIES, of_readme, strict=True):
-        row = f"{name} {LOWER.get(name, 'bfloat16') if precision == 'lower' else precision}".strip()
-        if shown == "-":
-            assert row not in measured, row
-        else:
-            assert shown == f"{float(measured[row][column].replace(',', '')):,.{digits}f}", row
-
-
 # ------------------------------------------------------------------------------------------- imports
 
 

@@ -18,6 +18,7 @@ from minisbert.evaluation.more_metrics import (
     uniformity,
 )
 from minisbert.evaluation.sts import correlate, correlations, encode_pairs, similarities
+from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -57,6 +58,18 @@ def vector_scores(
     if any(alike):
         found["alignment"] = alignment(u[alike], v[alike])
     return found
+
+
+def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[ScoredPair]) -> Scores:
+    """The mean of the first sentence's best matches in the second against people's scores.
+
+    The first is encoded as a query. ``max_sim`` is their sum, which grows with its number of tokens: right for ranking
+    texts for one query, not for comparing pairs.
+    """
+    queries = encoder.encode([pair.sentence1 for pair in pairs], progress=True, query=True)
+    documents = encoder.encode([pair.sentence2 for pair in pairs], progress=True, query=False)
+    values = [(queries[i] @ documents[i].T).max(axis=1).mean() for i in range(len(pairs))]
+    return correlate("mean best match against the scores", np.array(values, dtype=np.float64), pairs)
 
 
 def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], loss: Loss | None = None) -> Scores:

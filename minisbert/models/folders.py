@@ -34,9 +34,11 @@ from minisbert.system.files import MOST_BYTES
 from minisbert.system.hub import download_model, is_hub_name
 
 T = TypeVar("T")
+Stated = TypeVar("Stated", bound=Settings)
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # after ``core.POOLING_FLAGS``, in order
 MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
+PYLATE = "pylate.models.Dense."  # before the name of a class that is the same as sentence-transformers'
 SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
 VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 
@@ -108,7 +110,7 @@ class ModelFolder:
             return []
         with reading(self.path / MODULES):
             found = [
-                (OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"]))
+                (OWN.sub("", module["type"]).removeprefix("MLM").removeprefix(PYLATE), Path(module["path"]))
                 for module in self.json(MODULES, list)
             ]
             for _, path in found:
@@ -120,6 +122,7 @@ class ModelFolder:
     def kind(self) -> str:
         """The class that opens the folder, one of ``KINDS``: by what its files say, not whether it is supported."""
         stated = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
+        stated |= {*self.json(SENTENCE), *self.model.architectures}
         return kind_of(stated | {kind for kind, _ in self.classes})
 
     @cached_property
@@ -171,6 +174,10 @@ class ModelFolder:
     @cached_property
     def settings(self) -> Settings:
         """How vectors are cut and compared, and prompts."""
+        return self.settings_as(Settings)
+
+    def settings_as(self, kind: type[Stated]) -> Stated:
+        """``settings`` of a class of models for which other values are right."""
         include = all(
             self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt for place in self.places("Pooling")
         )
@@ -178,7 +185,7 @@ class ModelFolder:
             path = self.path / self.places("Pooling")[0] / CONFIG
             raise unsupported(path, "include_prompt", include, "with weightedmean only true is")
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
-        return replace(self.parse(SENTENCE, Settings), include_prompt=include, others=others)
+        return replace(self.parse(SENTENCE, kind), include_prompt=include, others=others)
 
     @cached_property
     def model(self) -> ModelSettings:

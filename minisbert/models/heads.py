@@ -26,12 +26,12 @@ PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention
 HEAD_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still read
 
 
-def make_joint_head(bert: Bert, cross_encoder: bool, dropout: float) -> JointHead:
-    """The joint head, or that of ``--cross-encoder``, into which the encoder's pooler moves, if it has one."""
-    if not cross_encoder:
+def make_joint_head(bert: Bert, pooler_head: bool, dropout: float) -> JointHead:
+    """The joint head, or that of ``--pooler-head``, into which the encoder's pooler moves, if it has one."""
+    if not pooler_head:
         return JointHead(bert.config.hidden_size, dropout=dropout)
     if bert.config.model_type not in CLASSIFIERS:
-        raise ValueError(f"--cross-encoder is for {', '.join(CLASSIFIERS)}, not for {bert.config.model_type}")
+        raise ValueError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {bert.config.model_type}")
     head = ClassifierHead(bert.config.hidden_size, dropout, between=CLASSIFIERS[bert.config.model_type][-1])
     if bert.pooler is not None:
         head.mlp[0], bert.pooler = bert.pooler, None

@@ -1,9 +1,9 @@
 """What a model's folder is, and the class that opens it: one line per kind.
 
-The words that tell are ``model_type`` in config_sentence_transformers.json and in config.json, and the classes in
-modules.json. A kind's class has what commands call of ``SentenceEncoder``, with the same arguments: ``load``,
-``encode``, ``similarity``, ``top_k``, ``searched``, ``settings``, ``tokenizer``, ``width``, ``eager``. Its file is
-imported when it is first needed.
+The words that tell are ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the former,
+the architectures in the latter, and the classes in modules.json. A kind's class has what commands call of
+``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
+``settings``, ``tokenizer``, ``width``, ``eager``. Its file is imported when it is first needed.
 """
 
 import re
@@ -21,6 +21,7 @@ class Kind:
     order: str
 
 
+STANFORD = "HF_ColBERT"  # the architecture of late interaction's first folders
 SENTENCE_ENCODER = "SentenceEncoder"  # any folder that no other kind claims
 KINDS = {
     "SparseEncoder": Kind(
@@ -30,8 +31,8 @@ KINDS = {
     ),
     "MultiVectorEncoder": Kind(
         "modern.multi_vector",
-        "MultiVectorEncoder MultiVectorMask",
-        "Transformer Dense( Normalize)? MultiVectorMask",
+        f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
+        "Transformer Dense( Normalize)?( MultiVectorMask)?",
     ),
     "StaticEncoder": Kind("modern.static", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
@@ -46,7 +47,7 @@ def kind_of(words: set[str]) -> str:
 def check_order(name: str, modules: list[str]) -> None:
     """Raise ``ValueError`` for modules, or an order of them, that the kind does not compute."""
     if not re.fullmatch(KINDS[name].order, " ".join(modules)):
-        known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("( Normalize)?", " Normalize")
+        known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
         raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")
 
 

@@ -163,10 +163,10 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """Hidden states (N, S, D) and mask (N, S) of a packed batch; the first layer's states if the pooling asks."""
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, owner, places = batch.inputs(self.device)
-        alone = len(places) == len(ids) and bool((owner >= 0).all())  # each row is one text
+        alone = len(places) == len(ids) and bool((owner >= 0).all())  # each row is one text: 0 to T - 1 are its places
         trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
-        mask = None if alone else same_text(owner)
-        hidden = self.bert(ids, mask, None, trace, positions).to(self.dtype)  # (R, T, D)
+        packed = (None, None) if alone else (same_text(owner), positions)
+        hidden = self.bert(ids, packed[0], None, trace, packed[1]).to(self.dtype)  # (R, T, D)
         first = unpack(trace["layers.0"].to(self.dtype), places)[0] if trace else None
         return *unpack(hidden, places), first
 

@@ -31,7 +31,7 @@ from minisbert.models.settings import (
 )
 from minisbert.models.tokenizer_classes import TYPED_CLASSES, check_vocabulary, prepend_lowercase, read_backend, set_up
 
-STAGES = ("normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
+STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
 
 @dataclass(frozen=True)

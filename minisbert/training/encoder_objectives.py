@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ from minisbert.training.settings import Settings
 class VectorObjective(Objective):
     """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
 
+    Network: ClassVar[type[nn.Module]] = VectorNetwork
+
     def __init__(
         self,
         encoder: SentenceEncoder,
@@ -30,9 +33,12 @@ class VectorObjective(Objective):
         precision: torch.dtype,
         projection: nn.Module | None = None,
     ):
-        texts = TextColumns(encoder.tokenizer, columns)
-        network = VectorNetwork(encoder, texts, projection, precision)
-        super().__init__(network, texts.encoded, texts.lengths, notes)
+        texts = self.tokenized(encoder, columns)
+        super().__init__(self.Network(encoder, texts, projection, precision), texts.encoded, texts.lengths, notes)
+
+    @staticmethod
+    def tokenized(encoder: SentenceEncoder, columns: Sequence[Sequence[str]]) -> TextColumns:
+        return TextColumns(encoder.tokenizer, columns)
 
 
 # ---------------------------------------------------------------------------------- pairs with a target

@@ -9,7 +9,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
 from minisbert.training.recipes import ABOUT, FORMER, recipes
-from minisbert.training.settings import FREE, GROUPS, SETTINGS, USED_BY, Settings, flag, stored
+from minisbert.training.settings import FREE, GROUPS, OPTION_ALIASES, SETTINGS, USED_BY, Settings, flag, stored
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,6 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
             else:
                 kinds = {"type": about["read"], "choices": about["choices"], "metavar": about["metavar"]}
                 add(flag(name), help=about["help"], **kinds)
+    for former, name in OPTION_ALIASES.items():
+        parser.add_argument(flag(former), dest=name, action=argparse.BooleanOptionalAction, help=argparse.SUPPRESS)
     return parser
 
 
@@ -94,6 +96,6 @@ def read_settings(path: Path) -> Settings:
 
     One that is missing has its default: the run is older than the option. ``identity`` notices if it had another value.
     """
-    config = read_json(path)
+    config = {OPTION_ALIASES.get(name, name): value for name, value in read_json(path).items()}
     with reading(path):
         return Settings(**{name: stored(name, config.get(name, item.default)) for name, item in SETTINGS.items()})

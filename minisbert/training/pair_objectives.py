@@ -73,7 +73,7 @@ class CrossEncoder(ScoreRegression):
     """Both sentences in one input; the head reads [CLS]."""
 
     def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
-        return make_joint_head(encoder.bert, options.cross_encoder, options.head_dropout)
+        return make_joint_head(encoder.bert, options.pooler_head, options.head_dropout)
 
 
 class Siamese(ScoreRegression):

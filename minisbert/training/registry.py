@@ -2,7 +2,7 @@
 
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
 labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
-triplets         triplet, mnr, simcse-supervised; splade (a SparseEncoder's)
+triplets         triplet, mnr, simcse-supervised; splade (a SparseEncoder's), late-interaction (a MultiVectorEncoder's)
 sentences        simcse; distillation, also of translations and of triplets
 """
 
@@ -13,6 +13,7 @@ import torch
 from minisbert.core import InputError, reading
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.modern.sparse import SparseEncoder
 from minisbert.models.options import open_kind
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -28,9 +29,10 @@ from minisbert.training.encoder_objectives import (
     SupervisedSimCSE,
     TripletMargin,
 )
+from minisbert.training.late_objectives import LateInteraction
 from minisbert.training.objective import Objective
 from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
-from minisbert.training.settings import NESTED, SPARSE, TAUGHT, USED_BY, Settings
+from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, USED_BY, Settings
 from minisbert.training.teacher_objectives import distillation
 
 OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objective]] = {
@@ -47,6 +49,7 @@ OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objecti
     "simcse": SimCSE,
     "simcse-supervised": SupervisedSimCSE,
     "splade": Splade,
+    "late-interaction": LateInteraction,
     "distillation": distillation,
 }
 
@@ -56,11 +59,14 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
-    sparse = options.objective in SPARSE  # also of a plain masked-language model
-    kind = SparseEncoder if sparse else open_kind(options.model)
-    if not issubclass(kind, SentenceEncoder) or (kind.searched and not sparse):
+    sparse, late = options.objective in SPARSE, options.objective in LATE
+    kind = SparseEncoder if sparse else open_kind(options.model)  # also of a plain masked-language model
+    trained = {SparseEncoder: sparse, MultiVectorEncoder: late or options.objective in TAUGHT}
+    if not trained.get(kind, issubclass(kind, SentenceEncoder)):
         raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {options.objective}")
     encoder = kind.load(options.model, pooling, device, options.max_length)
+    if late and kind is not MultiVectorEncoder:
+        encoder = MultiVectorEncoder.around(encoder)
     if options.attention_start == "random":
         if encoder.pooling.score is None:
             raise InputError("--attention-start random needs --pooling attention")

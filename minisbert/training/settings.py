@@ -14,14 +14,16 @@ HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
 SPARSE = ("splade",)  # the same, of a SparseEncoder
+LATE = ("late-interaction",)  # the same, of a MultiVectorEncoder
 TAUGHT = ("distillation",)  # they have a teacher
 OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet")
-OBJECTIVES += (*IN_BATCH, *SPARSE, *TAUGHT)
+OBJECTIVES += (*IN_BATCH, *SPARSE, *LATE, *TAUGHT)
 OBJECTIVE_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still accepted
-POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention", *SPARSE))
+OPTION_ALIASES = {"cross_encoder": "pooler_head"}  # the same of options
+POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention", *SPARSE, *LATE))
 NESTED = ("cosine", "cosent", "contrastive", "triplet", *IN_BATCH)  # they compare vectors of any width
 SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
-SHUFFLED = tuple(name for name in OBJECTIVES if name not in (*IN_BATCH, *SPARSE))  # any rows may meet in a batch
+SHUFFLED = tuple(name for name in OBJECTIVES if name not in (*IN_BATCH, *SPARSE, *LATE))  # any rows may meet in a batch
 BATCHES = ("grouped", "random", "fixed")
 
 
@@ -150,8 +152,8 @@ class HeadSettings:
     variant: str = option(
         "of cross-attention (default: compare)", "compare", choices=VARIANTS, only=("cross-attention",)
     )
-    cross_encoder: bool = option(
-        "with objective cross-encoder: a head that sentence-transformers can load too", False, only=("cross-encoder",)
+    pooler_head: bool = option(
+        "cross-encoder with BERT's pooler and a linear layer, as CrossEncoder has it", False, only=("cross-encoder",)
     )
     pos_weight: float = option("weight of duplicates in binary (default: 1)", 1.0, POSITIVE, only=("binary",))
 

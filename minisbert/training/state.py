@@ -21,7 +21,7 @@ from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
 from minisbert.training.processes import processes, say_once
-from minisbert.training.settings import FREE, SETTINGS, Settings
+from minisbert.training.settings import FREE, OPTION_ALIASES, SETTINGS, Settings
 
 
 @dataclass
@@ -122,6 +122,7 @@ def identity(objective: Objective, options: Settings) -> str:
     """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
     given = {name: value for name, value in vars(options).items() if value != SETTINGS[name].default}
-    settings = {name: value for name, value in given.items() if name not in FREE}
+    former = {name: old for old, name in OPTION_ALIASES.items()}  # runs of today and before have one hash
+    settings = {former.get(name, name): value for name, value in given.items() if name not in FREE}
     settings["device"] = objective.encoder.device.type
     return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()

@@ -13,11 +13,14 @@ from minisbert.data.datasets import scored_rows, translation_rows, triplet_rows
 from minisbert.evaluation.scoring import Scores, vector_scores
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.modern.late_interaction import max_sim_matrix
+from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD
 from minisbert.training.distillation import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.encoder_objectives import VectorObjective
+from minisbert.training.late_objectives import TokenObjective
 from minisbert.training.processes import is_first, say_once
 from minisbert.training.settings import Settings
 
@@ -32,7 +35,10 @@ def distillation(options: Settings, encoder: SentenceEncoder, precision: torch.d
         teacher = load_teacher(options.teacher, encoder.device)
     except InputError as error:
         raise InputError(f"--teacher: {error}") from error
-    kind = ScoreDistillation if isinstance(teacher, PairModel) else VectorDistillation
+    late, scores = isinstance(encoder, MultiVectorEncoder), isinstance(teacher, PairModel)
+    if late and not scores:
+        raise InputError(f"--teacher {options.teacher}: a MultiVectorEncoder learns the scores of a cross-encoder")
+    kind = LateDistillation if late else ScoreDistillation if scores else VectorDistillation
     return kind(options, encoder, precision, teacher)
 
 
@@ -123,6 +129,18 @@ class ScoreDistillation(Distillation):
         self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        query, *others = network(rows).unbind(dim=1)  # (B, D) each
-        scores = SCALE * torch.stack([cosine(query, other) for other in others], dim=1)  # (B, C)
+        scores = self.student_scores(network, rows)
         return self.formula(scores, torch.from_numpy(self.targets[rows]).to(scores))
+
+    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
+        """Of each row's query with its C texts, (B, C)."""
+        query, *others = network(rows).unbind(dim=1)  # (B, D) each
+        return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
+
+
+class LateDistillation(TokenObjective, ScoreDistillation):
+    """The same with ``max_sim`` in place of the scaled cosine."""
+
+    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
+        queries, documents, real = self.vectors(network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
+        return torch.vmap(max_sim_matrix)(queries.unsqueeze(1), documents, real).squeeze(1)

@@ -42,7 +42,7 @@ def training_rows(options: Settings) -> list[Any]:
         return nli_rows(options)[0]["train"]
     if options.objective in ("binary", "contrastive"):
         return duplicate_rows(options)[0]["train"]
-    if options.objective in ("triplet", "mnr", "simcse-supervised", "splade"):
+    if options.objective in ("triplet", "mnr", "simcse-supervised", "splade", "late-interaction"):
         return triplet_rows(options)[0]
     if options.objective == "simcse":
         return []

@@ -687,7 +687,7 @@ def test_settings_that_cannot_serve_exit_2_with_one_line(run, tmp_path, capsys, 
 @pytest.mark.reference
 def test_a_joint_model_trained_with_that_head_opens_as_a_cross_encoder(run):
     sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    folder = run("cross-encoder", "--cross-encoder", "--max-steps", "2", "--lr", "1e-2") / "model"
+    folder = run("cross-encoder", "--pooler-head", "--max-steps", "2", "--lr", "1e-2") / "model"
     pairs = [(pair.sentence1, pair.sentence2) for pair in STSB]
     expected = sentence_transformers.CrossEncoder(str(folder), device="cpu").predict(pairs)
     found = PairModel.load(folder).scores(*zip(*pairs, strict=True))

@@ -1,6 +1,7 @@
 """Options: what a recipe sets, what flags override, and which values are refused."""
 
 import argparse
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.system.console import run_command
 from minisbert.training import settings, training
 from minisbert.training.folder import create_folder
-from minisbert.training.options import make_parser, parse
+from minisbert.training.options import make_parser, parse, read_settings
 from minisbert.training.recipes import ABOUT, list_recipes, recipes
 from minisbert.training.registry import OBJECTIVES, load_encoder, make_objective
 from minisbert.training.settings import USED_BY, Settings
@@ -274,7 +275,11 @@ def float_or(text: str) -> float | str:
 
 def test_the_promised_objectives():
     promised = "cosine cosent cross-encoder siamese cross-attention softmax binary contrastive triplet mnr simcse"
-    assert [*OBJECTIVES] == [*promised.split(), "simcse-supervised", "splade", "distillation"] == [*settings.OBJECTIVES]
+    assert (
+        [*OBJECTIVES]
+        == [*promised.split(), "simcse-supervised", "splade", "late-interaction", "distillation"]
+        == [*settings.OBJECTIVES]
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), [("joint", "cross-encoder"), ("cross", "cross-attention")])
@@ -296,7 +301,7 @@ FLAGS = {  # each with a valid value
     "batches": ["--batches", "random"],
     "loss": ["--loss", "mse"],
     "variant": ["--variant", "compare"],
-    "cross_encoder": ["--cross-encoder"],
+    "pooler_head": ["--pooler-head"],
     "head_dropout": ["--head-dropout", "0"],
     "head_hidden": ["--head-hidden", "0"],
     "concat": ["--concat", "u,v"],
@@ -387,6 +392,15 @@ def test_a_flag_of_other_objectives_is_an_error_that_lists_them():
             message = f"{FLAGS[name][0]} is not for objective {objective}: used by {', '.join(users)}"
             with pytest.raises(InputError, match=f"^{message}$"):
                 parse(arguments)
+
+
+def test_a_former_name_of_an_option_is_accepted_and_not_shown(tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({"objective": "joint", "cross_encoder": True}))
+    found = [parse(["--objective", "cross-encoder", option]) for option in ("--pooler-head", "--cross-encoder")]
+    assert all(options.pooler_head for options in (*found, read_settings(tmp_path / "config.json")))
+    with pytest.raises(SystemExit):
+        parse(["--help"])
+    assert "--cross-encoder" not in capsys.readouterr().out
 
 
 def test_a_teacher_implies_the_objective():

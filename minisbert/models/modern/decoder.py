@@ -26,7 +26,9 @@ from minisbert.models.modern.rotary import rotary, rotate
 if TYPE_CHECKING:
     from minisbert.models.modern.qwen3 import DecoderConfig
 
-View = tuple[Tensor, tuple[Tensor, Tensor]]  # of a layer: where its queries may look, and the rotation of its places
+View = tuple[
+    Tensor | None, tuple[Tensor, Tensor]
+]  # of a layer: where its queries may look, and the rotation of its places
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -67,6 +69,19 @@ def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tenso
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
 
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """The book's ``attention``, with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
+    if bert.FUSED and not dropout:  # told that the mask is causal it does half of the work; heads are not repeated
+        how = {"is_causal": causal and mask is None, "enable_gqa": True}
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
+    if causal and mask is None:
+        mask = causal_mask(None, query.shape[2], query.device)
+    times = query.shape[1] // key.shape[1]
+    return attention(query, repeat_heads(key, times), repeat_heads(value, times), mask, dropout)
+
+
 class RMSNorm(nn.Module):
     """``rms_norm`` with a learned weight (D,)."""
 
@@ -85,7 +100,7 @@ class GroupedAttention(Attention):
     def __init__(self, config: "DecoderConfig"):
         nn.Module.__init__(self)
         width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.groups = config.head_dim, heads // kv_heads
+        self.head_dim, self.causal = config.head_dim, True
         self.dropout = config.attention_probs_dropout_prob
         self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
         self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
@@ -97,13 +112,13 @@ class GroupedAttention(Attention):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
 
-    def forward(self, x: Tensor, mask: Tensor, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor | None, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
         query = rotate(self.query_norm(self.split(self.query(x))), *turned)  # (B, H, T, K)
         key = rotate(self.key_norm(self.split(self.key(x))), *turned)  # (B, G, T, K)
-        key, value = (repeat_heads(y, self.groups) for y in (key, self.split(self.value(x))))  # (B, H, T, K)
-        context, probabilities = attention(query, key, value, mask, self.dropout if self.training else 0.0)
+        value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
+        context, probabilities = grouped_attention(query, key, value, mask, self.causal, dropout)
         return self.output(self.merge(context)), probabilities
 
 
@@ -158,7 +173,8 @@ class Decoder(Bert):
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
         """One for each layer: here the same for all."""
         turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
-        return [(causal_mask(mask, positions.shape[1], positions.device), turned)] * len(self.layers)
+        mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
+        return [(mask, turned)] * len(self.layers)
 
     def forward(
         self,

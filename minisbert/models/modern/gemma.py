@@ -71,6 +71,7 @@ class GemmaLayer(Layer):
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
         self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
         self.attention.key_norm = GemmaNorm(config.head_dim, config.rms_norm_eps)
+        self.attention.causal = False
         self.feed_forward.gated = gelu_gate
 
     def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:

@@ -5,16 +5,16 @@
     encoder.top_k(queries, documents, 1)  # scores and places, (1, 1) each
 
 Each token's state goes through one layer without a bias and is scaled to length 1. A query may be filled up with [MASK]
-tokens, which mostly weigh its own words (Giacalone and Zanibbi 2024); a document's punctuation is dropped. Folders are
-those of sentence-transformers' class of the same name.
+tokens, which mostly weigh its own words (Giacalone and Zanibbi 2024); a document's punctuation is dropped. Folders
+are those of sentence-transformers' class of the same name; ``multi_vector_files.py`` reads them and two older layouts.
 """
 
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,77 +25,33 @@ from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.core.weights import Size
 from minisbert.fast.batching import budgeted_batches
-from minisbert.models.checkpoint import load_bert, save_bert, write_safetensors
+from minisbert.models.checkpoint import save_bert, write_safetensors
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.folders import ModelFolder
 from minisbert.models.inputs import check_ids
-from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
+from minisbert.models.layout import dense_settings, write_modules, write_settings
 from minisbert.models.modern.late_interaction import Matrices, late_top_k
-from minisbert.models.poolings import Dense, Pooling
+from minisbert.models.modern.multi_vector_files import (
+    Expansion,
+    LateSettings,
+    Lengths,
+    Skipped,
+    Stated,
+    load_parts,
+    load_tokenizer,
+    read_stated,
+)
+from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import (
-    CONFIG,
-    SENTENCE,
-    TEXT_FILES,
-    WEIGHTS,
-    DenseSettings,
-    Settings,
-    VectorModule,
-    parse,
-    unsupported,
-)
+from minisbert.models.settings import CONFIG, TEXT_FILES, WEIGHTS, parse
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 MODULES = ("Transformer", "Dense", "Normalize", "MultiVectorMask")
-MAXSIM = (None, "maxsim")
-
-
-@dataclass(frozen=True)
-class Expansion:
-    """``query_expansion`` of ``sentence_bert_config.json``: queries are filled up to ``length`` tokens.
-
-    With the strategy ``fixed`` longer ones are cut to it. ``attend`` lets the real tokens see those added.
-    """
-
-    length: Size
-    strategy: Annotated[str, "fixed|min"] = "fixed"
-    attend: bool = False
-    token: str | None = None  # [MASK] if none is named
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """What ``sentence_bert_config.json`` states for queries and for documents."""
-
-    query_length: Annotated[int | None, "an integer from 1"] = None
-    document_length: Annotated[int | None, "an integer from 1"] = None
-    query_expansion: dict = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """``MultiVectorMask``'s ``config.json``: tokens that are not compared."""
-
-    skiplist_words: list[str] = field(default_factory=list)
-    skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
-    keep_only_token_ids: Annotated[list | None, "nothing"] = None
-
-
-@dataclass(frozen=True)
-class TokenModule(VectorModule):
-    module_input_name: Annotated[str, "token_embeddings"] = "token_embeddings"
-    module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenDense(TokenModule, DenseSettings):
-    """A dense layer over the tokens' states."""
 
 
 class MultiVectorEncoder(SentenceEncoder):
@@ -105,23 +61,14 @@ class MultiVectorEncoder(SentenceEncoder):
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        bert: Bert,
-        dense: Dense,
-        normalize: bool,
-        settings: Settings,
-        lengths: Lengths,
-        skipped: Skipped,
-    ):
-        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
-        self.projection, self.lengths, self.skipped = dense, lengths, skipped
-        self.width = dense.linear.out_features
-        more = lengths.query_expansion
+    def __init__(self, tokenizer: Tokenizer, bert: Bert, dense: Dense, stated: Stated):
+        super().__init__(tokenizer, bert, Pooling("mean"), stated.normalize, [], stated.settings)
+        self.projection, self.lengths, self.skipped = dense, stated.lengths, stated.skipped
+        self.width = sentence_width(self.pooling, [dense], bert)
+        more = self.lengths.query_expansion
         self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), more)) if more else None
         backend = tokenizer.backend
-        known = (backend.token_to_id(word) for word in skipped.skiplist_words)
+        known = (backend.token_to_id(word) for word in self.skipped.skiplist_words)
         self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)
         names = [self.expansion.token] if self.expansion and self.expansion.token else ["[MASK]", "<mask>"]
         self.filler = next((i for i in map(backend.token_to_id, names) if i is not None), None)
@@ -134,21 +81,22 @@ class MultiVectorEncoder(SentenceEncoder):
     ) -> "MultiVectorEncoder":
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        stated = folder.json(SENTENCE)
-        if stated.get("similarity_fn_name") not in MAXSIM:
-            raise unsupported(
-                folder.path / SENTENCE, "similarity_fn_name", stated["similarity_fn_name"], "only maxsim is"
-            )
-        folder.contents[SENTENCE] = stated | {"similarity_fn_name": None}
-        (place,), (mask,) = folder.places("Dense"), folder.places("MultiVectorMask")
-        for other in folder.places("Normalize"):
-            folder.parse(f"{other}/{CONFIG}", TokenModule)
-        name = next((name for name in TEXT_FILES if folder.encoder.json(name)), TEXT_FILES[0])
-        lengths, skipped = folder.encoder.parse(name, Lengths), folder.parse(f"{mask}/{CONFIG}", Skipped)
-        tokenizer, bert = Tokenizer.load(folder.encoder, limit), load_bert(folder.encoder)
+        stated = read_stated(folder)
+        bert, dense = load_parts(folder)
+        tokenizer = load_tokenizer(folder, stated, limit)
         with reading(folder.path):
-            dense, normalize = load_dense(folder, place, TokenDense), bool(folder.places("Normalize"))
-            return cls(tokenizer, bert, dense, normalize, folder.settings, lengths, skipped).eval()
+            return cls(tokenizer, bert, dense, stated).eval()
+
+    @classmethod
+    def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
+        """An encoder to be trained: a new projection, as in sentence-transformers without fillers and skipped words."""
+        settings = LateSettings(prompts=encoder.settings.prompts)
+        dense = Dense(encoder.hidden_size, width, bias=False, activation="identity").to(encoder.device)
+        return cls(encoder.tokenizer, encoder.bert, dense, Stated(settings, Lengths(), Skipped(), normalize=True))
+
+    @property
+    def pooling_mode(self) -> str:
+        return "no"
 
     def rows_of(self, texts: Sequence[str], query: bool) -> tuple[list[list[int]], list[int], int]:
         """Ids of each text, a query's fillers included, how many are its own, and how many texts were cut."""
@@ -161,23 +109,31 @@ class MultiVectorEncoder(SentenceEncoder):
         filled = [ids + [self.filler] * (more.length - len(ids)) if more else ids for ids in encoded.ids]
         return filled, [*map(len, encoded.ids)], encoded.truncated
 
+    def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
+        """ids (B, T), mask (B, T) True for tokens that are seen -> the tokens' vectors (B, T, K)."""
+        return self.project(self.hidden(ids, mask, None, precision))
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """Hidden states (B, T, D) -> vectors (B, T, K). As pooling, never in bfloat16."""
+        with torch.autocast(self.device.type, enabled=False):
+            vectors = self.projection(hidden.to(self.dtype))
+        return unit(vectors) if self.normalize else vectors
+
     def forward_rows(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
-        """Vectors (B, T, K) of length 1 and which of them are compared, (B, T)."""
+        """Vectors (B, T, K) and which of them are compared, (B, T), of texts as ``rows_of`` gives them."""
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
         place = torch.arange(ids.shape[1], device=self.device)
-        counted = place < torch.tensor([*map(len, rows)], device=self.device)[:, None]  # (B, T), with fillers
+        real = place < torch.tensor([*map(len, rows)], device=self.device)[:, None]  # (B, T), with fillers
         # subtle: a filler that nobody attends to still has a vector, for it looks at the query's own tokens itself
-        seen = counted if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
+        seen = real if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
         check_ids(self.bert.config, ids, ids.shape[1])
-        hidden = self.bert(ids, seen if query else counted).to(self.dtype)  # (B, T, D)
-        with torch.autocast(self.device.type, enabled=False):  # as pooling, never in bfloat16
-            vectors = self.projection(hidden)  # (B, T, K)
-        vectors = unit(vectors) if self.normalize else vectors
-        tasks = self.skipped.skiplist_tasks
-        if ("query" if query else "document") in tasks:
-            counted = counted & ~torch.isin(ids, self.skipped_ids.to(self.device))
-        return vectors, counted
+        return self.project(self.bert(ids, seen if query else real)), self.compared(ids, real, query)
+
+    def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
+        """Which of the real tokens of ids (B, T) are compared: in documents usually all but punctuation."""
+        skips = ("query" if query else "document") in self.skipped.skiplist_tasks
+        return real & ~torch.isin(ids, self.skipped_ids.to(ids.device)) if skips else real
 
     def encode(
         self,
@@ -236,4 +192,3 @@ class MultiVectorEncoder(SentenceEncoder):
             write_json(folder / place / CONFIG, TOKENS)
         write_json(folder / rest[-1] / CONFIG, asdict(self.skipped))
         write_settings(self, folder, model_type="MultiVectorEncoder")
-        write_json(folder / SENTENCE, ModelFolder(folder).json(SENTENCE) | {"similarity_fn_name": "maxsim"})

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.models.checkpoint import save_bert
-from minisbert.models.compiled import Vectors
 from minisbert.models.modern.mpnet import MPNET, MPNet, MPNetConfig, biased_attention, relative_buckets
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
@@ -135,23 +134,6 @@ def test_random_models_equal_transformers(tmp_path, heads, width, layers, inner)
 # ------------------------------------------------------------------------------ batches and packed rows
 
 
-def test_padding_changes_no_real_token():
-    model, (ids, mask) = random_model(), ragged()
-    together = model(ids, mask)
-    for i, length in enumerate(LENGTHS):
-        assert_parity("alone", together[i, :length], model(ids[i : i + 1, :length])[0], PIECE)
-
-
-def test_texts_that_share_a_row_do_not_see_each_other():
-    model, (ids, mask) = random_model(), ragged((9, 4, 7))
-    row = ids[mask][None]  # (1, 20)
-    positions = torch.cat([torch.arange(length) for length in (9, 4, 7)])[None]
-    owner = torch.repeat_interleave(torch.tensor([0, 1, 2]), torch.tensor([9, 4, 7]))[None]
-    same = owner[:, None, :, None] == owner[:, None, None, :]
-    for kind in (same, same.long()):
-        assert_parity("packed", model(row, kind, positions=positions)[0], model(ids, mask)[mask], PIECE)
-
-
 def test_the_order_of_the_words_counts_also_without_absolute_positions():
     model, (ids, _) = random_model(), ragged((11,))
     model.embeddings.position.weight.data.zero_()
@@ -264,19 +246,6 @@ def test_a_training_step_lowers_the_loss(tmp_path):
     assert (SentenceEncoder.load(FOLDER).bert.relative.weight != objective.encoder.bert.relative.weight).any()
 
 
-def test_the_exported_graph_has_the_same_vectors():
-    encoder = SentenceEncoder.load(FOLDER)
-    sizes = torch.tensor([[0, 1, 2, 3, 0, 1, -1], [0, 1, 0, 1, 2, 3, 4]])
-    owner = torch.tensor([[0, 0, 0, 0, 1, 1, -1], [2, 2, 3, 3, 3, 3, 3]])
-    places = torch.tensor([[0, 1, 2, 3, -1], [4, 5, -1, -1, -1], [7, 8, -1, -1, -1], [9, 10, 11, 12, 13]])
-    ids = torch.randint(5, 131, owner.shape)
-    inputs = ids, sizes.clamp_min(0), owner, places
-    vectors = Vectors(encoder, "float32")
-    with torch.no_grad():
-        exported = torch.export.export(vectors, inputs).module()
-        assert_parity("exported MPNet", exported(*inputs)[0], vectors(*inputs)[0], 1e-6)  # float32
-
-
 # ------------------------------------------------------------------------------------------- bad input
 
 
@@ -316,8 +285,3 @@ def test_padding_in_a_text_and_more_tokens_than_positions():
         encoder.encode(["a <pad> dog"])
     with pytest.raises(InputError, match=r"maximum length of 28 is above the position table of .* which has 27"):
         SentenceEncoder.load(FOLDER, limit=28)
-
-
-def test_a_mask_of_floats():
-    with pytest.raises(ValueError, match="not floats"):
-        random_model()(torch.tensor([[5, 6]]), torch.ones(1, 2))

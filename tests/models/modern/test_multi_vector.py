@@ -15,6 +15,7 @@ from minisbert.encode import main as encode
 from minisbert.evaluate import main as evaluate
 from minisbert.models.modern.late_interaction import max_sim
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
+from minisbert.models.modern.multi_vector_files import PYLATE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import main as search
 from tests.parity import GRADIENT, PIECE, ROOT, assert_parity
@@ -99,6 +100,69 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         ours_scores = torch.from_numpy(ours.similarity(found["query"], found["document"]))
         largest = scores.abs().max()  # the reference rounds them to float32
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
+
+
+OLD_LAYOUTS = [
+    "PyLate",
+    "PyLate without fillers",
+    "PyLate, class of an older release",
+    "Stanford",
+    "Stanford, defaults",
+]
+
+
+def write_old(folder: Path, layout: str) -> Path:
+    """The two layouts before sentence-transformers': of PyLate, and of the Stanford group."""
+    if layout.startswith("Stanford"):
+        SentenceEncoder.load(ROOT / "weights" / "tiny").save(folder)
+        for name in ("1_Pooling", "2_Normalize"):
+            shutil.rmtree(folder / name)
+        for name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"):
+            (folder / name).unlink()
+        weight = torch.randn(7, 24, generator=torch.Generator().manual_seed(3))
+        bert = {f"bert.{name}": tensor for name, tensor in load_file(folder / "model.safetensors").items()}
+        save_file(bert | {"linear.weight": weight}, folder / "model.safetensors")
+        alter(folder, "config.json", architectures=["HF_ColBERT"])
+        about = {"query_maxlen": 11, "doc_maxlen": 14, "attend_to_mask_tokens": True, "mask_punctuation": False}
+        (folder / "artifact.metadata").write_text(json.dumps(about if layout == "Stanford" else {"dim": 7}))
+        return folder
+    write(folder)
+    shutil.rmtree(folder / "3_MultiVectorMask")
+    shutil.rmtree(folder / "2_Normalize")
+    modules = json.loads((folder / "modules.json").read_text())[:2]
+    modules[1]["type"] = "pylate.models.Dense.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    alter(folder, "1_Dense/config.json", module_input_name=..., module_output_name=...)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    about = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", "prompts": {}, "query_length": 10}
+    about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "document_length": 13, "skiplist_words": WORDS}
+    about |= {"attend_to_expansion_tokens": False, "do_query_expansion": "without" not in layout}
+    if "older" in layout:
+        about |= {"model_type": ..., "similarity_fn_name": "cosine", "skiplist_words": None}
+    alter(folder, "config_sentence_transformers.json", **about)
+    spec = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(spec.replace('"[unused0]"', '"[Q] "').replace('"[unused1]"', '"[D] "'))
+    return folder
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("layout", OLD_LAYOUTS)
+def test_older_layouts_give_the_references_vectors_and_are_saved_in_the_new_one(tmp_path, layout):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    source = write_old(tmp_path / "old", layout)
+    MultiVectorEncoder.load(source).save(tmp_path / "saved")
+    texts = [*ALL, "[unused0] [Q] a cat [D]"]
+    theirs = Reference(str(source), device="cpu").double()
+    sides = {"query": theirs.encode_query(texts), "document": theirs.encode_document(texts)}
+    for folder in (source, tmp_path / "saved"):
+        again = Reference(str(folder), device="cpu").double()
+        for side, expected in sides.items():
+            found = MultiVectorEncoder.load(folder).double().encode(texts, prompt_name=side)
+            moved = again.encode_query(texts) if side == "query" else again.encode_document(texts)
+            for i, matrix in enumerate(expected):
+                assert_parity(f"{layout} {side} {i}", torch.from_numpy(found[i]), matrix, PIECE)
+                assert_parity(f"{layout} {side} {i}, back", moved[i], matrix, PIECE)
 
 
 @pytest.mark.reference
@@ -240,8 +304,12 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         ),
         ("sentence_bert_config.json", {"query_expansion": {"length": 9, "token": "[Q]"}}, "has no token [Q]"),
         ("3_MultiVectorMask/config.json", {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name 'meanmaxsim'"),
-        ("config_sentence_transformers.json", {"similarity_fn_name": "cosine"}, "similarity_fn_name 'cosine'"),
+        (
+            "config_sentence_transformers.json",
+            {"similarity_fn_name": "meanmaxsim"},
+            "similarity_fn_name must be maxsim",
+        ),
+        ("config_sentence_transformers.json", {"similarity_fn_name": "cosine"}, "similarity_fn_name must be maxsim"),
     ],
 )
 def test_settings_that_are_not_computed(folder, name, changes, message):
@@ -258,3 +326,20 @@ def test_a_folder_without_its_projection(folder):
         MultiVectorEncoder.load(folder)
     with pytest.raises(InputError, match="which pools nothing"):
         MultiVectorEncoder.load(folder, "cls")
+
+
+def test_older_layouts_that_are_not_computed(tmp_path):
+    stanford, pylate = write_old(tmp_path / "stanford", "Stanford"), write_old(tmp_path / "pylate", "PyLate")
+    assert MultiVectorEncoder.load(stanford).expansion.length == 11
+    with pytest.raises(InputError, match=r"artifact\.metadata: similarity must be cosine, not 'l2'"):
+        MultiVectorEncoder.load(alter(stanford, "artifact.metadata", similarity="l2"))
+    alter(stanford, "artifact.metadata", similarity="cosine")
+    tensors = load_file(stanford / "model.safetensors")
+    save_file({name: t for name, t in tensors.items() if "linear" not in name}, stanford / "model.safetensors")
+    with pytest.raises(InputError, match=r"model\.safetensors: no key 'linear\.weight'"):
+        MultiVectorEncoder.load(stanford)
+    with pytest.raises(InputError, match="query_length must be an integer from 1, not 0"):
+        MultiVectorEncoder.load(alter(pylate, "config_sentence_transformers.json", query_length=0))
+    words = dict.fromkeys(PYLATE, ...)
+    with pytest.raises(InputError, match=r"modules\.json has no MultiVectorMask"):
+        MultiVectorEncoder.load(alter(pylate, "config_sentence_transformers.json", **words))

@@ -151,7 +151,7 @@ def test_a_training_step_lowers_the_loss(tmp_path):
     ("flags", "message"),
     [
         ([], "reads the first token of a pair, which in a decoder has seen nothing else"),
-        (["--cross-encoder"], "--cross-encoder is for bert, .*, not for qwen3"),
+        (["--pooler-head"], "--pooler-head is for bert, .*, not for qwen3"),
     ],
 )
 def test_a_head_on_the_first_token_of_a_decoder_is_refused(tmp_path, flags, message):

@@ -1,0 +1,124 @@
+"""The measured tables of the docs: one file per CPU in docs/figures/, from which the pages are rendered.
+
+    python -m benchmarks.figures                        write the tables of all pages anew from the files
+    python -m benchmarks.figures --measure zen4 start   run that table's command, keep what it prints, render
+
+A table stands below a comment that names its files and itself, ``<!-- figures: zen4 start -->``. Of several files,
+``<!-- figures: zen5 zen4 earlier-training -->``, the columns stand side by side. A file says which CPU it is of, and
+``--measure`` refuses to run on another one; of a new CPU write a file with the line that ``benchmarks.machine`` prints
+first, the commands to be run and the headings that they print. A table without a command was put together from several
+runs, as its page says; ``unnamed`` has the tables of pages that name no CPU, nearly all of them scores.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+from minisbert.core import InputError
+from minisbert.system.console import run_command
+
+DOCS = Path(__file__).parents[1] / "docs"
+PLACE = re.compile(r"^<!-- figures: ((?:\w+ )+)([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE)
+TABLE = re.compile(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")  # between two cells
+
+Rows = list[list[str]]  # the headings first
+
+
+def read(name: str) -> dict[str, Any]:
+    """A file: the line of its CPU, and its tables by name."""
+    return tomllib.loads((DOCS / "figures" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def write(name: str, content: dict[str, Any]) -> None:
+    """A file, with a line for each row."""
+    lines = [f"cpu = {quoted(content['cpu'])}\n"]
+    for table, about in content["tables"].items():
+        lines.append(f"\n[tables.{table}]\n")
+        lines += [f"{key} = {quoted(value)}\n" for key, value in about.items() if key != "rows"]
+        lines += ["rows = [\n", *(f"    {quoted(row)},\n" for row in about["rows"]), "]\n"]
+    (DOCS / "figures" / f"{name}.toml").write_text("".join(lines), encoding="utf-8")
+
+
+def quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def joined(files: list[str], table: str) -> dict[str, Any]:
+    """A table; of several files the columns side by side, which must have the same rows."""
+    first, *others = (read(name)["tables"][table] for name in files)
+    rows = [[*row] for row in first["rows"]]
+    for other in others:
+        for row, (label, *cells) in zip(rows, other["rows"], strict=True):
+            if row[0] != label:
+                raise InputError(f"figures of {table}: {files} have different rows, {row[0]!r} and {label!r}")
+            row += cells
+    return first | {"rows": rows}
+
+
+def rendered(files: list[str], table: str) -> str:
+    """The comment, the machine if the table has lines for it, and the table."""
+    about = joined(files, table)
+    head, *rows = ["".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in about["rows"]]
+    rule = "|---" * len(about["rows"][0]) + "|"
+    fence = ["```", *about["machine"], "```", ""] if "machine" in about else []
+    return "\n".join([f"<!-- figures: {' '.join(files)} {table} -->", *fence, head, rule, *rows, ""])
+
+
+def render(text: str) -> str:
+    """A page with its tables as the files have them."""
+    return PLACE.sub(lambda place: rendered(place[1].split(), place[2]), text)
+
+
+def cells(printed: str, headings: list[str]) -> Rows:
+    """The rows of the markdown table with these headings in what a benchmark printed."""
+    for found in TABLE.findall(printed):
+        first, _, *rows = [[cell.strip() for cell in BAR.split(line[1:-1])] for line in found.splitlines()]
+        if first == headings:
+            return [first, *rows]
+    raise InputError(f"the command printed no table with the headings {headings}; the figures are as they were")
+
+
+def measure(name: str, table: str) -> None:
+    """Run a table's command and keep its rows, and the machine's lines if it prints them."""
+    content = read(name)
+    about = content["tables"].get(table, {})
+    if "command" not in about:
+        raise InputError(f"docs/figures/{name}.toml has no command for {table}")
+    if (here := machine.identity(machine.cpu())) != content["cpu"]:
+        raise InputError(f"docs/figures/{name}.toml is of {content['cpu']}; this is {here}")
+    done = subprocess.run([sys.executable, "-m", *about["command"].split()[2:]], stdout=subprocess.PIPE, text=True)
+    sys.stdout.write(done.stdout)
+    if done.returncode:
+        raise InputError(f"{about['command']} ended with {done.returncode}; the figures are as they were")
+    about["rows"] = cells(done.stdout, about["rows"][0])
+    if "machine" in about:  # some benchmarks print no line of it
+        about["machine"] = [here, *(line for line in done.stdout.splitlines() if "GFLOP/s" in line)]
+    write(name, content)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.figures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--measure", nargs=2, metavar=("CPU", "TABLE"), help="anew, with the table's own command")
+    options = parser.parse_args(arguments)
+    if options.measure:
+        measure(*options.measure)
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        if (new := render(text)) != text:
+            page.write_text(new, encoding="utf-8")
+            print(f"{page.name} written anew")
+
+
+if __name__ == "__main__":
+    run_command(main)
