@@ -28,7 +28,7 @@ from minisbert.system.files import atomic_file
 OBJECTIVES = ROOT / "lessons" / "OBJECTIVES.md"
 LINES, LETTERS = 16, 84  # what fits on a slide of 1280 x 720 at 24 pixels
 ROOMY, DENSE = 10, 21  # at most so many lines for letters of 30 pixels, and for letters of 20
-PICTURE = 11  # lines that a picture needs at least
+PICTURE = 10  # lines that a picture needs at least
 TYPES = {".svg": "svg+xml", ".png": "png"}
 PREDICTIONS = "Predict, then run"
 ITEM = r"^(- |\d+\. )(.+(?:\n .*)*)"  # of a list
