@@ -144,12 +144,12 @@ def show(result: dict) -> None:
     best, joint, medians = result["found"]["minisbert"], result["joint"], result["medians"]
     print(f"closest of {result['pairs']:,} pairs of {result['sentences']:,} sentences, cosine {best['score']:.4f}:")
     print("".join(f"  {text}\n" for text in best["pair"]))
-    line("", "encode", "search", "total")
+    print("| | encode | search | together |\n|---|---|---|---|")
     for name, median in medians.items():
         line(f"{name}, vectors", *(f"{median[part]:.1f} s" for part in ("encode", "search", "total")))
     rate, hours = joint["pairs_per_second"], joint["seconds"] / 3600
-    line(f"joint model, at {rate:.0f} pairs per second", "", "", f"{hours:.1f} h")
-    line("paper (V100, SBERT), vectors", "", "", f"{PAPER['vectors']:.0f} s")
+    line(f"joint model, extrapolated from {rate:.0f} pairs a second", "", "", f"{hours:.0f} h")
+    line("paper (V100, SBERT), vectors", "about 5 s", "about .01 s", f"{PAPER['vectors']:.0f} s")
     line("paper (V100, BERT), joint model", "", "", f"{PAPER['joint'] / 3600:.0f} h")
     total = medians["minisbert"]["total"]
     ratio = joint["seconds"] / total
@@ -159,7 +159,7 @@ def show(result: dict) -> None:
 
 
 def line(name: str, *cells: str) -> None:
-    print(f"{name:<42}" + "".join(f"{cell:>10}" for cell in cells))
+    print("".join(f"| {cell} " if cell else "| " for cell in (name, *cells)) + "|")
 
 
 def main() -> None:

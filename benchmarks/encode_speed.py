@@ -155,10 +155,10 @@ def latency(sentences: Sequence[str], sides: dict[str, Encode], texts_a_call: Se
     return {"machine": measured, "milliseconds": result}
 
 
-def table(title: str, found: dict, columns: Sequence[str], rows: dict[str, Sequence[str]]) -> None:
+def table(title: str, found: dict, columns: Sequence[str], rows: dict[str, Sequence[str]], corner: str = "") -> None:
     """A Markdown table under its title and the lines of its machine."""
     print(f"\n{title}\n\n{machine.lines(found['machine'])}\n")
-    print(f"| {'':<29} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
+    print(f"| {corner:<29} | {' | '.join(columns)} |\n|{'---|' * (1 + len(columns))}")
     for name, cells in rows.items():
         print(f"| {name:<29} | {' | '.join(cells)} |")
 

@@ -6,7 +6,8 @@
 A table stands below a comment that names its files and itself, ``<!-- figures: zen4 start -->``. Of several files,
 ``<!-- figures: zen5 zen4 earlier-training -->``, the columns stand side by side. A file says which CPU it is of, and
 ``--measure`` refuses to run on another one; of a new CPU write a file with the line that ``benchmarks.machine`` prints
-first, and the commands to be run. A table without a command was put together from several runs, as its page says.
+first, the commands to be run and the headings that they print. A table without a command was put together from several
+runs, as its page says; ``unnamed`` has the tables of pages that name no CPU, nearly all of them scores.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from minisbert.system.console import run_command
 DOCS = Path(__file__).parents[1] / "docs"
 PLACE = re.compile(r"^<!-- figures: ((?:\w+ )+)([\w-]+) -->\n(?:```\n(?:.+\n)+```\n\n)?(?:\|.*\n)+", re.MULTILINE)
 TABLE = re.compile(r"^\|.*\n\|[-|: ]+\n(?:\|.*\n)+", re.MULTILINE)
+BAR = re.compile(r"(?<!\\)\|")  # between two cells
 
 Rows = list[list[str]]  # the headings first
 
@@ -74,13 +76,13 @@ def render(text: str) -> str:
     return PLACE.sub(lambda place: rendered(place[1].split(), place[2]), text)
 
 
-def cells(printed: str) -> Rows:
-    """The rows of the first markdown table in what a benchmark printed."""
-    found = TABLE.search(printed)
-    if found is None:
-        raise InputError("the command printed no table")
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].splitlines()]
-    return [rows[0], *rows[2:]]
+def cells(printed: str, headings: list[str]) -> Rows:
+    """The rows of the markdown table with these headings in what a benchmark printed."""
+    for found in TABLE.findall(printed):
+        first, _, *rows = [[cell.strip() for cell in BAR.split(line[1:-1])] for line in found.splitlines()]
+        if first == headings:
+            return [first, *rows]
+    raise InputError(f"the command printed no table with the headings {headings}; the figures are as they were")
 
 
 def measure(name: str, table: str) -> None:
@@ -95,9 +97,9 @@ def measure(name: str, table: str) -> None:
     sys.stdout.write(done.stdout)
     if done.returncode:
         raise InputError(f"{about['command']} ended with {done.returncode}; the figures are as they were")
-    about["rows"] = cells(done.stdout)
-    if "machine" in about:
-        about["machine"] = [line for line in done.stdout.splitlines() if "GFLOP/s" in line or line == here]
+    about["rows"] = cells(done.stdout, about["rows"][0])
+    if "machine" in about:  # some benchmarks print no line of it
+        about["machine"] = [here, *(line for line in done.stdout.splitlines() if "GFLOP/s" in line)]
     write(name, content)
 
 

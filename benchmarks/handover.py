@@ -11,7 +11,7 @@ and every index looks worse on them. If there are fewer sentences than N, the la
 
 build    seconds to add all vectors, for IVF with finding its lists
 MB       of the saved index, which is about what it takes in memory; of the exact search, of its file
-seconds  for 1,000 queries at once with as many threads as torch, the median of rounds in which all sides take turns
+queries  1,000 of them at once, with as many threads as torch, the median of rounds in which all sides take turns
 one, ms  a query by itself, the median of 50
 recall   how many of the k nearest of ``fast.search.top_k`` are among the k found
 
@@ -149,8 +149,8 @@ def show(results: dict[int, dict], k: int) -> None:
             )
             for name, row in found["sides"].items()
         }
-        columns = ["build, s", "MB", "seconds", "one, ms", "recall"]
-        table(f"the {k} nearest of {count:,} vectors, 1,000 queries", found, columns, rows)
+        columns = ["build, s", "MB", "1,000 queries, s", "one, ms", "recall"]
+        table(f"the {k} nearest", found, columns, rows, corner=f"{count:,} vectors")
 
 
 def sizes_that_fit(wanted: Sequence[int], rows: int) -> list[int]:

@@ -10,11 +10,11 @@ centre: as among sentences, a query has near neighbours. For each number of vect
 seconds     the median of rounds in which both take turns with as many threads; building faiss' index is not counted
 ratio       faiss' seconds divided by this side's: above 1 is faster than faiss
 GEMM share  the 2 Q N D operations of all products per second, divided by the machine's best float32 rate
-MiB         growth of the peak memory: by a search, and for faiss by the index, which is a copy of the vectors, as well
+memory      growth of the peak memory: by a search, and for faiss by the index, which is a copy of the vectors, as well
 same        queries whose k results are those of ``top_k`` in the same order; faiss' ``IndexFlatIP`` rounds to float32
             and may swap neighbours whose scores differ in the last digit
 
-Every table begins with the CPU and the rates of its matrix products, measured just before (``benchmarks.machine``).
+Above the table stand the CPU and the rates of its matrix products, measured before each size (``benchmarks.machine``).
 faiss needs the ``reference`` extra; if it is not installed, it is left out. It is told to multiply in blocks from 20
 queries on, once its default: faiss-cpu 1.15 compares vectors one by one otherwise and takes ten times as long.
 """
@@ -30,7 +30,6 @@ import numpy as np
 import torch
 
 from benchmarks import machine
-from benchmarks.encode_speed import table
 from benchmarks.peers import turns
 from benchmarks.stream_memory import peak
 from minisbert.fast.search import top_k
@@ -97,21 +96,16 @@ def compare(queries: np.ndarray, count: int, k: int, rounds: int) -> dict:
 
 
 def show(results: dict[int, dict], queries: int, k: int) -> None:
+    print(f"\nthe {k} nearest for {queries:,} queries\n")
+    for count, found in results.items():
+        print(f"{count:,} vectors:\n{machine.lines(found['machine'])}")
+    print("\n| vectors | | seconds | ratio | GEMM share | growth of memory, MiB | same results |\n" + "|---" * 7 + "|")
     for count, found in results.items():
         sides = found["sides"]
         base = sides.get("faiss", sides["minisbert"])["seconds"]
-        rows = {
-            name: (
-                f"{row['seconds']:.2f}",
-                f"{base / row['seconds']:.2f}",
-                f"{row['gemm_share']:.0%}",
-                f"{row['mebibytes']:,.0f}",
-                f"{row['same']:.1%}",
-            )
-            for name, row in sides.items()
-        }
-        title = f"the {k} nearest of {count:,} vectors for {queries:,} queries"
-        table(title, found, ["seconds", "ratio", "GEMM share", "MiB", "same"], rows)
+        for name, row in sides.items():
+            speed = f"{row['seconds']:.2f} | {base / row['seconds']:.2f} | {row['gemm_share']:.0%}"
+            print(f"| {count:,} | {name} | {speed} | {row['mebibytes']:,.0f} | {row['same']:.1%} |")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The measured tables: pages as their data has them, one value for a figure wherever it is quoted, and measuring."""
+"""The measured tables: pages as their data has them, and measuring."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import figures, machine
+from benchmarks import closest_pair, encode_speed, figures, machine, search_speed, serve_speed
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -15,16 +15,6 @@ DOCS = ROOT / "docs"
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(DOCS.glob("*.md")))}
 FILES = [path.stem for path in sorted((DOCS / "figures").glob("*.toml"))]
 SHOWN = [(names.split(), table) for text in PAGES.values() for names, table in figures.PLACE.findall(text)]
-
-
-def cell(file: str, table: str, row: str, column: int | str = 1) -> str:
-    heading, *rows = figures.read(file)["tables"][table]["rows"]
-    place = heading.index(column) if isinstance(column, str) else column
-    return next(cells[place] for cells in rows if cells[0] == row)
-
-
-def number(*place: str | int) -> float:
-    return float(cell(*place).replace(",", ""))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -50,69 +40,36 @@ def test_files_are_written_as_they_are_read(tmp_path, monkeypatch):
             assert (tmp_path / "figures" / f"{name}.toml").read_text(encoding="utf-8") == text
 
 
+NUMBER = re.compile(r"[^A-Za-z]*\d[^A-Za-z]*")
+NOT_MEASURED = {  # tables of numbers that are not in the data, by page and first heading
+    ("README.md", "chapter"): "lines of files, which test_readme.py counts",
+    ("README.md", ""): "what it quotes is compared in test_quoted_figures.py",
+    ("parity.md", "check"): "written by tests/parity_report.py",
+    ("sources.md", "text"): "counts, written by docs/make_sources.py",
+    ("sources.md", "item"): "the same",
+    ("recipes.md", "setting"): "settings",
+    ("recipes.md", "recipe"): "published elsewhere, not measured",
+    ("retrieval.md", "task"): "published by MTEB",
+    ("scale.md", ""): "arithmetic, which test_quoted_figures.py does again",
+}
+
+
+def test_every_other_table_of_numbers_is_of_something_else():
+    found = set()
+    for path, text in PAGES.items():
+        for table in figures.TABLE.findall(figures.PLACE.sub("", text)):
+            first, _, *rows = [[cell.strip() for cell in figures.BAR.split(line[1:-1])] for line in table.splitlines()]
+            if sum(bool(NUMBER.fullmatch(cell)) for row in rows for cell in row[1:]) > 1:
+                found.add((path.name, first[0]))
+    assert found == set(NOT_MEASURED)
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_table_has_as_many_cells_in_every_row_and_each_row_once(name):
     for table, about in figures.read(name)["tables"].items():
         assert {len(row) for row in about["rows"]} == {len(about["rows"][0])}, table
         assert len({tuple(row[:3]) for row in about["rows"]}) == len(about["rows"]), table
         assert about.get("command", "python -m ").startswith("python -m "), table
-
-
-# --------------------------------------------------------------------------------- quoted elsewhere
-
-LIBRARIES = ("minisbert", "minisbert compiled", "sentence-transformers", "onnxruntime", "openvino")
-LOWER = {"onnxruntime": "int8"}  # lower precision than float32; bfloat16 for the others
-LABELS = [
-    ("sentences encoded per second, float32", "sentences", "texts a second", "float32", 0),
-    ("the same at lower precision (bfloat16, ONNX Runtime int8)", "sentences", "texts a second", "lower", 0),
-    ("one sentence, ms, float32", "few-two-peers", "1", "float32", 1),
-    ("16 sentences, ms, float32", "few-two-peers", "16", "float32", 0),
-    ("seconds from process start to first vector", "start", "seconds", "", 1),
-]
-
-
-@pytest.mark.parametrize(("label", "table", "column", "precision", "digits"), LABELS)
-def test_the_readme_has_the_same_figures(label, table, column, precision, digits):
-    line = next(line for line in PAGES[ROOT / "README.md"].splitlines() if line.startswith(f"| {label} |"))
-    for name, shown in zip(LIBRARIES, (part.strip() for part in line.split("|")[2:-1]), strict=True):
-        row = f"{name} {LOWER.get(name, 'bfloat16') if precision == 'lower' else precision}".strip()
-        if shown != "-":
-            assert shown == f"{number('zen4', table, row, column):,.{digits}f}", row
-        else:
-            assert all(row != cells[0] for cells in figures.read("zen4")["tables"][table]["rows"])
-
-
-def ahead(precision: str) -> str:
-    """By how much OpenVINO is faster than the compiled encoder."""
-    theirs, ours = (number("zen4", "sentences", f"{name} {precision}") for name in ("openvino", "minisbert compiled"))
-    return f"{100 * (theirs / ours - 1):.0f} % in {precision}"
-
-
-CLAIMS = {  # page: sentences with figures that follow from tables
-    "speed": [
-        f"OpenVINO is ahead of the compiled encoder by {ahead('float32')} and by {ahead('bfloat16')}",
-        f"{cell('zen4', 'sentences', 'sentence-transformers float32')} to 362 sentences a second",
-        f"took 12.1 in float32 and 9.1 in bfloat16: {25.6 / 12.1:.1f} and {25.6 / 9.1:.1f} times as fast",
-    ],
-    "scale": [
-        f"encoding in float32, sentences a second | {cell('xeon', 'earlier-sentences', 'minisbert, float32')} |",
-        f"encoding in bfloat16, sentences a second | {cell('xeon', 'earlier-sentences', 'minisbert, bfloat16')} |",
-        f"{number('xeon', 'indexes-10000', 'minisbert, exact', 'one, ms'):.0f} ms with 10,000 vectors, "
-        f"{number('xeon', 'indexes-100000', 'minisbert, exact', 'one, ms'):.0f} ms with 100,000",
-    ],
-}
-
-
-@pytest.mark.parametrize("page", CLAIMS)
-def test_what_a_page_says_follows_from_its_tables(page):
-    text = re.sub(r"\s+", " ", PAGES[DOCS / f"{page}.md"])
-    for sentence in CLAIMS[page]:
-        assert sentence in text
-
-
-def test_the_readmes_training_is_that_of_the_page_on_speed():
-    quoted = re.search(r"training, times as fast: float32, bfloat16 \| ([\d.]+), ([\d.]+) ", PAGES[ROOT / "README.md"])
-    assert " and ".join(quoted.groups()) + " times as fast" in PAGES[DOCS / "speed.md"]
 
 
 # ---------------------------------------------------------------------------------------- measuring
@@ -162,3 +119,57 @@ def test_what_cannot_be_measured(own_docs, monkeypatch):
     figures.write("other", {"cpu": "x", "tables": {"start": {"rows": [["", "MiB"], ["another row", "1"]]}}})
     with pytest.raises(InputError, match="have different rows"):
         figures.joined(["mine", "other"], "start")
+
+
+MACHINE = {"cpu": "a CPU", "family": None, "cores": 2, "flags": [], "torch": "2", "threads": 2, "gflop_per_second": {}}
+FOUND = {"seconds": 0.5, "gemm_share": 0.5, "mebibytes": 1234.0, "same": 1.0}
+RATES = {"texts": 2, "tokens": 9, "longest": 5, "machine": MACHINE}
+SIDE = {"texts_per_second": 484.2, "gemm_share": 0.68, "difference": 2e-7, "spearman": 0.82032}
+CLOSEST = {
+    "model": "m",
+    "threads": 2,
+    "sentences": 10,
+    "pairs": 45,
+    "found": {"minisbert": {"score": 1.0, "pair": ["a", "b"]}},
+    "medians": {"minisbert": {"encode": 9.4, "search": 0.5, "total": 9.9}},
+    "joint": {"pairs_per_second": 218.0, "seconds": 230400.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("show", "results", "file", "table", "row"),
+    [
+        (
+            encode_speed.show,
+            [{"rates": {"stsb": RATES | {"sides": {"minisbert float32": SIDE}}}}],
+            "zen4",
+            "sentences",
+            ["minisbert float32", "484", "1.00", "68%", "2e-07", "82.032"],
+        ),
+        (
+            encode_speed.show,
+            [{"latency": {"machine": MACHINE, "milliseconds": {"minisbert float32": {1: 2.0, 4: 3.0, 16: 4.0}}}}],
+            "zen4",
+            "few",
+            ["minisbert float32", "2.00", "3.00", "4.00"],
+        ),
+        (
+            serve_speed.show,
+            [{"machine": MACHINE, "sides": {"minisbert": {"one": 1, "few": 2, "rate": 3, "mebibytes": 4, "start": 5}}}],
+            "zen4",
+            "servers",
+            ["minisbert", "1.0", "2.0", "3", "4", "5.0"],
+        ),
+        (
+            search_speed.show,
+            [{n: {"machine": MACHINE, "sides": {"minisbert": FOUND}} for n in (1000, 2000)}, 20, 10],
+            "xeon",
+            "faiss",
+            ["2,000", "minisbert", "0.50", "1.00", "50%", "1,234", "100.0%"],
+        ),
+        (closest_pair.show, [CLOSEST], "zen5", "closest-pair", ["minisbert, vectors", "9.4 s", "0.5 s", "9.9 s"]),
+    ],
+)
+def test_a_benchmark_prints_the_table_of_its_page(show, results, file, table, row, capsys):
+    show(*results)
+    assert row in figures.cells(capsys.readouterr().out, figures.read(file)["tables"][table]["rows"][0])
