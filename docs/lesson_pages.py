@@ -21,6 +21,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 
 from lessons.quiz import questions
+from lessons.slides import OBJECTIVES, objectives
 
 ROOT = Path(__file__).resolve().parents[1]
 LESSONS = sorted((ROOT / "lessons").glob("[0-9][0-9]_*.py"))
@@ -88,11 +89,12 @@ def notebook(text: str, repository: str) -> NotebookNode:
 
 
 def read(text: str, repository: str) -> NotebookNode:
-    """The notebook of a lesson as its page shows it: with links to its files after the first paragraph, and hints."""
+    """The notebook of a lesson as its page shows it: objectives and links to its files first, quiz and hints last."""
     book = notebook(text, repository)
     lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
     title = book.cells[1]
+    title.source += "\n\n**After this lesson you can**\n\n" + "\n".join(f"- {line}" for line in objectives(lesson))
     title.source += (
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'
@@ -269,5 +271,7 @@ def setup(app: Sphinx) -> dict[str, int | bool]:
     app.connect("doctree-read", describe)
     app.connect("html-collect-pages", source_pages)
     app.connect("build-finished", write_notebooks)
-    version = zlib.crc32(b"".join(map(Path.read_bytes, (Path(__file__), *sorted(CARDS.parent.glob("*.toml"))))))
+    version = zlib.crc32(
+        b"".join(map(Path.read_bytes, (Path(__file__), OBJECTIVES, *sorted(CARDS.parent.glob("*.toml")))))
+    )
     return {"env_version": version, "parallel_read_safe": True, "parallel_write_safe": True}

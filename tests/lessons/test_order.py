@@ -13,7 +13,11 @@ ENTRY = re.compile(
     r"^- \*\*([^*]+)\*\* \(\[lesson\s+(\d\d)\]\(([^)]+)\)\):\s+(.+?)(?=\n- |\n*\Z)", re.MULTILINE | re.DOTALL
 )
 GLOSSARY = ENTRY.findall((ROOT / "lessons" / "GLOSSARY.md").read_text(encoding="utf-8"))
-WEEKS = (ROOT / "lessons" / "TEACHING.md").read_text(encoding="utf-8").partition("| week |")[2].partition("\n\n")[0]
+TEACHING = (
+    (ROOT / "lessons" / "TEACHING.md").read_text(encoding="utf-8").partition("\n## Plans\n")[2].partition("\n## ")[0]
+)
+PLANS = dict(re.findall(r"^### (\w+) weeks\n(.*?)(?=^### |\Z)", TEACHING, re.MULTILINE | re.DOTALL))
+MINUTES = {n: int(re.search(r"About (\d+)\s+(?:# )?minutes", header(lesson_file(n)))[1]) for n in LESSONS}
 
 
 def paragraphs(path: Path) -> list[str]:
@@ -66,17 +70,32 @@ def test_every_piece_is_taught_by_its_lesson(master):
     assert re.search(rf"\b({'|'.join(piece.path)})\b", text)
 
 
-def test_the_weeks_have_every_lesson_once_with_its_pieces_and_hours():
-    minutes = {n: int(re.search(r"About (\d+)\s+(?:# )?minutes", header(lesson_file(n)))[1]) for n in LESSONS}
-    assert max(minutes.values()) <= 60
-    seen = []
-    for lessons, pieces, hours in re.findall(r"^\| \d+ \| (.+?) \| (\d+) \| ([\d.]+) \|$", WEEKS, re.MULTILINE):
-        numbers = []
-        for first, last in re.findall(r"\b(\d\d)(?: to (\d\d))?", lessons):
-            numbers += range(int(first), int(last or first) + 1)
-        seen += numbers
+def numbers_in(text: str) -> list[int]:
+    """The lessons of "04 to 06, 09 and 11"."""
+    found = re.findall(r"\b(\d\d)(?: to (\d\d))?", text)
+    return [n for first, last in found for n in range(int(first), int(last or first) + 1)]
+
+
+def test_no_lesson_takes_more_than_an_hour():
+    assert max(MINUTES.values()) <= 60
+
+
+@pytest.mark.parametrize(("name", "weeks"), [("Six", 6), ("Ten", 10), ("Fourteen", 14)])
+def test_a_plan_has_every_lesson_once_with_its_pieces_and_hours(name, weeks):
+    assert list(PLANS) == ["Six", "Ten", "Fourteen"]
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (\d+) \| ([\d.]+) \|$", PLANS[name], re.MULTILINE)
+    assert [int(week) for week, *_ in rows] == list(range(1, weeks + 1))
+    seen, total = [], 0
+    for _, lessons, pieces, hours in rows:
+        numbers = numbers_in(lessons)
         own = [piece for piece in PIECES.values() if piece.lesson in numbers]
         assert int(pieces) == len(own), lessons
-        spent = sum(minutes[n] for n in numbers) + sum(piece.minutes for piece in own)
+        spent = sum(MINUTES[n] for n in numbers) + sum(piece.minutes for piece in own)
         assert float(hours) == pytest.approx(spent / 60, abs=0.051), lessons
-    assert seen == list(LESSONS)
+        seen += numbers
+        total += spent
+    assert float(re.search(r"^([\d.]+) hours: ", PLANS[name], re.MULTILINE)[1]) == pytest.approx(total / 60, abs=0.051)
+    assert seen == sorted(seen)
+    left_out = numbers_in(PLANS[name].partition("\nLeft out: ")[2])
+    assert sorted(seen + left_out) == list(LESSONS)
+    assert name == "Six" or not left_out
