@@ -168,6 +168,18 @@ def roberta() -> Iterator[Comparison]:
 
 
 @check
+def newer_encoders() -> Iterator[Comparison]:
+    """Hidden states of Qwen3, EmbeddingGemma and ModernBERT."""
+    for name in ("qwen3", "gemma", "modernbert"):
+        expected, folder = golden(f"modern/tiny-{name}"), REFERENCE / "modern" / f"tiny-{name}"
+        encoder, mask = minisbert.SentenceEncoder.load(folder), expected["mask"]
+        with torch.no_grad():
+            states = encoder.double().bert.hidden_states(expected["ids"], mask)
+        for layer in (int(key.removeprefix("layers.")) for key in expected if key.startswith("layers.")):
+            yield compare(f"{name} layer {layer}", states[layer + 1][mask], expected[f"layers.{layer}"][mask], PIECE)
+
+
+@check
 def cosine_mse_loss() -> Iterator[Comparison]:
     u, v, target = normal(5, 7), normal(5, 7, seed=1), torch.linspace(-0.5, 1, 5, dtype=torch.float64)
 

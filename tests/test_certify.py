@@ -14,10 +14,11 @@ from safetensors import numpy
 
 from lessons.mistakes import MISTAKES, planted
 from minisbert.certify import main
-from minisbert.core import InputError
+from minisbert.core import InputError, bert
 from minisbert.diagnosis.certificate import certify
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT, exit_code_without_a_reader
+from tests.parity import REFERENCE
 from tests.toys import NOUNS
 
 # ragged, several of them full (16 tokens), one of one word, some with capitals
@@ -217,6 +218,38 @@ def test_a_mistake_of_the_catalogue_is_found_in_the_vectors_alone(encoder):
         wrong = unit(means(encoder, ids_of(encoder)))
     found = certify(encoder, TEXTS, wrong.astype(np.float64))
     assert found.causes == ("quick GELU",)
+
+
+NEWER = [
+    ("qwen3", "rotation interleaved"),
+    ("qwen3", "rotary base 10,000"),
+    ("qwen3", "causal mask forgotten"),
+    ("qwen3", "RMSNorm with a mean"),
+    ("modernbert", "rotary base 10,000"),
+    ("modernbert", "causal mask left in"),
+    ("modernbert", "rotated backwards"),
+    ("gemma", "causal mask left in"),
+    ("mpnet", "quick GELU"),
+]
+
+
+@pytest.mark.parametrize(("name", "cause"), NEWER)
+def test_a_mistake_in_a_newer_encoder_is_found(name, cause, monkeypatch):
+    encoder = SentenceEncoder.load(REFERENCE / "modern" / f"tiny-{name}")
+    with monkeypatch.context() as patch, planted(MISTAKES[cause]):
+        patch.setattr(bert, "FUSED", False)
+        wrong = encoder.encode(TEXTS)
+    found = certify(encoder, TEXTS, wrong.astype(np.float64))
+    assert found.causes == (cause,)
+    assert certify(encoder, TEXTS, encoder.encode(TEXTS)).verdict == "equal"
+
+
+@pytest.mark.parametrize("pads", [1, 3])
+def test_pads_after_a_text_whose_last_token_counts(pads):
+    encoder = SentenceEncoder.load(REFERENCE / "modern" / "tiny-qwen3")
+    wrong = unit([states(encoder, ids, pads)[-1] for ids in ids_of(encoder)])
+    found = certify(encoder, TEXTS, wrong.astype(np.float64))
+    assert found.causes == ("pads pooled",)
 
 
 def test_normalised_twice_is_equal(encoder):

@@ -1,9 +1,8 @@
 """The catalogue of known mistakes, ``MISTAKES``: those of the forward pass, which the package names, and all others.
 
 ``compression`` (int8, bits), ``distillation``, ``forward`` (what vectors do not show), ``heads``, ``late`` (MaxSim),
-``lexical`` (BM25), ``losses``, ``modern`` (rotation, RMSNorm, SwiGLU), ``pipeline`` (text, names, batches, search),
-``retrieval``, ``scores`` (metrics) and ``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts
-a mistake into the running package.
+``lexical`` (BM25), ``losses``, ``pipeline`` (text, names, batches, search), ``retrieval``, ``scores`` (metrics) and
+``training`` fill it, beside ``minisbert/diagnosis/mistakes``. ``planted`` puts a mistake into the running package.
 """
 
 from lessons.mistakes import (
@@ -14,13 +13,12 @@ from lessons.mistakes import (
     late,
     lexical,
     losses,
-    modern,
     pipeline,
     retrieval,
     scores,
     training,
 )
-from minisbert.diagnosis.mistakes import MISTAKES, bert, blocks, planted, pooling
+from minisbert.diagnosis.mistakes import MISTAKES, bert, blocks, modern, planted, pooling
 
 __all__ = [
     "MISTAKES",

@@ -26,6 +26,7 @@ from minisbert.diagnosis.comparison import (
 )
 from minisbert.diagnosis.hypotheses import Hypothesis, Sample
 from minisbert.diagnosis.mistakes import forward_mistakes, planted
+from minisbert.diagnosis.mistakes.planting import written_out
 from minisbert.diagnosis.tokenizations import full_lengths, unpooled
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -183,7 +184,7 @@ class Case:
         comparable = self.encoder.width == self.values.shape[1] and not unpooled(self.encoder, self.prompt)
         for mistake in forward_mistakes() if comparable else []:
             try:
-                with planted(mistake):
+                with written_out(), planted(mistake):  # PyTorch's own operations contain what it replaces
                     equal = self.computed()
             except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
                 continue

@@ -193,14 +193,17 @@ class Sample:
         No token attends to a pad here, so that a pad's state does not depend on how many others there are.
         """
         mode, tokenizer = self.encoder.pooling_mode, self.encoder.tokenizer
-        if mode not in ("mean", "max"):
+        if mode not in ("mean", "max", "lasttoken"):
             return []
         pooled, size = [], min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
         for ids in tokenization.ids:
             row = torch.tensor([ids + [tokenizer.pad_id] * (size - len(ids))], device=self.encoder.device)
             count = torch.arange(1, size + 1, device=row.device)  # (P,)
             hidden = self.encoder.bert(row, count[None] <= len(ids))[0]  # (P, D)
-            running = hidden.cummax(dim=0).values if mode == "max" else hidden.double().cumsum(dim=0) / count[:, None]
+            running = hidden  # the last pad's own state
+            if mode != "lasttoken":
+                sums = hidden.double().cumsum(dim=0) / count[:, None]
+                running = hidden.cummax(dim=0).values if mode == "max" else sums
             pooled.append(running[len(ids) - 1 :].to(hidden.dtype))
         return pooled
 

@@ -1,10 +1,14 @@
-"""Mistakes in what newer models have in place of BERT's pieces: rotation, RMSNorm, the gate."""
+"""Mistakes in what newer models have in place of BERT's pieces: rotation, causal masks, RMSNorm, the gate."""
 
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import mistake
 from minisbert.models.modern import decoder, rotary
+
+# the right ones, kept from before anything is planted
+_rotary, _attention = rotary.rotary, bert.attention
 
 # ------------------------------------------------------------------------------------------ rotation
 
@@ -31,6 +35,28 @@ def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 @mistake(rotary, "rotate", "every column turned by its neighbour", "roll by one column takes the place of the halves")
 def _(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos - x.roll(-1, dims=-1) * sin
+
+
+@mistake(rotary, "rotary", "rotary base 10,000", "the angles have the base of RoFormer, not the model's own")
+def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return _rotary(positions, width, 10_000.0, dtype)
+
+
+# -------------------------------------------------------------------------------------- causal masks
+
+
+@mistake(decoder.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
+def _(self: decoder.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[decoder.View]:
+    turned = rotary.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+    every = torch.ones_like(positions).bool() if mask is None else mask.bool()
+    return [(every if every.ndim == 4 else every[:, None, None], turned)] * len(self.layers)
+
+
+@mistake(bert, "attention", "causal mask left in", "tokens of an encoder see only what comes before them")
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    return _attention(query, key, value, decoder.causal_mask(mask, query.shape[2], query.device), dropout)
 
 
 # ------------------------------------------------------------------------------------------- RMSNorm
