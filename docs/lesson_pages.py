@@ -94,7 +94,9 @@ def read(text: str, repository: str) -> NotebookNode:
     lesson = int(re.search(r"^# # Lesson (\d+)", text, re.MULTILINE)[1])
     stem = next(path.stem for path in LESSONS if int(path.stem[:2]) == lesson)
     title = book.cells[1]
-    title.source += "\n\n**After this lesson you can**\n\n" + "\n".join(f"- {line}" for line in objectives(lesson))
+    heading, about, *more = title.source.split("\n\n")
+    goals = "\n".join(f"- {line}" for line in objectives(lesson))
+    title.source = "\n\n".join([heading, about, "**After this lesson you can**", goals, *more])
     title.source += (
         f'\n\nDownload it as a <a href="{stem}.ipynb" download>notebook</a> '
         f'or as the <a href="{stem}.py" download>Python file</a> that this page is made from.'

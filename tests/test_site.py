@@ -83,7 +83,8 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
 def test_a_page_has_its_objectives_and_the_quiz_with_its_answers_folded(path, lesson_pages):
     lesson = int(path.stem[:2])
     cells = lesson_pages.read(path.read_text(encoding="utf-8"), "https://example.org/course").cells
-    assert f"\n- {lesson_pages.objectives(lesson)[-1]}\n\nDownload" in cells[1].source
+    goals = cells[1].source.split("\n\n")[3]
+    assert goals.splitlines() == [f"- {line}" for line in lesson_pages.objectives(lesson)]
     (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
     assert (place == 2) == (lesson == 0)  # the placement quiz comes first, every other one after the lesson
     shown, folded = cells[place].source.split(":::{dropdown} Answer", 1)
