@@ -231,6 +231,7 @@ def parser() -> argparse.ArgumentParser:
     students.add_argument("--limit", type=float, default=600, metavar="S", help="seconds per student (default: 600)")
     table = commands.add_parser("class", help="a table of the results of many students")
     table.add_argument("folder", type=Path, metavar="FOLDER", help="with the files that all --json wrote")
+    table.add_argument("--variants", type=Path, metavar="FILE", help="of variants grade --json, as a last column")
     project = commands.add_parser(
         "project",
         help="grade a search engine (lesson 19) on queries of held-out modules, and add it to a leaderboard",
@@ -293,7 +294,7 @@ def main(arguments: list[str] | None = None) -> None:
     elif options.command == "grade":
         good = grade_class(options.folders, options.out, options.format, options.jobs, options.limit)
     elif options.command == "class":
-        class_table(options.folder)
+        class_table(options.folder, options.variants)
     elif options.command == "project":
         from lessons.grader.project import grade_project
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from string import Template
 from textwrap import dedent
@@ -28,8 +29,7 @@ from minisbert.system.files import atomic_file
 OBJECTIVES = ROOT / "lessons" / "OBJECTIVES.md"
 LINES, LETTERS = 16, 84  # what fits on a slide of 1280 x 720 at 24 pixels
 ROOMY, DENSE = 10, 21  # at most so many lines for letters of 30 pixels, and for letters of 20
-PICTURE = 11  # lines that a picture needs at least
-TYPES = {".svg": "svg+xml", ".png": "png"}
+PICTURE = 10  # lines that a picture needs at least
 PREDICTIONS = "Predict, then run"
 ITEM = r"^(- |\d+\. )(.+(?:\n .*)*)"  # of a list
 NUMBER = re.compile(r"^# \*\*\d\.\*\* ", re.MULTILINE)  # of a question
@@ -49,9 +49,6 @@ def objectives(lesson: int) -> list[str]:
     body = OBJECTIVES.read_text(encoding="utf-8").partition(f"\n## [{lesson:02} ")[2].partition("\n## ")[0]
     lines = re.findall(r"^- (.+)$", body, re.MULTILINE)
     return [re.sub("[A-Z]", lambda first: first[0].lower(), line, count=1) for line in lines]
-
-
-# --------------------------------------------------------------------------------------- the lesson
 
 
 def sections(text: str) -> list[tuple[str, list[str]]]:
@@ -97,7 +94,7 @@ def sentences(text: str, letters: int) -> str:
 
 def call(code: str, name: str) -> list[ast.expr]:
     """The arguments of the call of a function or method, if the code has one."""
-    if name in code and not code.startswith("#"):
+    if name in code and not paragraphs(code):
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == name:
                 return node.args
@@ -105,6 +102,7 @@ def call(code: str, name: str) -> list[ast.expr]:
 
 
 def without_asserts(code: str) -> str:
+    """A cell as it is, but for its asserts and for runs of empty lines."""
     lines = code.splitlines()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Assert):
@@ -115,9 +113,6 @@ def without_asserts(code: str) -> str:
 def reasons(code: str) -> list[str]:
     """What the asserts of a cell say."""
     return [node.msg.value.rstrip(",") for node in ast.parse(code).body if isinstance(node, ast.Assert)]
-
-
-# --------------------------------------------------------------------------------------------- HTML
 
 
 def inline(text: str) -> str:
@@ -146,11 +141,10 @@ def formula(text: str) -> Block:
 
 
 def picture(alt: str, name: str) -> Block:
-    path = ROOT / "lessons" / name
-    data = base64.b64encode(path.read_bytes()).decode("ascii")
-    kind = TYPES[path.suffix]
-    source = f'class="{"drawing" if kind == "svg+xml" else "plot"}" src="data:image/{kind};base64,{data}"'
-    return Block(f'<figure><img {source} alt="{escape(alt)}"><figcaption>{escape(alt)}</figcaption></figure>', PICTURE)
+    data = base64.b64encode((ROOT / "lessons" / name).read_bytes()).decode("ascii")
+    kind, style = ("svg+xml", "drawing") if name.endswith(".svg") else ("png", "plot")
+    image = f'<img class="{style}" src="data:image/{kind};base64,{data}" alt="{escape(alt)}">'
+    return Block(f"<figure>{image}<figcaption>{escape(alt)}</figcaption></figure>", PICTURE)
 
 
 def choices(texts: tuple[str, ...], right: str = "") -> Block:
@@ -176,14 +170,9 @@ def slides(title: str, blocks: list[Block], kind: str | None = None) -> Iterator
             pages.append([])
         pages[-1].append(block)
     for page in pages:
-        groups = (
-            (item, "".join(block.html for block in group)) for item, group in groupby(page, lambda block: block.item)
-        )
+        groups = ((item, "".join(block.html for block in some)) for item, some in groupby(page, attrgetter("item")))
         body = "\n".join(f"<{item}>{html}</{item}>" if item else html for item, html in groups)
         yield f'<section class="slide {kind}">\n<{tag}>{inline(title)}</{tag}>\n{body}\n</section>'
-
-
-# -------------------------------------------------------------------------------------------- decks
 
 
 def blocks_of(parts: list[str]) -> Iterator[Block]:
@@ -222,8 +211,8 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
         leads = [part for part in parts[begin:number] if paragraphs(part)]
         numbered = NUMBER.split("".join(leads))[1:]
         lead = "# " + numbered[-1] if numbered else leads[-1] if begin or len(leads) > 1 or title == PREDICTIONS else ""
-        head = [prose(text) for text in paragraphs(lead)[-1:] if not is_formula(text)] or opening
-        head = [*head, prose(question, "question")]
+        head = [prose(text) for text in paragraphs(lead)[0 if numbered else -1 :] if not is_formula(text)]
+        head = [*(head or opening), prose(question, "question")]
         begin, opening = number + 1, []
         cell = next(part for part in parts[begin:end] if call(part, "answer"))
         right = ast.literal_eval(call(cell, "answer")[0])
@@ -239,17 +228,14 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
 def deck(lesson: int) -> str:
     """The slides of a lesson as one page of HTML."""
     (heading, opening), *others = sections(lesson_file(lesson).read_text(encoding="utf-8"))
-    about = paragraphs(opening[0])[0]
-    found = [prose(" ".join(about.split()), "small"), prose("After this lesson you can")]
+    found = [prose(" ".join(paragraphs(opening[0])[0].split()), "small"), prose("After this lesson you can")]
     found += [listed(line) for line in objectives(lesson)]
     pages = [*slides(heading, found, "first")]
     pages += slides(heading, [block for block in blocks_of(opening[:1]) if "<figure>" in block.html])
     for title, parts in others:
         pages += of_section(title, parts)
     for question in questions()[lesson]:
-        right = question.right - 1
-        asked = prose(question.ask, "question")
-        title = f"Quiz {question.at}"
+        right, title, asked = question.right - 1, f"Quiz {question.at}", prose(question.ask, "question")
         answer = [asked, choices(question.choices, question.choices[right]), prose(question.why[right])]
         pages += [*slides(title, [asked, choices(question.choices)], size(answer)), *slides(title, answer)]
     page = Template((ROOT / "lessons" / "slides.html").read_text(encoding="utf-8"))

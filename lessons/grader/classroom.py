@@ -120,8 +120,12 @@ def in_words(result: Result) -> str:
 # ------------------------------------------------------------------------------------------ a class
 
 
-def class_table(folder: Path) -> None:
-    """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there."""
+def class_table(folder: Path, variants: Path | None = None) -> None:
+    """Students by pieces, then the mistakes that were made most, from the files that ``all --json`` wrote there.
+
+    A last column has what ``variants grade --json`` wrote to the file ``variants``.
+    """
+    extra = read_variants(variants) if variants else {}
     paths = sorted(folder.glob("*.json"))
     students = {path.stem: read_results(path) for path in paths}
     if not paths:
@@ -130,12 +134,13 @@ def class_table(folder: Path) -> None:
     masters = master_digests()
     width = max(len("student"), *map(len, students))
     heads = [f"{lesson:02}".ljust(len(inside)) for lesson, inside in by_lesson.items()]
-    print(f"{'student':<{width}}  passed  {' '.join(heads)}")
+    print(f"{'student':<{width}}  passed  {' '.join(x.ljust(2) for x in heads)}{'  variants' * bool(extra)}")
     for name, found in students.items():
         rows = {row["piece"]: row for row in found["pieces"]}
         signs = ["".join(sign(rows.get(p.master), masters.get(p.master)) for p in part) for part in by_lesson.values()]
         passed, marks = sum(row["status"] == "passed" for row in rows.values()), " ".join(x.ljust(2) for x in signs)
-        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {marks}  {found.get('error', '')}".rstrip())
+        last = f"{marks}  {extra.get(name, '')}  {found.get('error', '')}"
+        print(f"{name:<{width}}  {f'{passed}/{len(PIECES)}':>6}  {last}".rstrip())
     print("\nP passed, M passed with the very code of the package, F failed, R refused, . unwritten, ? not graded;")
     print("pieces in the order of `list`")
     rows = [row for found in students.values() for row in found["pieces"]]
@@ -145,6 +150,12 @@ def class_table(folder: Path) -> None:
     )
     if len(graders := {found["grader"] for found in students.values() if "grader" in found}) > 1:
         say(f"these files come from {len(graders)} versions of the grader: grade them again before you compare")
+
+
+def read_variants(path: Path) -> dict[str, str]:
+    """A sign per variant, by student. ``InputError`` for a file that ``variants grade --json`` did not write."""
+    with reading(path):
+        return {name: "".join(SIGNS[row["status"]] for row in rows) for name, rows in read_json(path).items()}
 
 
 def read_results(path: Path) -> dict[str, Any]:

@@ -273,6 +273,23 @@ def test_a_class_at_a_glance(folder, graded, capsys):
     assert f"    2  bert.attention, {RUNGS['golden']}" in lines
 
 
+def test_a_class_with_its_variants(folder, capsys):
+    (folder / "results").mkdir()
+    for name in ("ada", "bob"):
+        (folder / "results" / f"{name}.json").write_text('{"pieces": []}')
+    table, variants = ["class", str(folder / "results"), "--variants"], folder / "variants.json"
+    variants.write_text('{"ada": [{"name": "band", "status": "passed"}, {"name": "norm", "status": "refused"}]}')
+    assert command(*table, str(variants)) == 0
+    head, ada, bob = capsys.readouterr().out.splitlines()[:3]
+    assert head.endswith("  variants")
+    assert ada[head.index("variants") :] == "PR"
+    assert len(bob) <= head.index("variants")
+    for wrong in ("[]", '{"ada": [{"name": "band"}]}', '{"ada": [{"status": "splendid"}]}'):
+        variants.write_text(wrong)
+        with pytest.raises(InputError, match=re.escape("variants.json")):
+            check.main([*table, str(variants)])
+
+
 def test_a_class_without_results(folder):
     with pytest.raises(InputError, match=re.escape("has no *.json")):
         check.main(["class", str(folder)])
