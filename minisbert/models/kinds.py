@@ -32,7 +32,7 @@ KINDS = {
     "MultiVectorEncoder": Kind(
         "modern.multi_vector",
         f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
-        "Transformer Dense( Normalize)?( MultiVectorMask)?",
+        "Transformer Dense( Normalize)?( MultiVectorMask)?( Normalize)?",
     ),
     "StaticEncoder": Kind("modern.static", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),

@@ -148,8 +148,9 @@ def test_a_plain_encoder_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny,
     losses = [line["loss"] for line in logged if "loss" in line]
     assert np.mean(losses[:3]) > 2.8  # at random one of 20 texts: log 20 = 3.0
     assert np.mean(losses[-3:]) < 2.5
-    trained = MultiVectorEncoder.load(tmp_path / "whole" / "model")
-    assert trained.encode(["a cat"], query=True)[0].shape == (4, 128)
+    trained = MultiVectorEncoder.load(tmp_path / "whole" / "model").encode(["a cat"], query=True)[0]
+    assert trained.shape == (4, 128)
+    np.testing.assert_allclose(np.linalg.norm(trained, axis=1), 1, atol=1e-6)
     with pytest.raises(InputError, match=r"MultiVectorEncoder\.load opens it"):
         SentenceEncoder.load(tmp_path / "whole" / "model")
 
@@ -176,4 +177,10 @@ def test_what_a_model_with_a_vector_per_token_cannot_learn(make, tiny):
         make("triplets", "--teacher", str(tiny))
     with pytest.raises(InputError, match="takes its negatives from the batch"):
         make("triplets", "--objective", "late-interaction", "--batch-size", "1")
-    assert isinstance(make("triplets"), LateInteraction)
+
+
+def test_the_length_of_a_row_is_that_in_a_batch_of_rows_like_it(make):
+    task = make("triplets")
+    assert isinstance(task, LateInteraction)
+    longest = [max(len(column.ids[row]) for column in task.encoded) for row in ROWS]
+    assert [task.lengths[row] for row in ROWS] == [3 * length for length in longest]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import string
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,10 @@ from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.modern.multi_vector_files import PYLATE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import main as search
-from tests.parity import GRADIENT, PIECE, ROOT, assert_parity
+from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
+COLBERT = REFERENCE / "modern" / "tiny-colbert"
 ALL = [*SENTENCES, *TEXTS]
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 EXPANSIONS = {
@@ -100,6 +102,30 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         ours_scores = torch.from_numpy(ours.similarity(found["query"], found["document"]))
         largest = scores.abs().max()  # the reference rounds them to float32
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
+
+
+def check_golden(encoder: MultiVectorEncoder) -> None:
+    expected = golden("modern/tiny-colbert")
+    for side, prompt in (("queries", "query"), ("documents", "document")):
+        found = encoder.encode(SENTENCES, prompt_name=prompt)
+        assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
+        assert_parity(side, torch.from_numpy(found.rows), expected[side], PIECE)
+    rows, own, _ = encoder.rows_of([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
+    vectors, counted = encoder.forward_rows(rows, own, query=False)
+    (vectors[counted] * expected["pull"]).sum().backward()
+    for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
+        assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
+
+
+def test_golden_values_also_after_saving(tmp_path):
+    encoder = MultiVectorEncoder.load(COLBERT)
+    encoder.save(tmp_path / "saved")
+    check_golden(encoder.double())
+    check_golden(MultiVectorEncoder.load(tmp_path / "saved").double())
+
+
+def test_golden_values_as_written_out(written_out):
+    check_golden(MultiVectorEncoder.load(COLBERT).double())
 
 
 OLD_LAYOUTS = [
@@ -326,6 +352,38 @@ def test_a_folder_without_its_projection(folder):
         MultiVectorEncoder.load(folder)
     with pytest.raises(InputError, match="which pools nothing"):
         MultiVectorEncoder.load(folder, "cls")
+
+
+SETTINGS = {  # of each older layout: tokens of a query, do they see each other all, tokens of a document, skipped words
+    "PyLate": (10, False, 13, WORDS),
+    "PyLate without fillers": (None, False, 13, WORDS),
+    "PyLate, class of an older release": (10, False, 13, [*string.punctuation]),
+    "Stanford": (11, True, 14, []),
+    "Stanford, defaults": (32, False, None, [*string.punctuation]),
+}
+
+
+@pytest.mark.parametrize("layout", SETTINGS)
+def test_settings_of_older_layouts(tmp_path, layout):
+    """A marker is one token, also where a tokenizer would take it apart; queries are filled up with [MASK]."""
+    encoder = MultiVectorEncoder.load(write_old(tmp_path / "old", layout))
+    filled, attend, length, skipped = SETTINGS[layout]
+    assert encoder.skipped.skiplist_words == skipped
+    assert encoder.lengths.document_length == length
+    marks = ("[Q] ", "[D] ") if layout.startswith("PyLate") else ("[unused0] ", "[unused1] ")
+    assert encoder.settings.prompts == dict(zip(("query", "document"), marks, strict=True))
+    first = encoder.tokenizer.backend.token_to_id("[Q] " if layout.startswith("PyLate") else "[unused0]")
+    cls, a, cat, sep, mask = map(encoder.tokenizer.backend.token_to_id, ["[CLS]", "a", "cat", "[SEP]", "[MASK]"])
+    own = [cls, first, a, cat, sep]
+    assert encoder.rows_of([marks[0] + "a cat"], query=True)[0] == [own + [mask] * ((filled or 5) - 5)]
+    assert (encoder.expansion.attend if filled else encoder.expansion) == (attend if filled else None)
+    assert encoder.lengths.query_length == (None if filled else 10)
+    words = encoder.rows_of([marks[1] + "cat " * 40], query=False)[0][0]
+    assert len(words) == min(length or 99, encoder.tokenizer.limit)
+    assert encoder.normalize
+    matrix = encoder.encode(["a cat ."], prompt_name="document")[0]
+    assert len(matrix) == 6 - ("." in skipped)
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
 
 
 def test_older_layouts_that_are_not_computed(tmp_path):
