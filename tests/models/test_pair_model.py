@@ -560,12 +560,12 @@ def test_the_pooler_moves_into_the_head(tiny):
     """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    head = make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1)
+    head = make_joint_head(encoder.bert, pooler_head=True, dropout=0.1)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
     assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
-    assert head.settings == make_joint_head(encoder.bert, cross_encoder=True, dropout=0.1).settings
-    assert type(make_joint_head(encoder.bert, cross_encoder=False, dropout=0.1)) is JointHead
+    assert head.settings == make_joint_head(encoder.bert, pooler_head=True, dropout=0.1).settings
+    assert type(make_joint_head(encoder.bert, pooler_head=False, dropout=0.1)) is JointHead
 
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):

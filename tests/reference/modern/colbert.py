@@ -33,7 +33,7 @@ def write(folder: Path) -> None:
 
 
 def golden(name: str) -> dict[str, Tensor]:
-    """Tokens' vectors of ``SENTENCES`` as queries and as documents, one after the other, and gradients of the latter."""
+    """Tokens' vectors of ``SENTENCES`` as queries and as documents, one after the other, and the latter's gradients."""
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder) / name)
         model = MultiVectorEncoder(str(Path(folder) / name), device="cpu").double().eval()
