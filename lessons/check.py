@@ -10,10 +10,10 @@
     python -m lessons.check graft           your pieces inside the real model
     python -m lessons.check all --json results.json
     python -m lessons.check grade handed-in/*/ --out results
-    python -m lessons.check class results
+    python -m lessons.check class results --variants variants.json
     python -m lessons.check project FOLDER  your search engine (lesson 19), on hidden queries
     python -m lessons.check variants sheet --secret key.txt --out variants.py
-    python -m lessons.check variants grade --secret key.txt handed-in/*/
+    python -m lessons.check variants grade --secret key.txt handed-in/*/ --json variants.json
 
 Exit codes: 0 everything that was run passed, 1 something did not, 2 the command could not be carried out.
 """
