@@ -26,9 +26,8 @@ from minisbert.models.modern.rotary import rotary, rotate
 if TYPE_CHECKING:
     from minisbert.models.modern.qwen3 import DecoderConfig
 
-View = tuple[
-    Tensor | None, tuple[Tensor, Tensor]
-]  # of a layer: where its queries may look, and the rotation of its places
+# of a layer: where its queries may look (None: everywhere, or what comes before), and the rotation of its places
+View = tuple[Tensor | None, tuple[Tensor, Tensor]]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
