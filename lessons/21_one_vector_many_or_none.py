@@ -32,8 +32,9 @@ bert.FUSED = True  # lesson 13: the same numbers in less time
 # ## The question
 #
 # Twenty lessons have turned a text into one vector. It need not be one. A text can have no vector at all, only weights
-# of words, which an inverted index finds. It can be the mean of a table's rows, without an encoder. Or it can keep a
-# vector for each token and let the query choose. Which is best? Best at what: answers, bytes, or milliseconds?
+# of words, searched with an inverted index: for each word, a list of the texts that have it. It can be the mean of a
+# table's rows, without an encoder. Or it can keep a vector for each token and let the query choose. Which is best? That
+# depends on what we measure: right answers, bytes, or milliseconds.
 #
 # The judge is lesson 19's corpus, the docstrings of the standard library: names ask for the first sentences of their
 # docstrings.
@@ -60,7 +61,7 @@ assert len({*queries}) == Q == 200, "two hundred questions, no two alike"
 #     late interaction   sum over q's tokens i of  max over d's tokens j of  E_q[i] E_d[j]     many
 #
 # The sum of best matches of **late interaction** is called **MaxSim**. Each token of the query picks its own partner,
-# so a document is not asked to say everything in one direction.
+# so a document need not say everything with a single direction.
 
 # %% [markdown]
 # ## The real function
@@ -75,8 +76,8 @@ assert abs(max_sim(query, document).item() - 1.8) < 1e-6, "1 + .8"
 assert max_sim(query, torch.cat([document, document[:1]])) == max_sim(query, document), "said twice, counted once"
 
 # %% [markdown]
-# **Static vectors** are the rows of a table, one per token, and a text is the mean of its rows. What stands beside a
-# word does not matter, nor in which order they come:
+# **Static vectors** are the rows of a table, one per token, and a text's vector is the mean of its tokens' rows.
+# Neither a word's neighbours nor the order of the words matters:
 
 # %%
 table = torch.tensor([[1.0, 0.0], [0.0, 1.0], [4.0, 4.0]])
@@ -85,9 +86,10 @@ print(both)
 assert largest_difference(both[0], both[1]) == 0, "dog bites man is man bites dog"
 
 # %% [markdown]
-# **SPLADE** asks BERT's masked-language head at each token which words could stand there, keeps each word's best
-# answer, and takes the logarithm, so that no word shouts. Most logits are below 0, and those words have no weight.
-# Training makes words pay: the **FLOPS** of a batch are the sum over words of the squared mean weight.
+# **SPLADE** uses BERT's masked-language head, which was trained to fill in hidden words: at each token it gives every
+# word of the vocabulary a logit. SPLADE keeps each word's highest logit over the tokens, and takes a logarithm, so that
+# no single word dominates. A word whose logits are all below 0 has weight 0. A second loss, **FLOPS**, keeps most
+# weights at 0: for each word it squares the mean weight over the batch, and it adds these squares up.
 
 # %%
 logits = torch.tensor([[[np.e - 1, -3.0, 0.0], [np.e**2 - 1, 0.0, -1.0]]])  # one text, two tokens, three words
@@ -98,13 +100,13 @@ spread, crowded = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([[2.0, 0.
 assert flops_loss(spread) < flops_loss(crowded), "the same weights, but a word that all texts have is dear to search"
 
 # %% [markdown]
-# No trained SPLADE is at hand, so BM25 of lesson 19 stands for the sparse side here: also weights of words, also an
-# inverted index, but only words that are there.
+# We have no trained SPLADE here, so lesson 19's BM25 represents the sparse engines. It too gives weights to words and
+# can use an inverted index, but only for words that occur in the text; SPLADE also gives weights to related words.
 #
 # ## Four engines, one corpus
 #
-# The encoder runs once. Its states of all tokens are kept: their mean is the dense vector, and the states themselves
-# are the late interaction. It was never trained for that.
+# The encoder runs once, and we keep the hidden states of all tokens. Their mean is the dense vector; late interaction
+# compares the states themselves, each scaled to length 1. The encoder was never trained for that.
 
 # %%
 encoder = SentenceEncoder.load(ensure("all-MiniLM-L6-v2"))
@@ -166,8 +168,8 @@ score = {name: each.mean() for name, (each, *_) in results.items()}
 assert score["static"] < score["dense"] < score["late interaction"], "each step up has its price"
 
 # %% [markdown]
-# The same encoder, the same weights, and the mean has thrown something away. Is the difference more than luck? The
-# engines were asked the same questions, so lesson 09's bootstrap may pair them:
+# Encoder and weights are the same, so what dense search lacks was lost in the mean. Is the difference more than luck?
+# Both engines were asked the same questions, so lesson 09's bootstrap can draw the differences, question by question:
 
 # %%
 gain = interval(results["late interaction"][0] - results["dense"][0])
@@ -242,8 +244,8 @@ assert abs(dog @ man - 1) < 1e-6, "a mean has no order"
 guess.answer("1")
 
 # %% [markdown]
-# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b against that, a mean does
-# not change. And MaxSim, if the states were the same each time?
+# **2.** A document is repeated ten times, as one text of ten times the length. BM25 has its b (lesson 19) to discount
+# long documents, and a mean does not change. What does MaxSim do, if the states are the same in each copy?
 
 # %%
 guess = predict("21.2", "Ten copies in one document: its MaxSim ...", ["is ten times as high", "stays", "falls"])
@@ -282,8 +284,8 @@ for mistake in (SIDES, MEANS):
     assert wrong < score["late interaction"] - 0.05, "it finds something, and that is what makes it hard to see"
 
 # %% [markdown]
-# With the sides exchanged long documents win, for each of their tokens adds something. Without the maximum one might as
-# well have taken sums, and so a mean, in the first place.
+# With the sides exchanged, long documents win, because each of their tokens adds something. Without the maximum, the
+# score is the dot product of two sums, so one vector per text would have been enough.
 #
 # **Pads that were not cut off** are tokens like others. Here each document gets five more vectors, those of its [SEP]:
 
