@@ -125,8 +125,8 @@ tokens = sum(map(len, states["documents"]))
 print(f"{tokens:,} tokens in {N:,} documents, {tokens / N:.1f} each")
 
 # %% [markdown]
-# The table, from the same encoder: each of its 30,522 tokens goes through it alone. Principal components take 384
-# columns to 256, and frequent tokens are made to count less.
+# The table, from the same encoder: each of its 30,522 tokens goes through it alone. Of 384 directions the 256 along
+# which these vectors differ most are kept (*principal components*), and frequent tokens are made to count less.
 
 # %%
 static_model = distill(encoder, dim=256)
