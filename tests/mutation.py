@@ -192,9 +192,8 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
-    other = re.compile(
-        "(core|system|fast|models|models/modern|data|evaluation|corpus)/test_|test_(?!architecture|train|ablate|live)"
-    )
+    rooms = "core|system|fast|models|models/modern|data|evaluation|corpus"
+    other = re.compile(f"({rooms})/test_|training/test_teacher|test_(?!architecture|train|ablate|live)")
     rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
     return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]
 
