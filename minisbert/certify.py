@@ -17,7 +17,7 @@ from minisbert.core import reading
 from minisbert.data.rows import file_lines
 from minisbert.diagnosis.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
 from minisbert.diagnosis.vector_files import VectorFile, read_vectors
-from minisbert.models.options import add_model_options, add_prompt_option, load_encoder, prompt_of
+from minisbert.models.options import add_model_options, add_prompt_option, load_pooled, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import command_parser, exiting, run_command
 
@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     given = read_vectors(options.vectors)
     texts = list(file_lines(options.texts))
-    encoder = load_encoder(options)
+    encoder = load_pooled(options, "certify compares one vector of each text")
     with reading(options.vectors):
         found = certify(encoder, texts, given.values, prompt_of(encoder, options))
     with exiting(0 if found.harmless else 1):

@@ -32,12 +32,13 @@ from minisbert.evaluation.sts import (
     load_triplets,
 )
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
-from minisbert.models.options import add_model_options, load_encoder
+from minisbert.models.options import add_model_options, load_encoder, load_pooled
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
+ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -78,14 +79,6 @@ def check(options: argparse.Namespace) -> None:
     )
 
 
-def load_pooled(options: argparse.Namespace) -> SentenceEncoder:
-    """The model; ``InputError`` for one without a vector for each text."""
-    encoder = load_encoder(options)
-    if encoder.searched.get("convert") == "matrices":
-        raise InputError(f"{options.model} has a vector per token: only search data evaluates it (--queries, --corpus)")
-    return encoder
-
-
 def report_cut(encoder: SentenceEncoder, texts: int) -> None:
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, texts))
@@ -119,7 +112,7 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
     else:
         rows, measure = load_scored_pairs(options.data, options.split or "", options.scale), evaluate
         check_scores(rows, options.data)
-    encoder = load_pooled(options)
+    encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
     report_cut(encoder, (3 if kind == "triplets" else 2) * len(rows))
     if options.json:
@@ -185,7 +178,7 @@ def suite(options: argparse.Namespace) -> None:
     if not tasks:
         raise InputError("the suite's data is missing: python -m minisbert.assets fetch sts12, and so on")
     pairs, note = trained_on(options.model)
-    encoder = load_pooled(options)
+    encoder = load_pooled(options, ONLY_SEARCH)
     lines = evaluate_suite(encoder, tasks, pairs, progress=True)
     report_cut(encoder, 2 * sum(line["pairs"] for line in lines))
     for name, reason in missing.items():

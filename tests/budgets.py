@@ -7,14 +7,14 @@ BUDGETS = {
     "core": 1520,
     "system": 1093,
     "fast": 861,
-    "models": 3059,
+    "models": 3067,
     "models/modern": 2048,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1132,
     "training": 2817,
     "corpus": 1378,
     "diagnosis": 2206,
-    "commands": 1583,
+    "commands": 1575,
 }
 RAISES = 382  # of InputError and ValueError, in the whole package
 

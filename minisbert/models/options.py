@@ -63,6 +63,14 @@ def load_encoder(
     return compiled or kind.load(*chosen, place(options.device), options.max_length)
 
 
+def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | CompiledEncoder:
+    """``load_encoder``; ``InputError`` for a model without a vector for each text, and what there is ``instead``."""
+    encoder = load_encoder(options)
+    if encoder.searched.get("convert") == "matrices":
+        raise InputError(f"{options.model} has a vector per token: {instead}")
+    return encoder
+
+
 def open_kind(model: str) -> type[SentenceEncoder]:
     """The class that opens a model's folder."""
     return encoder_class(ModelFolder(find_model(model)).kind)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.certify import main as certify
 from minisbert.core import InputError
 from minisbert.distill_static import main as distill
 from minisbert.encode import main as encode
@@ -315,6 +316,9 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         encode([*common, "--out", str(tmp_path / "out.safetensors"), "--truncate-dim", "3"])
     with pytest.raises(InputError, match="has a vector per token: only search data"):
         evaluate(["--model", str(folder), "--split", "dev"])
+    np.save(tmp_path / "vectors.npy", np.ones((2, 7), np.float32))
+    with pytest.raises(InputError, match="has a vector per token: certify compares one vector of each text"):
+        certify([str(tmp_path / "vectors.npy"), "--texts", str(tmp_path / "corpus.txt"), "--model", str(folder)])
     with pytest.raises(InputError, match=r"MultiVectorEncoder\.load opens it"):
         SentenceEncoder.load(folder)
 
