@@ -60,6 +60,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("\n".join(summary(COMPARISONS)))
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tiny_package" in item.fixturenames:
+            item.add_marker("slow")
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("reference") and find_spec("sentence_transformers") is None:
         pytest.skip("needs the reference extra: pip install '.[reference]'")

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 
+import pytest
+
 from minisbert.data.datasets import triplet_rows
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.training.options import parse
@@ -13,6 +15,7 @@ EXAMPLE = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(EXAMPLE)
 
 
+@pytest.mark.slow
 def test_the_files_are_read_and_no_text_is_in_two_splits(tmp_path):
     sizes = EXAMPLE.write(tmp_path)
     rows, _ = triplet_rows(parse(["--objective", "mnr", "--data", str(tmp_path / "pairs.tsv")]))

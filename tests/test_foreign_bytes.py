@@ -38,7 +38,7 @@ TEXTS = ["the cat", "a small dog is in the park", "the music"]
 VALUES = [None, True, -1, 0, 1.5, 2**70, 1e308, float("nan"), "", "x", "\ud800", [], {}, [[]], [-1], {"a": 1}]
 BYTES = [b"", b"\0", b"\xff", b'"', b"\n", b"\r", b"\t", b",", b"-1", b"1e999", b"NaN", b"9" * 400, b"[" * 100_000]
 EXAMPLES = settings(
-    max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 40)),
+    max_examples=int(os.environ.get("MINISBERT_EXAMPLES", 25)),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

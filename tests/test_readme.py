@@ -195,6 +195,7 @@ def test_the_zero_shot_scores_of_the_test_split():
     assert "82.03 -> " in README
 
 
+@pytest.mark.slow
 @pytest.mark.weights
 def test_the_zero_shot_scores_of_the_dev_split(minilm, stsb, capsys):
     evaluate(["--model", str(minilm), "--split", "dev", "--json"])

@@ -185,6 +185,7 @@ def test_without_a_compiler(folder, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()

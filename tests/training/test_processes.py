@@ -292,6 +292,7 @@ def whole(tiny, still, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_restarted_by_torchrun_has_the_bits_of_one_that_nothing_stopped(tiny, still, whole, tmp_path):
     """With dropout: the generators of the processes whose state is not saved continue too."""
     flags = [*run_flags((str(tiny), still[1])), "--epochs", "2", "--out", str(tmp_path / "run")]

@@ -66,6 +66,7 @@ def test_texts_that_share_a_row_do_not_see_each_other(name):
     assert torch.equal(packed, model(ids[mask][None], same.long(), positions=positions))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_exported_graph_has_the_same_vectors(name):
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 0], [0, 1, 0, 1, 2, 3, 4]])
