@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.core.checks import check, check_fields, check_texts
+from minisbert.core.checks import RULES, check, check_fields, check_negatives, check_texts
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ ROWS, FLAT = torch.ones(2, 3), torch.ones(2)
 
 def test_arguments_that_fit():
     check("u (B, D), v (B, D), target (B) in 0..1, weight above 0 and finite", ROWS, ROWS, FLAT, 2.0)
-    check("u (N, D), bits (Q, W) uint8, mode a|b", None, np.ones((2, 9), np.uint8), "b")
+    check("u (N, D) finite, bits (Q, W) uint8, mode a|b", None, np.ones((2, 9), np.uint8), "b")
 
 
 @pytest.mark.parametrize(
@@ -122,6 +122,46 @@ def test_arguments_that_do_not_fit(rules, values, message):
         check(rules, *values)
 
 
+T = torch.tensor
+TINY, HUGE = 5e-324, 1.7e308  # the smallest and about the largest float64
+BOUNDS = {  # on either side of each bound of a rule: what it keeps, what it refuses
+    "0": ([0, 0.0], [TINY, -1, 1]),
+    "0 or 1": ([0, 1, T([0, 1])], [TINY, -1, 2, T([0, 2])]),
+    "True in every row": ([T([[0, 1], [1, 0]])], [T([[0, 0], [1, 1]])]),
+    "above 0 and at most 2": ([TINY, 2], [-TINY, 0, 2.01, torch.nan]),
+    "above 0 and below 1": ([TINY, 0.999], [0, -TINY, 1]),
+    "above 0 and finite": ([TINY, HUGE], [0, -TINY, torch.inf, torch.nan]),
+    "an integer from 1": ([1, 2**31 - 1], [0, -1, 2**31, 1.0, True]),
+    "an integer from 0": ([0, 2**31 - 1], [-1, 2**31, 0.0, False]),
+    "at least 0 and below 1": ([0, 0.999], [-TINY, 1, torch.nan]),
+    "finite and not constant": ([np.array([0, TINY])], [np.ones(2), np.array([0, np.inf]), np.array([0, np.nan])]),
+    "finite": ([HUGE, -HUGE, T([1e38, -1e38])], [torch.inf, -torch.inf, torch.nan, T([0, -torch.inf])]),
+    "in -1..1": ([-1, 1, T([-1.0, 1.0])], [1.01, -1.01, T([0, torch.nan])]),
+    "in 0..1": ([T([0.0, 1.0])], [T([0.5, -1e-44]), T([0.5, -1.0]), T([0.5, 1.01]), T([0.5, torch.nan])]),
+    "of finite length": ([T([[1.2e19]] * 3)], [T([[0, 0], [1e20, 1e20]])]),
+    "int8": ([np.int8([1])], [np.uint8([1]), np.int16([1])]),
+    "uint8": ([np.uint8([1])], [np.int8([1]), np.uint16([1])]),
+    "whole": ([T([1]), T([True])], [T([1.0])]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_each_rule_on_either_side_of_its_bounds(rule):
+    kept, refused = BOUNDS[rule]
+    for value in kept:
+        check(f"x {rule}", value)
+    for value in refused:
+        with pytest.raises(ValueError, match=f"x must be {rule}, not"):
+            check(f"x {rule}", value)
+
+
+def test_one_row_has_negatives_only_if_they_are_given():
+    check_negatives(ROWS)
+    check_negatives(ROWS[:1], ROWS)
+    with pytest.raises(ValueError, match="a batch of one has no negatives"):
+        check_negatives(ROWS[:1])
+
+
 def test_a_rule_that_does_not_exist_is_no_list_of_values():
     with pytest.raises(KeyError, match="an integer above 0"):
         check("n an integer above 0", 1)
@@ -145,7 +185,7 @@ def test_fields_are_checked_by_their_annotations():
         (iter(["a cat"]), "a list of texts is needed, not list_iterator"),
         ({"text": "a cat"}, "a list of texts is needed, not dict"),
         ({"a cat"}, "a list of texts is needed, not set"),
-        (type("DataFrame", (dict,), {"columns": ["text"]})(), "a list of texts is needed, not DataFrame"),
+        (type("DataFrame", (list,), {"columns": ["text"]})(["a cat"]), "a list of texts is needed, not DataFrame"),
         (["a cat", None], "text 1 is not a string but NoneType: None"),
         (["a \ud800"], "text 0 is not valid Unicode: a lone surrogate at character 2"),
     ],
