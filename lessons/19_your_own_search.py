@@ -373,6 +373,7 @@ for name, (each, hits, took, size) in table.items():
 #
 # Up and to the left is good. Bars are the intervals: where two overlap, look at the difference of each query before you
 # say anything.
+#
 # ![nDCG@10 by bytes of a document and by milliseconds of a query](figures/19_your_own_search.png)
 
 

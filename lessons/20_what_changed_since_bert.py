@@ -42,16 +42,16 @@ bert.FUSED = True  # lesson 13: the same numbers in less time
 #
 # ## The formula
 #
-# Where BERT has the left side, newer models have the right one. `s` is the place of a query, `t` that of a key:
+# Where BERT has the left side, newer models have the right one. As in lesson 05, token t asks and s answers:
 #
 #     x = word[id] + position[t]              x = word[id], and places enter the scores:
-#     score(s, t) = q k / sqrt(K)             q k / sqrt(K) + bias[bucket(t - s)]     relative position bias
-#                                             (R_s q) (R_t k) / sqrt(K)               rotary positions
+#     score[t, s] = q k / sqrt(K)             q k / sqrt(K) + bias[bucket(s - t)]     relative position bias
+#                                             (R_t q) (R_s k) / sqrt(K)               rotary positions
 #     x = LayerNorm(x + f(x))                 x = x + f(norm(x))                      pre-norm
 #     (x - mean) / std * gamma + beta         x / sqrt(mean of x^2) * gamma           RMSNorm
 #     W2 gelu(W1 x + b1) + b2                 W3 (silu(W1 x) * W2 x)                  SwiGLU; GeGLU with gelu
-#     every t                                 |t - s| <= 64                           local attention
-#     every t                                 t <= s                                  causal mask
+#     every s                                 |s - t| <= 64                           local attention
+#     every s                                 s <= t                                  causal mask
 #     H heads of keys                         H / 2 or fewer                          grouped queries
 #
 # `R_t` turns each pair of columns (i, i + K/2) by the angle t * base^(-2i/K): the first pair by one radian per token,
