@@ -25,6 +25,7 @@ from minisbert.core.heads import siamese
 from minisbert.encode import main as encode
 from minisbert.evaluate import main as evaluate
 from minisbert.inspect import main as inspect
+from minisbert.models.options import open_kind
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.pairs import main as pairs
@@ -127,6 +128,20 @@ def test_a_damaged_model(name, folder, data):
 def test_a_damaged_pair_model(name, folder, data):
     load = lambda: PairModel.load(folder / "pair-model").scores(["the cat"], ["a dog"])  # noqa: E731
     check(folder / "pair-model" / name, load, data)
+
+
+FOLDERS = [path.parent for path in sorted((ROOT / "tests" / "reference").rglob("tiny-*/config.json"))]
+
+
+@pytest.mark.parametrize("source", FOLDERS, ids=lambda path: path.name)
+@EXAMPLES
+@given(data=st.data())
+def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
+    """RoBERTa, DistilBERT with Dense, and the appendix: sparse, many vectors, decoders."""
+    copied = tmp_path_factory.getbasetemp() / "other" / source.name
+    shutil.copytree(source, copied, dirs_exist_ok=True)
+    name = data.draw(st.sampled_from([file for file in sorted(copied.rglob("*")) if file.is_file()]))
+    check(name, lambda: open_kind(str(copied)).load(copied).encode(TEXTS), data)
 
 
 COMMANDS = {
