@@ -58,6 +58,7 @@ def test_pearson_by_hand(x, y, expected):
         ([1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),  # ranks 1.5 1.5 3
         ([1, 2, 2, 3], [1, 3, 2, 4], 4.5 / math.sqrt(4.5 * 5)),  # ranks 1 2.5 2.5 4
         ([0, 0, 1, 1], [0, 1, 0, 1], 0.0),
+        ([2**70, 1, 2], [2**80, 3, 4], 1.0),  # beyond NumPy's integers
     ],
 )
 def test_spearman_by_hand(x, y, expected):
@@ -88,6 +89,14 @@ def test_ranks_equal_pairwise_counting(x):
 def test_pearson_equals_the_slow_version(lists):
     assume(all(max(one) - min(one) > 0.1 for one in lists))  # or rounding loses the digits that differ
     assert pearson(*lists) == pytest.approx(slow_pearson(*lists), abs=1e-9)
+
+
+def test_float32_is_computed_in_float64():
+    """In float32 the mean of these is off by a hundredth of what differs."""
+    x, y = (np.float32([1000, 1000.001, 1000.003, 1000.002]), np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05]))
+    expected = slow_pearson(x.tolist(), y.tolist())
+    assert pearson(x, [1, 2, 3, 4]) == pytest.approx(slow_pearson(x.tolist(), [1, 2, 3, 4]), abs=1e-9)
+    assert pearson(x, y) == pytest.approx(expected, abs=1e-9)
 
 
 @given(two_lists(few_values) | two_lists(numbers))

@@ -90,7 +90,7 @@ def test_ids_of_every_sentence_of_the_sts_benchmark(minilm, stsb):
 
 @pytest.fixture
 def tokenizer(tiny) -> Tokenizer:
-    return Tokenizer.load(tiny, limit=9, pad_id=0)
+    return Tokenizer.load(tiny, limit=9)
 
 
 def test_stored_padding_and_truncation_are_cleared(tiny, tmp_path):
@@ -169,6 +169,8 @@ def test_a_pair_is_two_texts_between_special_tokens(tokenizer):
     assert tokenizer.tokens(encoded.ids[1]) == "[CLS] the cat sits on [SEP] a dog [SEP]".split()
     assert encoded.token_types == [[0] * 4 + [1] * 4, [0] * 6 + [1] * 3]
     assert encoded.truncated == 1
+    assert tokenizer.encode_pairs(["the cat sits on"], ["a dog"]).truncated == 0, "just fits"
+    assert tokenizer.pad_id == 0
 
 
 def test_bad_texts_are_refused_with_their_place(tokenizer):
