@@ -20,6 +20,8 @@ from minisbert.system.devices import (
     choose_device,
     choose_precision,
     keep_freed_memory,
+    random_state,
+    set_random_state,
     use_threads,
 )
 from tests import toys
@@ -165,6 +167,29 @@ def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned
     use_threads(count)
     assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
     assert ("--threads 3: this process has 2 cores, more threads are slower" in capsys.readouterr().err) == warned
+
+
+def test_without_affinity_all_cores_count(two_cores, monkeypatch, capsys):
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    use_threads(2)
+    assert "--threads 2: this process has 1 core, more" in capsys.readouterr().err
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    use_threads(2)
+    assert not capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_dropouts_generator_on_an_accelerator_is_saved_and_set(name, monkeypatch):
+    found = []
+    monkeypatch.setattr(getattr(torch, name), "get_rng_state", lambda *device: f"the state of {name}")
+    monkeypatch.setattr(getattr(torch, name), "set_rng_state", lambda *given: found.extend(given))
+    device = torch.device(name)
+    states = random_state(device)
+    assert states.keys() == {"cpu", name}
+    assert random_state(torch.device("cpu")).keys() == {"cpu"}
+    set_random_state(states, device)
+    assert found == [f"the state of {name}", *([device] if name == "cuda" else [])]
 
 
 def test_without_a_number_nothing_changes(two_cores):

@@ -44,6 +44,15 @@ def test_what_is_no_file_is_named(tmp_path):
                 read(tmp_path / path)
 
 
+def test_a_file_that_is_too_large_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_BYTES", 1000)
+    (tmp_path / "a.txt").write_bytes(b"a" * 1000)
+    assert len(read_text(tmp_path / "a.txt")) == 1000
+    (tmp_path / "a.txt").write_bytes(b"\xff" * 1001)
+    with pytest.raises(InputError, match=r"a\.txt is larger than 1,000 bytes"):
+        read_text(tmp_path / "a.txt")
+
+
 @pytest.mark.parametrize(
     ("content", "line"),
     [(b"\xff", 1), (b"a\nb\n\x80", 3), (b"\xef\xbb\xbfa\n\xed\xa0\x80", 2), (b"a\n\xe7\x8c", 2), (b"na\xefve", 1)],
@@ -91,6 +100,13 @@ def content(target: Path) -> str:
     text = (target / "inner" / "text.txt").read_text()
     assert json.loads((target / "config.json").read_text()) == text
     return text
+
+
+def test_an_ending_is_asked_of_a_path_that_is_given():
+    files.check_ending("--out", None, ".npy")
+    files.check_ending("--out", Path("a.npy"), ".npy", ".jsonl")
+    with pytest.raises(InputError, match=r"--out a\.txt: the name must end in \.npy or \.jsonl"):
+        files.check_ending("--out", Path("a.txt"), ".npy", ".jsonl")
 
 
 both = pytest.mark.parametrize("atomic", [atomic_file, atomic_folder])
