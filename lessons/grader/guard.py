@@ -47,8 +47,9 @@ FORBIDDEN_ATTRIBUTES = (
     (REACHED & set(sys.stdlib_module_names) - ALLOWED - {"abc", "array", "trace"}).difference(*map(dir, DATA))
     | set("load hub fromfile memmap loadtxt genfromtxt tb_frame f_back f_globals f_locals gi_frame cr_frame".split())
     | set("compiler ctypeslib export f2py fx jit library multiprocessing ops overrides package serialization".split())
-    # what writes files, evaluates text, or reads and sets attributes by name
-    | set("save savez savez_compressed savetxt tofile dump get_type_hints ForwardRef Formatter get_field".split())
+    # what writes files, evaluates text, as of names and annotations, or reads and sets attributes by name
+    | set("save savez savez_compressed savetxt tofile from_file fromregex dump get_type_hints ForwardRef".split())
+    | set("dataclass make_dataclass singledispatch singledispatchmethod Formatter get_field".split())
     | set("attrgetter methodcaller update_wrapper wraps FunctionType CodeType MethodType LambdaType".split())
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__", "__future__", "_replace", "_asdict", "_fields"}
@@ -163,6 +164,8 @@ def objection(node: ast.AST, refused: set[str], allowed: set[tuple[str, str]], n
         return attribute_objection(node, refused, names_of)
     if isinstance(node, ast.MatchClass):  # case object(sys=x) reads the attribute sys
         return next(filter(None, (name_objection(name, refused) for name in node.kwd_attrs)), None)
+    if isinstance(node, ast.Name) and "*" in names_of.foreign and node.id in FORBIDDEN_ATTRIBUTES:
+        return name_objection(node.id, refused)  # it may have come with a star
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in names_of.own:
         if node.id in FORBIDDEN_NAMES:
             return f"{node.id} leads out of this file"
@@ -282,6 +285,16 @@ class _Watch(TorchFunctionMode):
 LIBRARIES = (builtins, math, statistics, np, np.linalg, torch, torch.Tensor, torch.linalg, nn.functional)
 
 
+def classes() -> set[type]:
+    """Torch's and the book's: a loop sets their methods under a name of its own, ``for M in [Linear]: M.forward =``."""
+    modules = [
+        module for name, module in sys.modules.items() if name == "torch.nn" or name.startswith("minisbert.core.")
+    ]
+    found = {value for module in modules for value in vars(module).values() if type(value) is type}
+    mine = {cls for cls in found if cls.__module__.startswith(("torch.nn", "minisbert.core."))}
+    return {cls for cls in mine if not issubclass(cls, torch.optim.Optimizer)}  # torch wraps their steps late
+
+
 def unwrapped(value: Any) -> Any:
     return inspect.unwrap(value) if callable(value) else value
 
@@ -289,7 +302,7 @@ def unwrapped(value: Any) -> Any:
 @contextmanager
 def untouched() -> Iterator[None]:
     """Raises ``Refused`` at the end if something was set in the libraries that the grader computes with."""
-    before = [(owner, dict(vars(owner))) for owner in LIBRARIES]
+    before = [(owner, dict(vars(owner))) for owner in (*LIBRARIES, *classes())]
     try:
         yield
     finally:
@@ -299,7 +312,8 @@ def untouched() -> Iterator[None]:
             wrong = [name for name, value in held.items() if unwrapped(vars(owner).get(name)) is not unwrapped(value)]
             for name in wrong:
                 setattr(owner, name, held[name])
-            added = vars(owner).keys() - held if isinstance(owner, type) else ()  # a module imports its parts late
+            # a module imports its parts late; the names of slots are a note of the library's copy
+            added = vars(owner).keys() - held - {"__slotnames__"} if isinstance(owner, type) else ()
             for name in added:
                 delattr(owner, name)
             changed += [f"{owner.__name__}.{name}" for name in (*wrong, *added)]

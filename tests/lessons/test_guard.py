@@ -14,6 +14,7 @@ from torch.nn import functional
 from lessons.grader.guard import Refused, guarded_builtins, look, refusing
 from lessons.grader.ladder import climb
 from lessons.grader.pieces import PIECES, pieces_of
+from minisbert.core import bert
 
 GELU = "def gelu(x):\n    {}\n"
 
@@ -71,6 +72,12 @@ GELU = "def gelu(x):\n    {}\n"
         ("import torch", "match x:\n        case torch.sys.path: return x", "sys leads out"),
         ("from torch.nn.functional import *", "return gelu_of(x) + GELU(x)", "GELU is ready-made"),
         ("import dataclasses", "return dataclasses.sys", "sys leads out"),
+        ("from operator import *", "return attrgetter('__globals__')(x)", "attrgetter leads out"),
+        ("from operator import *\ndef f(attrgetter): pass", "return attrgetter('a')(x)", "attrgetter leads out"),
+        ("import dataclasses", "return dataclasses.make_dataclass('A', [])", "make_dataclass leads out"),
+        ("from dataclasses import dataclass", "return x", "dataclass leads out"),
+        ("import functools", "return functools.singledispatch(x)", "singledispatch leads out"),
+        ("import torch", "return torch.from_file('x', shared=True, size=4)", "from_file leads out"),
     ],
 )
 def test_refused_by_reading(head, body, says):
@@ -127,6 +134,33 @@ def test_a_library_that_is_changed_by_a_detour_is_restored_and_the_piece_refused
     result = climb(PIECES["bert.gelu"], detour)
     assert (result.status, torch.Tensor.isnan) == ("refused", before)
     assert "Tensor.isnan is set: change nothing outside this file" in result.rungs[-1][2]
+
+
+@pytest.mark.parametrize("cls", [nn.Linear, bert.LayerNorm])
+def test_a_class_that_a_loop_has_changed_is_restored_and_the_piece_refused(cls):
+    def loop(x):
+        for each in [cls]:
+            each.forward = lambda self, x: x
+        return x
+
+    before = dict(vars(cls))
+    result = climb(PIECES["bert.gelu"], loop)
+    assert result.status == "refused"
+    assert f"{cls.__name__}.forward is set: change nothing outside this file" in result.rungs[-1][2]
+    assert dict(vars(cls)) == before
+
+
+def test_a_tensor_with_a_detach_of_its_own_fails():
+    """With one it could answer the grader's comparison itself."""
+
+    def gelu(x):
+        y = x.clone()
+        y.detach = lambda: None
+        return y
+
+    result = climb(PIECES["bert.gelu"], gelu)
+    assert result.status == "failed"
+    assert "returns a tensor with attributes of its own: detach" in result.rungs[-1][2]
 
 
 def run(text: str, lesson: int) -> dict:
