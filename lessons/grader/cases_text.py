@@ -22,6 +22,7 @@ def _():
     one, zero = d([3.0, 4.0]), d([0.0, 0.0])
     yield case("a zero vector: 0, not NaN", d([0.0], [0.0]), encoder.cosine_matrix, torch.cat([zero, zero]), one)
     yield case("one row with one", d([1.0]), encoder.cosine_matrix, one, 1e-3 * one)
+    yield case("vectors of length 2e-4", d([0.8]), encoder.cosine_matrix, 4e-5 * one, 2e-4 * d([0.0, 1.0]))
     yield case("vectors of length 1e12", d([-1.0]), encoder.cosine_matrix, 1e12 * one, -one)
 
 
