@@ -273,6 +273,7 @@ def test_a_connection_that_breaks_leaves_nothing_that_looks_complete(site, files
     def broken(handler) -> None:
         (page if handler.command == "HEAD" else cut(body, 1000))(handler)
 
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # between its five attempts
     site.pages[path] = broken
     assert "cannot be reached" in tell(site)
     site.pages[path] = page
