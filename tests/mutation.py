@@ -6,7 +6,7 @@
 Each mutant differs from the module in one place: another comparison or arithmetic operator, another constant, one
 operand in place of both, a negated condition, a check or a statement left out, a keyword argument or a method call
 removed, two arguments swapped. It runs the module's own test file first, then the files that import the module, up to
-the first failure. Tests marked weights, reference or lesson are left out. All of this happens in a copy of the working
+the first failure. Tests marked weights, reference, lesson or slow are left out. All of this happens in a copy of the working
 tree. ``mutation_equivalent.toml`` lists mutants that change nothing that matters, with the reason. The exit status is
 1 if another one survives.
 """
@@ -212,7 +212,7 @@ def run_tests(folder: Path, tests: list[str]) -> None:
     import pytest
 
     options = "-x -q -p no:cacheprovider --hypothesis-seed=0".split()
-    options += ["-m", "not weights and not lesson and not reference", f"--basetemp={folder / 'temporary'}"]
+    options += ["-m", "not weights and not lesson and not reference and not slow", f"--basetemp={folder / 'temporary'}"]
     os._exit(int(pytest.main([*options, *tests])))
 
 
