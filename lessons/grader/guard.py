@@ -1,8 +1,8 @@
 """What a learner's file may not do: import the answer, or call a function that is the answer.
 
-Two nets. ``look`` reads the file before it runs and names the line. ``guarded_builtins`` and ``refusing`` catch at run
-time what hides from reading: an alias, a ``getattr``, an ``__import__``, a call of the package's own function. They
-stop what a student would try, not a determined attack on the grader: a teacher reads the file as well.
+Two nets. ``look`` reads the file before it runs and names the line. ``guarded``, ``guarded_builtins`` and ``refusing``
+catch at run time what hides from reading: an alias, a ``getattr``, an ``__import__``, a call of the package's own
+function. They stop what a student would try, not a determined attack on the grader: a teacher reads the file as well.
 """
 
 import ast
@@ -11,10 +11,10 @@ import inspect
 import math
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ FORBIDDEN_ATTRIBUTES = (
     | set("compiler ctypeslib export f2py fx jit library multiprocessing ops overrides package serialization".split())
     # what writes files, evaluates text, as of names and annotations, or reads and sets attributes by name
     | set("save savez savez_compressed savetxt tofile from_file fromregex dump get_type_hints ForwardRef".split())
-    | set("dataclass make_dataclass singledispatch singledispatchmethod Formatter get_field".split())
+    | set("ctypes dataclass make_dataclass singledispatch singledispatchmethod Formatter get_field".split())
     | set("attrgetter methodcaller update_wrapper wraps FunctionType CodeType MethodType LambdaType".split())
 )
 HARMLESS = {"__init__", "__name__", "__len__", "__doc__", "__future__", "_replace", "_asdict", "_fields"}
@@ -217,7 +217,7 @@ def module_objection(value: Any) -> str | None:
     return None
 
 
-def name_objection(name: str, refused: set[str]) -> str | None:
+def name_objection(name: str, refused: Collection[str]) -> str | None:
     if name in refused:
         return f"{name} is ready-made and does the work of this piece: write it yourself"
     if name in FORBIDDEN_ATTRIBUTES or (name.startswith("_") and name not in HARMLESS):
@@ -226,6 +226,26 @@ def name_objection(name: str, refused: set[str]) -> str | None:
 
 
 # ---------------------------------------------------------------------------------- while it runs
+
+OWNER = "the owner"  # no name in a file can have a space, so none can hide this one
+
+
+class _Owners(ast.NodeTransformer):
+    """``a.b`` becomes ``owner(a, "b").b``, with a function that sees what ``a`` is: also in ``[numpy][0].lib``."""
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.Attribute:
+        self.generic_visit(node)
+        owner = ast.Call(ast.Name(OWNER, ast.Load()), [node.value, ast.Constant(node.attr)], [])
+        node.value = ast.copy_location(owner, node.value)
+        return ast.fix_missing_locations(node)
+
+    def visit_MatchValue(self, node: ast.MatchValue) -> ast.MatchValue:
+        return node  # it may be no call
+
+
+def guarded(text: str, file: str) -> CodeType:
+    """A learner's file, compiled to run with ``guarded_builtins``."""
+    return compile(_Owners().visit(ast.parse(text)), file, "exec", dont_inherit=True)
 
 
 def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
@@ -241,16 +261,22 @@ def guarded_builtins(pieces: list[Piece]) -> dict[str, Any]:
             raise Refused(reason)
         return __import__(name, scope, local, names, level)
 
-    def guarded_getattr(owner: Any, name: str, *default: Any) -> Any:
+    def owner(value: Any, name: str) -> Any:
+        # behind a ``self`` all names pass ``look``: it may be the file's own object, with parts of any name
+        foreign = isinstance(value, ModuleType | torch.Tensor | np.ndarray)
+        if foreign and (reason := name_objection(name, ())):
+            raise Refused(reason)
+        if isinstance(value, ModuleType) and (reason := module_objection(getattr(value, name, None))):
+            raise Refused(reason)
+        return value
+
+    def guarded_getattr(value: Any, name: str, *default: Any) -> Any:
         if reason := name_objection(name, refused):
             raise Refused(reason)
-        found = getattr(owner, name, *default)
-        if reason := module_objection(found):
-            raise Refused(reason)
-        return found
+        return getattr(owner(value, name), name, *default)
 
     closed = {name: refusal(f"{name} leads out of this file") for name in FORBIDDEN_NAMES}
-    return vars(builtins) | closed | {"__import__": guarded_import, "getattr": guarded_getattr}
+    return vars(builtins) | closed | {"__import__": guarded_import, "getattr": guarded_getattr, OWNER: owner}
 
 
 def refusal(reason: str) -> Callable:
@@ -303,9 +329,12 @@ def unwrapped(value: Any) -> Any:
 def untouched() -> Iterator[None]:
     """Raises ``Refused`` at the end if something was set in the libraries that the grader computes with."""
     before = [(owner, dict(vars(owner))) for owner in (*LIBRARIES, *classes())]
+    modes = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
         yield
     finally:
+        torch.set_grad_enabled(modes[0])
+        torch.set_default_dtype(modes[1])
         changed = []
         for owner, held in before:
             # torch wraps some of its functions late

@@ -175,11 +175,11 @@ def grade_here(lesson: int, masters: Sequence[str], tell: Callable[..., None]) -
 
 def load(path: Path, text: str, pieces: list[Piece]) -> dict[str, Any]:
     """What the learner's file defines, run with guarded builtins."""
-    from lessons.grader.guard import guarded_builtins, refusing, untouched
+    from lessons.grader.guard import guarded, guarded_builtins, refusing, untouched
 
     space = {"__name__": path.stem, "__file__": str(path), "__builtins__": guarded_builtins(pieces)}
     with untouched(), refusing(name for piece in pieces for name in piece.refused):
-        exec(compile(text, str(path), "exec", dont_inherit=True), space)
+        exec(guarded(text, str(path)), space)
     return space
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 import statistics
 import sys
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lessons.grader.guard import Refused, guarded_builtins, look, refusing
+from lessons.grader.guard import Refused, guarded, guarded_builtins, look, refusing, untouched
 from lessons.grader.ladder import climb
 from lessons.grader.pieces import PIECES, pieces_of
 from minisbert.core import bert
@@ -78,6 +79,7 @@ GELU = "def gelu(x):\n    {}\n"
         ("from dataclasses import dataclass", "return x", "dataclass leads out"),
         ("import functools", "return functools.singledispatch(x)", "singledispatch leads out"),
         ("import torch", "return torch.from_file('x', shared=True, size=4)", "from_file leads out"),
+        ("import numpy as np", "return np.ones(3).ctypes.shape", "ctypes leads out"),
     ],
 )
 def test_refused_by_reading(head, body, says):
@@ -165,7 +167,7 @@ def test_a_tensor_with_a_detach_of_its_own_fails():
 
 def run(text: str, lesson: int) -> dict:
     space = {"__builtins__": guarded_builtins(pieces_of(lesson)), "__name__": "mine"}
-    exec(text, space)
+    exec(guarded(text, "mine.py"), space)
     return space
 
 
@@ -178,11 +180,60 @@ def run(text: str, lesson: int) -> dict:
         "import os",
         "from minisbert.core.bert import gelu",
         "try:\n    import minisbert\nexcept Exception:\n    pass",
+        "import numpy\n[numpy][0].lib.format.open_memmap",
+        "import numpy\n[numpy][0].testing.runstring('1', {})",
+        "import torch\nfor t in [torch]: t.utils.collect_env.run('true')",
+        "from torch import nn\n(lambda: nn)().modules.module.register_module_forward_hook",
+        "import torch\nclass A:\n    def f(self): return self.save\nA.f(torch)",
+        "import torch\nclass A:\n    def f(self): return self._decomp\nA.f(torch)",
+        "import numpy\nclass A:\n    def f(self): return self.tofile\nA.f(numpy.ones(3))",
     ],
 )
 def test_refused_while_it_runs(text):
     with pytest.raises(Refused):
         run(text, 6)
+
+
+def test_attributes_are_what_they_are_without_the_guard():
+    """Also those of slots, of ``super``, with private names, in patterns, decorators and comprehensions."""
+    text = """
+from __future__ import annotations
+import functools, math, torch
+class A:
+    token: torch.Tensor = 1
+    def __init__(self):
+        self.__own, self._other = 2, 3
+    @functools.cached_property
+    def tau(self) -> float:
+        return math.tau
+class B(A):
+    def __init__(self):
+        super().__init__()
+        self.load = [x.real for x in (self.token, self._other, self._A__own)]
+    def own(self):
+        match self.token:
+            case torch.pi:
+                return None
+            case A.token:
+                self.load[0] += 1
+        return self.load
+found = B().own(), B().tau, torch.nn.functional.relu(torch.ones(2).neg_()).sum().item()
+"""
+    assert run(text, 6)["found"] == ([2, 3, 2], math.tau, 0.0)
+
+
+def test_an_error_names_the_line_of_the_attribute():
+    with pytest.raises(AttributeError, match="has no attribute 'dimensions'") as caught:
+        run("import torch\nx = (\n    torch.ones(2)\n    .dimensions\n)", 6)
+    assert [frame.lineno for frame in caught.traceback if str(frame.path).endswith("mine.py")] == [3]  # from 0
+
+
+def test_modes_that_are_left_switched_are_switched_back():
+    before = torch.is_grad_enabled(), torch.get_default_dtype()
+    with contextlib.suppress(Refused), untouched():
+        torch.set_grad_enabled(False)
+        torch.set_default_dtype(torch.float64)
+    assert (torch.is_grad_enabled(), torch.get_default_dtype()) == before
 
 
 X = torch.randn(2, 3, 4)
@@ -201,6 +252,7 @@ X = torch.randn(2, 3, 4)
         ("bert.attention", lambda: nn.MultiheadAttention(4, 2)(X, X, X)),
         ("encoder.cosine_matrix", lambda: nn.CosineSimilarity()(X, X)),
         ("losses.mse_loss", lambda: nn.MSELoss()(X, X)),
+        ("losses.mse_loss", lambda: nn.GaussianNLLLoss()(X, X, torch.ones_like(X))),
         ("losses.softmax_cross_entropy_loss", lambda: functional.cross_entropy(X[0], torch.tensor([0, 1, 2]))),
         ("losses.triplet_loss", lambda: nn.TripletMarginLoss()(X[0], X[1], X[0])),
         ("metrics.pearson", lambda: torch.corrcoef(X[0])),
