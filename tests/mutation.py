@@ -181,17 +181,21 @@ def find(name: str) -> Path:
     raise SystemExit(f"minisbert has no module {name}; try --module losses or --module fast/batching")
 
 
+def importing(path: Path, folder: str) -> list[Path]:
+    """The files below a folder that import a module, relative to the root."""
+    home, name = ".".join(path.parent.parts), path.stem
+    pattern = re.compile(rf"{re.escape(f'{home}.{name}')}\b|from {re.escape(home)} import .*\b{name}\b")
+    found = (file for file in sorted((ROOT / folder).rglob("*.py")) if pattern.search(file.read_text()))
+    return [file.relative_to(ROOT) for file in found]
+
+
 def files_for(path: Path) -> tuple[list[str], list[str]]:
-    """The module's own test files, and those of the files that import it."""
+    """The module's own test files; those that import it, or import one that imports it, and those of its room."""
     room, name = "/".join(path.parent.parts[1:]), path.stem
-    dotted = ".".join(path.with_suffix("").parts)
-    imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{name}\b")
     own = [test for test in (f"{room}/test_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
-    users = [
-        str(file.relative_to(ROOT / "tests"))
-        for file in sorted((ROOT / "tests").rglob("*.py"))
-        if imports.search(file.read_text())
-    ]
+    near = [path, *importing(path, "minisbert")]
+    users = [file.relative_to("tests").as_posix() for module in near for file in importing(module, "tests")]
+    users += [f"{room}/{file.name}" for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room != "."]
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes

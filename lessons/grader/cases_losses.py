@@ -204,6 +204,7 @@ def _():
     yield case("beyond the end", 0.0, loop.linear_schedule, 9, 2, 6)
     yield case("nothing but warm-up, last step", 0.75, loop.linear_schedule, 3, 4, 4)
     yield case("nothing but warm-up, the end", 0.0, loop.linear_schedule, 4, 4, 4)
+    yield case("one step after the warm-up", 1.0, loop.linear_schedule, 3, 3, 4)
 
 
 @example("loop.adamw_step")
