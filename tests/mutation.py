@@ -195,7 +195,7 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
     own = [test for test in (f"{room}/test_{name}.py", f"test_{name}.py") if (ROOT / "tests" / test).is_file()][:1]
     near = [path, *importing(path, "minisbert")]
     users = [file.relative_to("tests").as_posix() for module in near for file in importing(module, "tests")]
-    users += [f"{room}/{file.name}" for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room != "."]
+    users += [f"{room}/{file.name}" for file in sorted((ROOT / "tests" / room).glob("test_*.py")) if room]
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
