@@ -113,7 +113,7 @@ def variants(node: ast.AST) -> Iterator[tuple[ast.AST, ast.AST | str]]:
             yield from ((node, ast.Constant(value + 1)), (node, ast.Constant(value - 1)))
         case ast.Constant(value=float() as value):
             yield node, ast.Constant(2 * value or 1.0)
-        case ast.Constant(value=str() as value):
+        case ast.Constant(value=str() as value) if " " not in value:  # a text for people may be any
             yield node, ast.Constant(value + "_")
         case ast.Call(func=function, args=arguments, keywords=keywords):
             for i in (i for i, keyword in enumerate(keywords) if keyword.arg not in FOR_PEOPLE):

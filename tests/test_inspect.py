@@ -172,6 +172,19 @@ def test_a_planted_fault_is_named_with_its_line_and_is_as_bad_as_training_finds_
         train_on(line, ("cosine", "contrastive"))
 
 
+def test_scores_of_0_to_1_on_a_scale_that_is_given_as_5(tmp_path):
+    path = write(tmp_path, "a.tsv", joined([f"{i / 59}\tcat {i}\tdog {i}" for i in range(60)]))
+    assert inspect(path, scale=5.0).findings["label-off-scale"].places == ["no label is above 1 on a scale of 0 to 5"]
+    assert "label-off-scale" not in inspect(path, scale=1.0).findings
+
+
+def test_equal_texts_that_are_labelled_as_different(tmp_path):
+    path = write(tmp_path, "a.tsv", put(LABELLED, 19, "0\ta cat\ta cat"))
+    assert "line 19" in inspect(path).findings["identical-low"].places[0]
+    path = write(tmp_path, "b.tsv", put(LABELLED, 19, "1\ta cat\ta cat"))
+    assert "identical-low" not in inspect(path).findings
+
+
 @pytest.mark.parametrize("name", PLANTED_BETWEEN)
 def test_a_planted_fault_between_files_is_named(name, tmp_path):
     first, one, second, other, place = PLANTED_BETWEEN[name]

@@ -269,6 +269,7 @@ def test_another_models_file(written, tiny, tmp_path, capsys):
     ("arguments", "message"),
     [
         (["--against", "nowhere.safetensors"], "nowhere.safetensors does not exist; .*--write FILE"),
+        (["--against", str(ROOT / "tests")], "tests is not a file; .*--write FILE"),
         (["--against", str(ROOT / "pyproject.toml")], "is not a safetensors file"),
         (["--write", "ours.npz"], r"must end in \.safetensors"),
         (["--against", "yours.safetensors", "a cat"], "give none here"),

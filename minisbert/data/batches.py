@@ -30,7 +30,7 @@ def unique_batches(
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []
-    while order or waiting:
+    while order:
         fresh = batch_size * window - len(waiting)  # at least 1: each window places at least one row
         rows = sorted(waiting + order[:fresh], key=lambda row: lengths[row])
         order = order[fresh:]

@@ -39,7 +39,7 @@ class Triplet(NamedTuple):
 Element = TypeVar("Element")
 
 
-def load_nli(data: str, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
+def load_nli(data: str, split: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
     """``data`` is ``snli`` or ``multinli`` (fetched if missing) or the path of a file; only a .zip has splits."""
     return read_nli(ensure(data) / NLI_ARCHIVES[data] if data in NLI_ARCHIVES else data, split, limit)
 

@@ -200,8 +200,8 @@ def kth_best(scores: Tensor, k: int, rough: bool) -> Tensor:
 
 def as_integers(scores: Tensor) -> Tensor:
     """Float32 scores to int64 in the same order, of less than 2^31."""
-    bits = (scores + 0.0).view(torch.int32).long()  # + 0.0: of -0.0 and 0.0, which are equal, neither is first
-    return torch.where(bits < 0, -(2**31) - bits, bits)  # the first bit is the sign, the others the size
+    bits = scores.view(torch.int32).long()  # the first is the sign, the others are the size
+    return torch.where(bits < 0, -(2**31) - bits, bits)  # also of -0.0, which is 0 as 0.0 is
 
 
 def k_best(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

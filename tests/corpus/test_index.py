@@ -366,6 +366,19 @@ def test_parts_of_another_option_are_refused_by_name(tiny, text, parts, encoded,
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
+def test_parts_of_a_model_that_states_its_width(tiny, text, parts, tmp_path, capsys):
+    short = shutil.copytree(tiny, tmp_path / "short")
+    path = short / "config_sentence_transformers.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 5}))
+    folder = parts("--model", str(short))
+    capsys.readouterr()
+    search.main(queries(short, text, folder, "--top", "1"))
+    (hit,) = json.loads(capsys.readouterr().out)["results"][0]["hits"]
+    vectors = SentenceEncoder.load(tiny).encode(["a dog", *LINES], truncate_dim=5).astype(float)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert hit["score"] == pytest.approx((vectors[1:] @ vectors[0]).max(), abs=2e-6, rel=0)
+
+
 def test_parts_of_another_model_are_refused(tiny, text, parts, tmp_path):
     folder, encoder = parts(), SentenceEncoder.load(tiny)
     with torch.no_grad():

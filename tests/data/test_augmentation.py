@@ -69,7 +69,7 @@ def test_an_unknown_form_lists_the_known_ones(form):
 
 def test_synonyms_of_a_file(tmp_path):
     path = tmp_path / "synonyms.txt"
-    path.write_text("Big, large,huge\n\nlarge\tsizeable\ncat, Cat\n")
+    path.write_text("Big, large,huge\n\nlarge\t , sizeable\ncat, Cat\n")
     expected = {"big": ["large", "huge"], "large": ["Big", "huge", "sizeable"], "huge": ["Big", "large"]}
     assert read_synonyms(str(path)) == expected | {"sizeable": ["large"]}
     assert augment(["a huge cat"], f"synonym:{path}", 0)[0] in {"a Big cat", "a large cat"}

@@ -41,7 +41,7 @@ def test_layers_are_ascending_and_reach_from_end_to_end(total):
         assert not gaps or max(gaps) - min(gaps) <= 1
 
 
-@pytest.mark.parametrize("layers", [[], [2], [-1], [0, 0], [1, 0]])
+@pytest.mark.parametrize("layers", [[], [2], [-1], [-1, 1], [0, 0], [1, 0]])
 def test_a_student_of_no_such_layers(tiny, layers):
     with pytest.raises(ValueError, match=r"must be some of 0 to 1, ascending, each once"):
         keep_layers(SentenceEncoder.load(tiny).bert, layers)

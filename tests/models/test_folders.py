@@ -74,6 +74,7 @@ def test_a_folder_with_only_some_of_a_models_files_is_refused(present, missing, 
         ("README.md", "vocab.txt", "special_tokens_map.json", "added_tokens.json", "sentence_roberta_config.json"),
         ("2_Dense/config.json", "2_Dense/model.safetensors", "3_Normalize/config.json", "1_Pooling/model.safetensors"),
         ("head.json", "head.safetensors"),
+        ("1_SpladePooling/config.json", "3_MultiVectorMask/config.json"),
     ],
 )
 def test_a_saved_model_is_replaced(more, tiny, tmp_path):
@@ -83,6 +84,12 @@ def test_a_saved_model_is_replaced(more, tiny, tmp_path):
     fill(tmp_path / "target", more)
     encoder.save(tmp_path / "target")
     assert contents(tmp_path / "target") == contents(tmp_path / "new")
+
+
+def test_a_static_table_has_no_config_and_is_replaced(tiny, tmp_path):
+    fill(tmp_path / "target", ("modules.json", "model.safetensors", "tokenizer.json"))
+    SentenceEncoder.load(tiny).save(tmp_path / "target")
+    assert SentenceEncoder.load(tmp_path / "target").width == 24
 
 
 @pytest.mark.parametrize("make", [lambda folder: None, Path.mkdir], ids=["missing", "empty"])

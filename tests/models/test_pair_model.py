@@ -76,6 +76,17 @@ def test_units_of_the_scores(tiny):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+def test_u_is_of_the_first_sentence_and_v_of_the_second(tiny):
+    """The first outputs the first column of u, the second that of v; by hand from the encoder's vectors."""
+    encoder = SentenceEncoder.load(tiny)
+    head = ConcatHead(24, "u,v", outputs=2)
+    torch.nn.init.zeros_(head.mlp[0].bias)
+    head.mlp[0].weight.data = torch.eye(48)[[0, 24]]
+    logits = PairModel(encoder, head, "classes", ["a", "b"]).scores(FIRSTS, SECONDS)
+    u, v = (encoder.encode(texts, normalize=False, convert="tensor")[:, 0] for texts in (FIRSTS, SECONDS))
+    np.testing.assert_allclose(logits, torch.stack([u, v], dim=1).softmax(dim=1), rtol=0, atol=1e-6)
+
+
 def test_scoring_is_without_dropout_and_leaves_the_mode(model):
     model.train()
     model.encoder.bert.embeddings.eval()  # a caller's own choice

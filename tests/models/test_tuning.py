@@ -34,6 +34,8 @@ def test_frozen_layers_are_the_lowest():
     with torch.device("meta"):
         bert = Bert(MINILM)
     assert count_parameters(bert.pooler) == (147_840, 147_840)
+    freeze(bert, 0)
+    assert count_parameters(bert) == (22_713_216, 22_713_216)
     freeze(bert, 2)
     trained = [count_parameters(layer)[1] > 0 for layer in bert.layers]
     assert trained == [False, False, True, True, True, True]

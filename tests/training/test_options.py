@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import re
+from dataclasses import Field
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +17,7 @@ from minisbert.training.folder import create_folder
 from minisbert.training.options import make_parser, parse, read_settings
 from minisbert.training.recipes import ABOUT, list_recipes, recipes
 from minisbert.training.registry import OBJECTIVES, load_encoder, make_objective
-from minisbert.training.settings import USED_BY, Settings
+from minisbert.training.settings import SETTINGS, USED_BY, Settings
 from minisbert.training.training import main
 from tests import toys
 from tests.parity import REFERENCE
@@ -23,10 +25,23 @@ from tests.parity import REFERENCE
 RECIPES = list(recipes())
 
 
+def help_of(setting: Field) -> str:
+    """What ``--help`` says of it, if the default is a single one."""
+    text = setting.metadata["help"]
+    return text if setting.default is not None and text.count("default: ") == 1 else ""
+
+
 def flags(recipe: str) -> list[str]:
     """A recipe as the flags one would type."""
     settings = {key: value for key, value in recipes()[recipe].items() if key not in ABOUT}
     return [f"--{key}" if value is True else f"--{key}={value}" for key, value in settings.items()]
+
+
+def test_defaults_are_those_that_help_states():
+    stated = {name: re.findall(r"default: ([0-9.e-]+)", help_of(item)) for name, item in SETTINGS.items()}
+    stated = {name: float(*numbers) for name, numbers in stated.items() if numbers}
+    assert {name: SETTINGS[name].default for name in stated} == stated
+    assert len(stated) > 15
 
 
 def test_the_promised_recipes():
