@@ -214,6 +214,7 @@ def _():
     yield case("parameter 1, gradient 4, lr 0.1", expected, loop.adamw_step, one, four, zero, zero, 1, 0.1, 0.0)
     expected = t(0.95), zero, zero
     yield case("gradient 0, lr 0.1, decay 0.5", expected, loop.adamw_step, one, zero, zero, zero, 1, 0.1, 0.5)
+    yield case("the same, decay not given", (t(0.999), zero, zero), loop.adamw_step, one, zero, zero, zero, 1, 0.1)
 
 
 @trap("loop.adamw_step")

@@ -33,7 +33,7 @@ ALLOWED = set(
 # the only submodules of these that may be reached; each of the others leads to all modules there are
 SUBMODULES = set(
     "collections.abc numpy.fft numpy.linalg numpy.ma numpy.polynomial numpy.random numpy.typing torch.autograd "
-    "torch.autograd.functional torch.distributions torch.fft torch.functional torch.linalg torch.nn "
+    "torch.autograd.functional torch.cuda torch.distributions torch.fft torch.functional torch.linalg torch.nn "
     "torch.nn.functional torch.nn.init torch.nn.utils torch.optim torch.random torch.special".split()
 )
 # ways out of the file: to other modules (torch and numpy hold many), to frames, to files

@@ -114,6 +114,7 @@ def test_what_is_inside_one_piece_concerns_that_piece_alone():
         (13, "import operator, fractions\nx = sorted([1], key=[1].__getitem__), operator.mul, fractions.Fraction\n"),
         (6, "from __future__ import annotations\nfrom collections.abc import Callable\nfrom math import *\n"),
         (6, "class Layer:\n    def forward(self, x):\n        return Layer._twice(self._norm(x))\n"),
+        (9, "import torch\ndevice = 'cuda' if torch.cuda.is_available() else 'cpu'\n"),
         (9, "import numpy as np\nrng = np.random.default_rng(0)\nx = np.linalg.norm, rng.random(3)\n"),
     ],
 )
