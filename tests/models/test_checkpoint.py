@@ -16,7 +16,6 @@ from minisbert.core import InputError
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT
 from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
-from minisbert.models.families import DISTILBERT, ROBERTA
 from minisbert.models.inputs import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -78,8 +77,14 @@ def old_style(tensors):
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         renamed[f"bert.{name}"] = value
     renamed["bert.embeddings.position_ids"] = torch.arange(32)[None]
-    for name in BERT.skipped - {"embeddings.position_ids"}:
-        renamed[name] = torch.ones(3)
+    layers = (
+        "predictions.transform.dense",
+        "predictions.transform.LayerNorm",
+        "predictions.decoder",
+        "seq_relationship",
+    )
+    for name in ["predictions.bias", *(f"{layer}.{part}" for layer in layers for part in ("weight", "bias"))]:
+        renamed[f"cls.{name}"] = torch.ones(3)
     return renamed
 
 
@@ -296,14 +301,40 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
     }
 
 
-def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path):
-    for name, dialect in (("tiny-distiluse", DISTILBERT), ("tiny-roberta", ROBERTA)):
-        folder = shutil.copytree(REFERENCE / name, tmp_path / name)
-        tensors = {f"{dialect.prefix}{key}": value for key, value in load_file(folder / "model.safetensors").items()}
-        tensors |= {key: torch.ones(3) for key in dialect.skipped}
-        save_file(tensors, folder / "model.safetensors")
-        expected = load_bert(REFERENCE / name).parameters()
-        assert all(torch.equal(a, b) for a, b in zip(load_bert(folder).parameters(), expected, strict=True))
+# as transformers' classes for masked words, and ELECTRA's for replaced ones, name what is not the encoder
+HEADS = {
+    "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
+    "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
+    "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "family", "prefix", "architecture"),
+    [
+        (REFERENCE / "tiny-distiluse", "distilbert", "distilbert", "DistilBertModel"),
+        (REFERENCE / "tiny-roberta", "roberta", "roberta", "RobertaModel"),
+        (REFERENCE / "tiny-roberta", "xlm-roberta", "roberta", "XLMRobertaModel"),
+        (REFERENCE / "tiny-roberta", "camembert", "roberta", "CamembertModel"),
+        (ROOT / "weights" / "tiny", "electra", "electra", "ElectraModel"),
+    ],
+)
+def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, source, family, prefix, architecture):
+    folder = shutil.copytree(source, tmp_path / family)
+    raw = json.loads((folder / "config.json").read_text()) | {"model_type": family}
+    (folder / "config.json").write_text(json.dumps(raw))
+    stored = load_file(folder / "model.safetensors")
+    tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
+    heads = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
+    heads += [f"{prefix}.embeddings.position_ids"] + (["lm_head.bias"] if prefix == "roberta" else [])
+    save_file(tensors | {key: torch.ones(3) for key in heads}, folder / "model.safetensors")
+    expected = dict(load_bert(source).named_parameters())
+    found = load_bert(folder)
+    for name, parameter in found.named_parameters():
+        assert torch.equal(parameter, expected[name])
+    save_bert(found, folder)
+    saved = json.loads((folder / "config.json").read_text())
+    assert (saved["model_type"], saved["architectures"]) == (family, [architecture])
 
 
 def test_roberta_has_fewer_positions_than_its_table():
