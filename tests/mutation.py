@@ -200,7 +200,7 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
     rooms = f"core|system|fast|models|models/modern|data|evaluation|corpus|{room}"
-    other = re.compile(f"({rooms})/test_|training/test_teacher|test_(?!architecture|train|live)")
+    other = re.compile(f"({rooms})/test_|training/test_(teacher|objective)|test_(?!architecture|train|live)")
     rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
     return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]
 

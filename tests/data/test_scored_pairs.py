@@ -58,7 +58,14 @@ def test_header_is_skipped(read, header, mark):
 
 
 def test_the_header_of_stsb_is_skipped(read):
-    assert read("genre\tfile\tyear\tid\tscore\tsentence1\tsentence2\n" + STSB_7) == [CATS, DOGS]
+    header = "genre\tfile\tyear\tid\tscore\tsentence1\tsentence2"
+    assert read(f"{header}\n{STSB_7}") == [CATS, DOGS]
+    assert read(f"{header}\tsource1\tsource2\n{STSB_9}") == [CATS, DOGS]
+
+
+def test_a_short_row_of_stsb(read):
+    with pytest.raises(InputError, match=r"line 3: 6 columns; 3 are needed .* or STS-B's 7"):
+        read(STSB_7 + "main-news\theadlines\t2013\t0025\t0.0\tA cat sits.\n")
 
 
 def test_header_words_further_down_are_a_row(read):

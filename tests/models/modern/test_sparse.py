@@ -210,6 +210,12 @@ def test_packed_texts_equal_texts_alone():
     assert_parity("SPLADE alone", alone, together, PIECE)
 
 
+def test_a_batch_without_pads_needs_no_mask():
+    encoder, hidden = SparseEncoder.load(FOLDER), torch.randn(2, 5, 24)
+    expected = encoder.pooling(hidden, torch.ones(2, 5, dtype=torch.bool))
+    assert torch.equal(encoder.pooling(hidden), expected)
+
+
 def test_sparse_rows_keep_the_heaviest_words():
     rows = sparse_rows(torch.tensor([[1.0, 3, 3, 2], [0, 0, 0, 5], [0, 0, 0, 0]]), top=2)
     assert rows.to_dense().tolist() == [[0, 3, 3, 0], [0, 0, 0, 5], [0, 0, 0, 0]]
@@ -310,6 +316,11 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
     model = ["--model", str(folder)]
     with pytest.raises(InputError, match="is a SparseEncoder: mine, pairs, shards"):
         pairs.main([str(corpus), *model])
+    for flags, name in ((["--quantize", "int8"], "codes.safetensors"), (["--shard-rows", "2"], "shards")):
+        out = tmp_path / name
+        encode.main(["--file", str(corpus), "--model", str(tiny), *flags, "--out", str(out)])
+        with pytest.raises(InputError, match="is a SparseEncoder: mine, pairs, shards, codes"):
+            search.main([str(corpus), "--query", "a cat", "--index", str(out), *model])
     for objective, message in (
         ("mnr", "a SparseEncoder is not trained by objective mnr"),
         ("splade", "not a SparseEncoder's folder"),
@@ -385,10 +396,13 @@ def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
     assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
     assert again.pooling.head.words is again.bert.embeddings.word.weight
     assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": 131}
+    assert json.loads((tmp_path / "saved" / POOLING).read_text()) == pooling
 
 
 def test_names_of_older_versions(folder):
     """sentence-transformers 5 called the first module MLMTransformer; TensorFlow's files say gamma and beta."""
+    (folder / POOLING).write_text("{}")  # the defaults
     modules = json.loads((folder / "modules.json").read_text())
     for module, kind in zip(modules, ("MLMTransformer", "SpladePooling"), strict=True):
         module["type"] = f"sentence_transformers.sparse_encoder.models.{kind}"
