@@ -71,7 +71,7 @@ def run(tiny: Path, data: list[str], tmp_path: Path):
 
 
 EXACT = ["--precision", "float32"]  # what is promised to the last bit
-LEARNS = ["--epochs", "12", "--lr", "1e-2"]  # so trained, the tiny model has learned the toy pairs
+LEARNS = ["--epochs", "12", "--lr", "1e-2", "--dropout", "0"]  # whose random numbers differ between versions of torch
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
@@ -264,7 +264,7 @@ def test_a_pooling_of_ones_own_is_trained_and_saved(run):
 
 def test_a_head_is_trained_saved_and_reported(run, data):
     """What results.json says of the best model is what the model in its folder does."""
-    folder = run("run", "--objective", "cross-encoder", "--epochs", "6", "--lr", "5e-3")
+    folder = run("run", "--objective", "cross-encoder", *LEARNS)
     results = json.loads((folder / "results.json").read_text())
     pairs = read_scored_pairs(data[3])
     scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])

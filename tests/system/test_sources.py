@@ -13,7 +13,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from importlib.util import find_spec
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -235,7 +235,13 @@ def test_an_archive_gives_only_the_files_in_the_manifest(ending, entries, words,
 
 @pytest.mark.parametrize("ending", [*PACKERS])
 @pytest.mark.parametrize(
-    "body", [b"<html>Log in to this network first</html>", tarred({"inside/model.bin": None}), b""]
+    "body",
+    [b"<html>Log in to this network first</html>", tarred({"inside/model.bin": None}), b""],
+    ids=[
+        "page",
+        "folder",
+        "nothing",
+    ],  # subtle: archives hold the time, and pytest -n wants equal names
 )
 def test_what_is_no_archive_or_has_a_folder_for_a_file(ending, body, site, fill):
     site.pages[f"/a{ending}"] = body
@@ -264,7 +270,8 @@ def test_a_damaged_archive_is_refused_or_harmless(ending, tmp_path, monkeypatch)
 
 WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
 SAVE = "import sys; open(sys.argv[sys.argv.index('--dest') + 1] + '/tiny.whl', 'wb').write({!r})"
-with_pip = pytest.mark.skipif(find_spec("pip") is None, reason="this environment has no pip")
+# subtle: find_spec("pip") would take setuptools' distutils away, which the Triton of torch 2.6 imports
+with_pip = pytest.mark.skipif(not any(distributions(name="pip")), reason="this environment has no pip")
 
 
 @with_pip
@@ -272,7 +279,7 @@ def test_a_wheel_is_downloaded_and_read_but_not_installed(fill, tmp_path):
     entries = {f"tiny_weights/model/{name}": data for name, data in CONTENT.items()}
     wheel(tmp_path / "wheels", entries | {"tiny_weights/__init__.py": b"raise SystemExit('executed')"})
     assert fill(WHEEL) == ""
-    assert find_spec("tiny_weights") is None
+    assert not any(distributions(name="tiny-weights"))
 
 
 @with_pip
@@ -299,6 +306,7 @@ def stub_pip(folder: Path, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (SAVE.format(b"not a zip"), "not a zip"),
         (SAVE.format(zipped({"tiny_weights/model/model.bin": CONTENT["model.bin"]})), "sub/config.json"),
     ],
+    ids=["no pip", "error", "status", "silent", "no zip", "lacking"],
 )  # fmt: skip
 def test_a_pip_that_fails_is_one_line(code, words, fill, tmp_path, monkeypatch):
     stub_pip(tmp_path / "stub", code, monkeypatch)
