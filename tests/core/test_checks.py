@@ -46,7 +46,7 @@ def test_whatever_reading_raises_names_the_file(tmp_path, content, read, message
 
 def test_a_panic_of_the_tokenizers_library_is_damage():
     model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}
-    with pytest.raises(InputError, match=r"^tokenizer\.json: slice index"), reading("tokenizer.json"):
+    with pytest.raises(InputError, match=r"^tokenizer\.json: (slice|byte) index"), reading("tokenizer.json"):
         Tokenizer.from_str(json.dumps({"model": model | {"continuing_subword_prefix": "##"}}))
 
 
