@@ -21,10 +21,12 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, reading
 from minisbert.fast.internals import package_runner
+from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
 
 FORMAT = "1"
+OLDEST = "2.9"  # torch that was seen to compile this; 2.6 cannot, those between were not tried
 AGAIN = "compile the model again: python -m minisbert.compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
 ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"
@@ -36,13 +38,14 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, or they are taken for constants. ``about`` is kept
-    in the file, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++ compiler,
-    or if it fails.
+    in the file, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++ compiler
+    or torch 2.9, or if it fails.
     """
-    named = os.environ.get("CXX", "")
-    if not any(map(shutil.which, filter(None, [named, *COMPILERS]))):
-        raise InputError(f"compiling needs a C++ compiler, and there is none ({ADVICE}); a package compiled elsewhere "
-                         "on the same kind of CPU can be loaded without one")  # fmt: skip
+    lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))
+    check_usage(
+        (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
+        (lacking, f"compiling needs a C++ compiler, and there is none ({ADVICE}); loading a package needs none"),
+    )
     about = {"format": FORMAT, "torch": torch.__version__, "cpu": " ".join(instruction_sets())} | about
     auto = torch.export.Dim.AUTO
     cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
