@@ -199,6 +199,7 @@ def quick(monkeypatch) -> None:
     monkeypatch.setattr(peers, "PAUSE", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
 def test_the_benchmark_of_servers(quick, tiny, capsys):
     codes = serve_speed.servers(str(tiny), Path(), [], ["float32"])

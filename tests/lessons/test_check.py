@@ -340,6 +340,7 @@ def test_results_are_written_lesson_by_lesson(folder, graded, monkeypatch):
     assert rows[0]["status"] == "passed"
 
 
+@pytest.mark.slow
 def test_many_students_each_with_a_limit(tmp_path, capsys):
     """A right answer, a folder with nothing in it, and a loop that the limit ends."""
     right = "def mse_loss(scores, target):\n    return (scores - target).pow(2).mean()\n"

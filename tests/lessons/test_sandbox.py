@@ -59,6 +59,7 @@ def test_a_lesson_in_a_process(folder, capfd):
     assert (out, err) == ("", "hello\n"), "what the learner's code prints goes to stderr"
 
 
+@pytest.mark.slow
 def test_after_an_endless_loop_and_a_crash_the_next_piece_is_graded(folder):
     """A loop in the first piece, a segmentation fault in the second; the third is graded."""
     crash = "y = iter([1])\n        for _ in range(300_000): y = map(abs, y)\n        next(y)"  # the C stack overflows

@@ -248,6 +248,7 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
         SentenceEncoder.load(folder, compiled=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_a_killed_compilation_leaves_no_package(folder, tmp_path, monkeypatch):
     """Killed while the compiler runs; the next start removes what it had written and compiles anew."""

@@ -256,6 +256,7 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()].count("two") == 1
 
 
+@pytest.mark.slow
 def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, tmp_path, capsys):
     done = torchrun("die", *run_flags(still), "--epochs", "2", "--out", str(tmp_path / "run"))
     assert done.returncode != 0
