@@ -206,7 +206,7 @@ def of_section(title: str, parts: list[str]) -> Iterator[str]:
         yield from slides(title, opening)
         opening = []
     begin = 0
-    for number, end in zip(asked, [*asked, len(parts)][1:], strict=False):
+    for number, end in zip(asked, [*asked, len(parts)][1:], strict=True):
         _, question, offered = (ast.literal_eval(part) for part in call(parts[number], "predict"))
         leads = [part for part in parts[begin:number] if paragraphs(part)]
         numbered = NUMBER.split("".join(leads))[1:]

@@ -26,7 +26,7 @@ from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
 
 FORMAT = "1"
-OLDEST = "2.9"  # torch that was seen to compile this; 2.6 cannot, those between were not tried
+OLDEST = "2.9"  # the oldest torch known to compile our models; 2.6 fails, 2.7 and 2.8 are untested
 AGAIN = "compile the model again: python -m minisbert.compile"
 COMPILERS = ("g++", "clang++", "cl" if sys.platform == "win32" else "c++")
 ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Windows: Visual Studio's build tools"

@@ -77,15 +77,27 @@ def old_style(tensors):
         name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         renamed[f"bert.{name}"] = value
     renamed["bert.embeddings.position_ids"] = torch.arange(32)[None]
-    layers = (
-        "predictions.transform.dense",
-        "predictions.transform.LayerNorm",
-        "predictions.decoder",
-        "seq_relationship",
-    )
-    for name in ["predictions.bias", *(f"{layer}.{part}" for layer in layers for part in ("weight", "bias"))]:
-        renamed[f"cls.{name}"] = torch.ones(3)
-    return renamed
+    return renamed | pretraining_heads("bert")
+
+
+# the heads of pre-training, as transformers names them: masked words, for ELECTRA replaced ones
+HEADS = {
+    "bert": [
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.decoder",
+        "cls.seq_relationship",
+    ],
+    "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
+    "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
+    "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
+}
+
+
+def pretraining_heads(prefix):
+    names = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
+    names += {"bert": ["cls.predictions.bias"], "roberta": ["lm_head.bias"]}.get(prefix, [])
+    return {name: torch.ones(3) for name in names}
 
 
 def test_old_names_and_pretraining_heads_are_understood(tiny, folder):
@@ -301,14 +313,6 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
     }
 
 
-# as transformers' classes for masked words, and ELECTRA's for replaced ones, name what is not the encoder
-HEADS = {
-    "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
-    "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
-    "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
-}
-
-
 @pytest.mark.parametrize(
     ("source", "family", "prefix", "architecture"),
     [
@@ -325,13 +329,12 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
     (folder / "config.json").write_text(json.dumps(raw))
     stored = load_file(folder / "model.safetensors")
     tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
-    heads = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
-    heads += [f"{prefix}.embeddings.position_ids"] + (["lm_head.bias"] if prefix == "roberta" else [])
-    save_file(tensors | {key: torch.ones(3) for key in heads}, folder / "model.safetensors")
-    expected = dict(load_bert(source).named_parameters())
+    tensors[f"{prefix}.embeddings.position_ids"] = torch.arange(32)[None]
+    save_file(tensors | pretraining_heads(prefix), folder / "model.safetensors")
+    expected = {name: value for name, value in load_bert(source).named_parameters() if "pooler" not in name}
     found = load_bert(folder)
-    for name, parameter in found.named_parameters():
-        assert torch.equal(parameter, expected[name])
+    assert dict(found.named_parameters()).keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.named_parameters())
     save_bert(found, folder)
     saved = json.loads((folder / "config.json").read_text())
     assert (saved["model_type"], saved["architectures"]) == (family, [architecture])

@@ -178,7 +178,7 @@ def test_a_package_that_is_not_there(folder, tmp_path):
         SentenceEncoder.load(folder, compiled="auto")
 
 
-def test_without_a_compiler_or_with_an_old_one(folder, tmp_path, monkeypatch):
+def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(aot.shutil, "which", lambda _: None)
     with pytest.raises(InputError, match=r"needs a C\+\+ compiler, and there is none .*apt install g\+\+"):
         command.main([str(folder), "--out", str(tmp_path / "p.pt2")])
