@@ -17,7 +17,7 @@ from pathlib import Path
 
 from minisbert.core import InputError, reading
 from minisbert.diagnosis import tracing
-from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Row, compare, first_divergence, our_states
+from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare, first_divergence, our_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.options import check_written
@@ -45,7 +45,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def as_json(row: Row) -> dict:
+def as_json(row: Stage) -> dict:
     difference = row.difference if math.isfinite(row.difference) else None  # JSON has no infinity
     return asdict(row) | {"difference": difference, "ok": row.ok}
 

@@ -8,12 +8,12 @@ BUDGETS = {
     "system": 1093,
     "fast": 861,
     "models": 3067,
-    "models/modern": 2048,  # the appendix; no file of it above 200
+    "models/modern": 2057,  # the appendix; no file of it above 200
     "data": 1374,
     "evaluation": 1132,
-    "training": 2817,
+    "training": 2823,
     "corpus": 1378,
-    "diagnosis": 2206,
+    "diagnosis": 2208,
     "commands": 1575,
 }
 RAISES = 381  # of InputError and ValueError, in the whole package

@@ -126,7 +126,7 @@ def check_fit(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) ->
 
 
 @dataclass(frozen=True)
-class Row:
+class Stage:
     """The comparison of one named tensor."""
 
     name: str
@@ -140,7 +140,9 @@ class Row:
         return self.difference <= self.tolerance
 
 
-def compare(ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]) -> list[Row]:
+def compare(
+    ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]
+) -> list[Stage]:
     """The tensors that both sides have, in our order; mask (B, T).
 
     Only real tokens count: a pad's states and the probabilities (B, H, T, T) with which it attends to others are
@@ -155,15 +157,15 @@ def compare(ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tol
             difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
         at = torch.unravel_index(difference.argmax(), difference.shape)
         largest = difference.max().item()
-        rows.append(Row(name, tuple(difference.shape), largest, tuple(map(int, at)), tolerances[name]))
+        rows.append(Stage(name, tuple(difference.shape), largest, tuple(map(int, at)), tolerances[name]))
     return rows
 
 
-def first_divergence(rows: list[Row]) -> Row | None:
+def first_divergence(rows: list[Stage]) -> Stage | None:
     return next((row for row in rows if not row.ok), None)
 
 
-def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str], dict[str, str]]:
+def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[str], dict[str, str]]:
     """Plant each known mistake of the forward pass on our side and compare ``again``.
 
     Returns the mistakes that make everything equal; and those that remove at least the first divergence of ``rows``,
@@ -190,7 +192,7 @@ def suspects(rows: list[Row], again: Callable[[], list[Row]]) -> tuple[list[str]
     return whole, {name: left for name, left in part.items() if order.index(left) == furthest}
 
 
-def explain(rows: list[Row], whole: list[str], part: dict[str, str], names: list[str]) -> str:
+def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: list[str]) -> str:
     """The verdict in words; ``names`` are all tensors that could have been compared, in order."""
     first = first_divergence(rows)
     if first is None:
@@ -223,7 +225,7 @@ def part_of(name: str) -> str:
     return name
 
 
-def print_rows(rows: list[Row]) -> None:
+def print_rows(rows: list[Stage]) -> None:
     """Print the comparison; the first row beyond its tolerance is marked FIRST DIVERGENCE."""
     first = first_divergence(rows)
     print(f"{'tensor':<21}{'shape':<18}{'max difference':>14}   {'at':<18}")

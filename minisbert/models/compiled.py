@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
 
 
-class Vectors(nn.Module):
+class VectorGraph(nn.Module):
     """What is compiled of an encoder: a packed batch to vectors (N, W), as the model scales them and before that."""
 
     def __init__(self, encoder: "SentenceEncoder", precision: str):
@@ -50,7 +50,7 @@ class Vectors(nn.Module):
         return unit(vectors) if self.encoder.normalize else vectors, vectors
 
 
-class Scores(nn.Module):
+class ScoreGraph(nn.Module):
     """What is compiled of a cross-encoder: joined pairs to its outputs, (B,) or (B, C)."""
 
     def __init__(self, model: "PairModel", precision: str):
@@ -137,7 +137,7 @@ def compile_encoder(encoder: "SentenceEncoder", folder: Path, precision: str, pa
     about = {"model": folder.name, "width": str(encoder.width), "hidden_size": str(encoder.hidden_size)}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     examples = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.owner)] + [batch.places]
-    return write_package(encoder, Vectors(encoder, precision), examples, wanted, about, path)
+    return write_package(encoder, VectorGraph(encoder, precision), examples, wanted, about, path)
 
 
 def compile_pair_model(model: "PairModel", folder: Path, precision: str, path: Path | None = None) -> Path:
@@ -147,4 +147,4 @@ def compile_pair_model(model: "PairModel", folder: Path, precision: str, path: P
     about = {"model": folder.name, "task": model.task, "labels": "\n".join(model.labels), "types": str(model.types)}
     ids = torch.ones(3, 5, dtype=torch.long)
     wanted = expectation(folder, "PairModel", precision)
-    return write_package(model, Scores(model, precision), [ids, ids.clone(), 0 * ids], wanted, about, path)
+    return write_package(model, ScoreGraph(model, precision), [ids, ids.clone(), 0 * ids], wanted, about, path)

@@ -16,7 +16,7 @@ from minisbert.fast.batching import ID_BYTES, Batch, chunks, packed_batches, tok
 from minisbert.fast.search import top_k
 from minisbert.models.inputs import PerThread
 from minisbert.models.prompts import with_prompt
-from minisbert.models.settings import Settings
+from minisbert.models.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.system.console import Progress
 
@@ -32,7 +32,7 @@ class TextEncoder:
     """Texts to vectors, in batches. A subclass computes the vectors of a batch (``vectors``, ``states``)."""
 
     tokenizer: Tokenizer
-    settings: Settings
+    settings: EncoderSettings
     width: int  # columns of a vector, before ``settings.truncate_dim``
     pooling_mode: str
     hidden_size: int  # columns of a token's hidden state

@@ -22,9 +22,9 @@ from minisbert.models.settings import (
     MODULES,
     SENTENCE,
     WRITTEN,
+    EncoderSettings,
     ModelSettings,
     PoolingSettings,
-    Settings,
     VectorModule,
     parse,
     unsupported,
@@ -34,7 +34,7 @@ from minisbert.system.files import MOST_BYTES
 from minisbert.system.hub import download_model, is_hub_name
 
 T = TypeVar("T")
-Stated = TypeVar("Stated", bound=Settings)
+Stated = TypeVar("Stated", bound=EncoderSettings)
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # after ``core.POOLING_FLAGS``, in order
 MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
@@ -172,9 +172,9 @@ class ModelFolder:
         return bool(self.places("Normalize"))
 
     @cached_property
-    def settings(self) -> Settings:
+    def settings(self) -> EncoderSettings:
         """How vectors are cut and compared, and prompts."""
-        return self.settings_as(Settings)
+        return self.settings_as(EncoderSettings)
 
     def settings_as(self, kind: type[Stated]) -> Stated:
         """``settings`` of a class of models for which other values are right."""

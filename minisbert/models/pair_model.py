@@ -25,7 +25,7 @@ from minisbert.models.inputs import evaluating
 from minisbert.models.replacing import model_folder
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import HEAD, HeadSettings
+from minisbert.models.settings import HEAD, PairHeadSettings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
@@ -161,7 +161,7 @@ class PairModel(PairScorer, nn.Module):
             return cls(*read_cross_encoder(folder, limit)).to(choose_device(device)).eval()
         if not folder.has(HEAD):
             raise InputError(f"{folder.path} has no {HEAD}: it holds an encoder, but no head that was trained on pairs")
-        about, encoder = folder.parse(HEAD, HeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
+        about, encoder = folder.parse(HEAD, PairHeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
         with reading(folder.path / HEAD):
             name = HEAD_ALIASES.get(about.head, about.head)
             if name not in PAIR_HEADS:

@@ -6,7 +6,7 @@ A prompt changes the states of all tokens. With ``include_prompt: false`` its ow
 from collections.abc import Sequence
 
 from minisbert.core import InputError, one_line
-from minisbert.models.settings import Settings
+from minisbert.models.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 
 QUERY_PROMPTS = ("query",)  # the names under which models keep them, as in sentence-transformers
@@ -14,7 +14,7 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 def with_prompt(
-    texts: Sequence[str], settings: Settings, tokenizer: Tokenizer, prompt: str | None, name: str | None
+    texts: Sequence[str], settings: EncoderSettings, tokenizer: Tokenizer, prompt: str | None, name: str | None
 ) -> tuple[list[str], int]:
     """The texts after their prompt, and how many tokens at the start of each are not pooled."""
     prompt = choose_prompt(settings, prompt, name)
@@ -22,7 +22,7 @@ def with_prompt(
     return [prompt + text for text in texts], skip
 
 
-def choose_prompt(settings: Settings, prompt: str | None = None, name: str | None = None) -> str:
+def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
     """``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
 
     Raises ``InputError`` for both at once, and for a name that the model lacks.

@@ -24,7 +24,7 @@ from minisbert.models.inputs import check_ids, check_inputs, evaluating
 from minisbert.models.layout import load_dense, load_pooling, write_layout
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.replacing import model_folder
-from minisbert.models.settings import Settings
+from minisbert.models.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device, choose_precision
 
@@ -42,7 +42,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         pooling: Pooling,
         normalize: bool,
         dense: Sequence[Dense] = (),
-        settings: Settings = Settings(),  # noqa: B008 (frozen)
+        settings: EncoderSettings = EncoderSettings(),
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models

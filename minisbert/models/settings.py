@@ -76,7 +76,7 @@ def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
 
 
 @dataclass(frozen=True)
-class Settings:
+class EncoderSettings:
     """``config_sentence_transformers.json``: how vectors are cut and compared, and prompts to put before each text.
 
     ``encode`` keeps the first ``truncate_dim`` columns and takes the prompt ``default_prompt_name`` unless it is given
@@ -169,7 +169,7 @@ class CrossEncoderSettings:
 
 
 @dataclass(frozen=True)
-class HeadSettings:
+class PairHeadSettings:
     """``head.json``: the head of a ``PairModel``, and what its outputs are."""
 
     head: str

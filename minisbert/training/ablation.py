@@ -32,7 +32,7 @@ from minisbert.training.options import given, parse
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A value of the setting that varies: its flags, and the paper's score x 100, if known."""
 
     name: str
@@ -55,26 +55,30 @@ AUGMENTATIONS |= {"delete:0.1": 75.9, "delete:0.2": 72.2, "delete:0.3": 68.2, "d
 
 TABLES = {
     "pooling": [
-        Row("STSb mean", "--recipe sbert-regression --pooling mean", 87.44),
-        Row("STSb max", "--recipe sbert-regression --pooling max", 69.92),
-        Row("STSb cls", "--recipe sbert-regression --pooling cls", 86.62),
-        Row("NLI mean", "--recipe sbert-nli --pooling mean", 80.78),
-        Row("NLI max", "--recipe sbert-nli --pooling max", 79.07),
-        Row("NLI cls", "--recipe sbert-nli --pooling cls", 79.80),
+        TableRow("STSb mean", "--recipe sbert-regression --pooling mean", 87.44),
+        TableRow("STSb max", "--recipe sbert-regression --pooling max", 69.92),
+        TableRow("STSb cls", "--recipe sbert-regression --pooling cls", 86.62),
+        TableRow("NLI mean", "--recipe sbert-nli --pooling mean", 80.78),
+        TableRow("NLI max", "--recipe sbert-nli --pooling max", 79.07),
+        TableRow("NLI cls", "--recipe sbert-nli --pooling cls", 79.80),
     ],
-    "concat": [Row(name, f"--recipe sbert-nli --concat {name}", score) for name, score in CONCAT.items()],
+    "concat": [TableRow(name, f"--recipe sbert-nli --concat {name}", score) for name, score in CONCAT.items()],
     "dropout": [
-        Row("0", "--recipe simcse-unsupervised --dropout 0 --allow-no-dropout", 71.1),
-        *(Row(rate, f"--recipe simcse-unsupervised --dropout {rate}", score) for rate, score in DROPOUT.items()),
-        Row("same mask twice", "--recipe simcse-unsupervised --dropout 0.1 --same-mask", 43.6),
+        TableRow("0", "--recipe simcse-unsupervised --dropout 0 --allow-no-dropout", 71.1),
+        *(TableRow(rate, f"--recipe simcse-unsupervised --dropout {rate}", score) for rate, score in DROPOUT.items()),
+        TableRow("same mask twice", "--recipe simcse-unsupervised --dropout 0.1 --same-mask", 43.6),
     ],
     "temperature": [
-        Row(value, f"--recipe simcse-unsupervised --temperature {value}", score) for value, score in TEMPERATURE.items()
+        TableRow(value, f"--recipe simcse-unsupervised --temperature {value}", score)
+        for value, score in TEMPERATURE.items()
     ],
     "augmentation": [
-        Row("none", "--recipe simcse-unsupervised", 82.5),
-        *(Row(how, f"--recipe simcse-unsupervised --augment {how}", score) for how, score in AUGMENTATIONS.items()),
-        Row("delete-one, no dropout", "--recipe simcse-unsupervised --augment delete-one --dropout 0", 74.2),
+        TableRow("none", "--recipe simcse-unsupervised", 82.5),
+        *(
+            TableRow(how, f"--recipe simcse-unsupervised --augment {how}", score)
+            for how, score in AUGMENTATIONS.items()
+        ),
+        TableRow("delete-one, no dropout", "--recipe simcse-unsupervised --augment delete-one --dropout 0", 74.2),
     ],
 }
 SBERT = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
@@ -95,7 +99,7 @@ SOURCES = {
 class Cell:
     """One run: a row of the table and a seed, with the folder of the run and the arguments of training."""
 
-    row: Row
+    row: TableRow
     seed: int
     folder: Path
     arguments: list[str]
@@ -129,7 +133,7 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
     return cells
 
 
-def cell_flags(row: Row, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
+def cell_flags(row: TableRow, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
     """The arguments of training that the table sets."""
     flags = [flag.replace(SYNONYMS, f"synonym:{options.synonyms}") for flag in row.flags.split()]
     flags += ["--model", options.model, "--seed", str(seed)]

@@ -17,7 +17,7 @@ from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, VectorNetwork
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 
 class VectorObjective(Objective):
@@ -47,7 +47,7 @@ class VectorObjective(Objective):
 class CosineRegression(VectorObjective):
     """SBERT's regression objective (section 3): the cosine is pulled to the score by squared error."""
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         self.rows, notes = scored_rows(options)
         if options.shuffled_negatives:
             extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
@@ -71,7 +71,7 @@ class CoSENT(CosineRegression):
 
     separable = False  # it compares the rows of a batch with each other
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         if options.batch_size < 2:
             raise InputError("objective cosent puts the rows of a batch in order: one row has none")
         self.scale = 1 / options.temperature
@@ -86,7 +86,7 @@ class Contrastive(VectorObjective):
 
     best = "f1"
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         self.rows, notes = duplicate_rows(options)
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
@@ -115,7 +115,7 @@ class WithoutScores(VectorObjective):
 
     def __init__(
         self,
-        options: Settings,
+        options: RunSettings,
         encoder: SentenceEncoder,
         columns: Sequence[Sequence[str]],
         note: str,
@@ -143,7 +143,7 @@ class WithoutScores(VectorObjective):
 class TripletRows(WithoutScores):
     """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, note = triplet_rows(options)
         self.options = options
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note, precision)
@@ -188,7 +188,7 @@ class Splade(TripletRows):
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         super().__init__(options, encoder, precision)
         if options.hard_negative_weight and len(self.encoded) != 3:
             raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
@@ -208,7 +208,7 @@ class SimCSE(WithoutScores):
     ``augment`` changes the words of the second view as well (table 1), the same way in every epoch.
     """
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, note = sentence_rows(options)
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob

@@ -23,12 +23,12 @@ from minisbert.evaluation.scoring import Scores
 from minisbert.system.console import say
 from minisbert.system.files import lock, recover, write_json
 from minisbert.training.objective import Objective
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl", "results.json"
 
 
-def create_folder(options: Settings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
+def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
     """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
 
     Raises ``InputError`` if it would overwrite something unasked.
@@ -104,7 +104,7 @@ def remove_run(out: Path) -> None:
         shutil.rmtree(out / folder, ignore_errors=True)
 
 
-def describe(options: Settings, objective: Objective, counts: tuple[int, int], total: int, precision: str) -> None:
+def describe(options: RunSettings, objective: Objective, counts: tuple[int, int], total: int, precision: str) -> None:
     """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
     encoder, (parameters, trainable) = objective.encoder, counts
     unused = sum(parameter.numel() for parameter in objective.unused_parameters())

@@ -9,7 +9,7 @@ from typing import Any
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.folder import recover_run
 from minisbert.training.recipes import ABOUT, FORMER, recipes
-from minisbert.training.settings import FREE, GROUPS, OPTION_ALIASES, SETTINGS, USED_BY, Settings, flag, stored
+from minisbert.training.settings import FREE, GROUPS, OPTION_ALIASES, SETTINGS, USED_BY, RunSettings, flag, stored
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -44,7 +44,7 @@ def given(arguments: list[str] | None) -> dict[str, Any]:
     return vars(make_parser().parse_args(arguments))
 
 
-def parse(arguments: list[str] | None = None) -> Settings:
+def parse(arguments: list[str] | None = None) -> RunSettings:
     """The settings of a run: those on the command line, then those of a recipe or a resumed run, then the defaults.
 
     Raises ``InputError`` for an unknown recipe, for an option that the objective does not read (settings of a recipe
@@ -56,7 +56,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     recipe, known = explicit.get("recipe"), recipes()
     recipe = FORMER.get(recipe, recipe)
     if recipe == "list":
-        return Settings(**explicit)
+        return RunSettings(**explicit)
     if recipe is not None:
         if recipe not in known:
             raise InputError(f"unknown recipe {recipe!r}; choose from {', '.join(known)}")
@@ -64,7 +64,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
         explicit["recipe"] = recipe
     if "teacher" in explicit and "objective" not in preset:
         preset["objective"] = "distillation"
-    settings = Settings(**preset | explicit)
+    settings = RunSettings(**preset | explicit)
     for name, value in explicit.items():
         users = USED_BY.get(name, (settings.objective,))
         if settings.objective not in users and value is not False:  # switching off is allowed everywhere
@@ -72,7 +72,7 @@ def parse(arguments: list[str] | None = None) -> Settings:
     return settings
 
 
-def resumed(explicit: dict[str, Any], run: Path) -> Settings:
+def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     """The settings of a stopped run."""
     if not (run / "config.json").is_file():
         raise InputError(f"{run} is not the folder of a run: it has no config.json")
@@ -88,14 +88,14 @@ def resumed(explicit: dict[str, Any], run: Path) -> Settings:
     for name, value in explicit.items():
         if name not in FREE and value != config[name]:
             raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
-    return Settings(**config | {"threads": None} | explicit)  # unless given again, the number that the state has
+    return RunSettings(**config | {"threads": None} | explicit)  # unless given again, the number that the state has
 
 
-def read_settings(path: Path) -> Settings:
+def read_settings(path: Path) -> RunSettings:
     """The settings in a run's ``config.json``; ``InputError`` names one that no option could set.
 
     One that is missing has its default: the run is older than the option. ``identity`` notices if it had another value.
     """
     config = {OPTION_ALIASES.get(name, name): value for name, value in read_json(path).items()}
     with reading(path):
-        return Settings(**{name: stored(name, config.get(name, item.default)) for name, item in SETTINGS.items()})
+        return RunSettings(**{name: stored(name, config.get(name, item.default)) for name, item in SETTINGS.items()})

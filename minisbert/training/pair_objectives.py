@@ -18,7 +18,7 @@ from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, PairNetwork
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 
 class PairObjective(Objective):
@@ -52,7 +52,7 @@ class ScoreRegression(PairObjective):
 
     best = "pearson"
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = scored_rows(options)
         targets = torch.tensor([pair.score / MAX_SCORE for pair in rows["train"]])  # (N,)
         head = self.make_head(options, encoder).to(encoder.device)
@@ -65,28 +65,28 @@ class ScoreRegression(PairObjective):
         self.formula = formulas[options.loss]
         super().__init__(PairModel(encoder, head), rows, targets, notes, precision)
 
-    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         raise NotImplementedError
 
 
 class CrossEncoder(ScoreRegression):
     """Both sentences in one input; the head reads [CLS]."""
 
-    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         return make_joint_head(encoder.bert, options.pooler_head, options.head_dropout)
 
 
 class Siamese(ScoreRegression):
     """The head reads (|u - v|, u * v, u) of two vectors."""
 
-    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         return siamese(encoder.width, dropout=options.head_dropout)
 
 
 class CrossAttention(ScoreRegression):
     """The tokens of one sentence attend to those of the other."""
 
-    def make_head(self, options: Settings, encoder: SentenceEncoder) -> nn.Module:
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
 
 
@@ -95,7 +95,7 @@ class Duplicates(PairObjective):
 
     best = "f1"
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = duplicate_rows(options)
         targets = torch.tensor([float(row.label) for row in rows["train"]])
         head = ConcatHead(encoder.width, options.concat, options.head_hidden, 1, options.head_dropout)
@@ -111,7 +111,7 @@ class Softmax(PairObjective):
 
     best = "accuracy"
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
         rows, notes = nli_rows(options)
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         targets = torch.tensor([row.label for row in rows["train"]])

@@ -32,10 +32,10 @@ from minisbert.training.encoder_objectives import (
 from minisbert.training.late_objectives import LateInteraction
 from minisbert.training.objective import Objective
 from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
-from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, USED_BY, Settings
+from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, USED_BY, RunSettings
 from minisbert.training.teacher_objectives import distillation
 
-OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objective]] = {
+OBJECTIVES: dict[str, Callable[[RunSettings, SentenceEncoder, torch.dtype], Objective]] = {
     "cosine": CosineRegression,
     "cosent": CoSENT,
     "cross-encoder": CrossEncoder,
@@ -54,7 +54,7 @@ OBJECTIVES: dict[str, Callable[[Settings, SentenceEncoder, torch.dtype], Objecti
 }
 
 
-def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
+def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     """The encoder with the options' pooling and dropout. Raises ``InputError`` as ``SentenceEncoder.load`` does."""
     pooling, reads_tokens = options.pooling, options.objective in ("cross-encoder", "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
@@ -80,7 +80,7 @@ def load_encoder(options: Settings, device: torch.device) -> SentenceEncoder:
     return encoder
 
 
-def make_objective(options: Settings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
+def make_objective(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
     """The objective of ``options.objective``, with the encoder's matrix products in ``precision``.
 
     Raises ``InputError`` for data that cannot serve it and for settings out of range.
@@ -102,7 +102,7 @@ def make_objective(options: Settings, encoder: SentenceEncoder, precision: torch
     return objective
 
 
-def prefixes_of(options: Settings, encoder: SentenceEncoder) -> list[int]:
+def prefixes_of(options: RunSettings, encoder: SentenceEncoder) -> list[int]:
     """The widths of ``--matryoshka``, after that of the whole vectors; ``InputError`` for those that cannot be."""
     widths = [int(width) for width in options.matryoshka.split(",")]
     if widths[0] > encoder.width:

@@ -26,13 +26,13 @@ from minisbert.system.interrupts import Interrupts
 from minisbert.training.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, draw, open_log, print_table
 from minisbert.training.objective import Objective
 from minisbert.training.processes import ProcessGroup
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 from minisbert.training.state import RunState, identity, load_state, save_state
 
 RECENT = 20  # losses in the live line's mean
 
 
-def start(options: Settings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def start(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
     """A new run; rank 0 creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
@@ -40,7 +40,7 @@ def start(options: Settings, objective: Objective, optimizer: torch.optim.Optimi
     return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
 
-def resume(options: Settings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def resume(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
     with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
@@ -57,7 +57,7 @@ class Run:
 
     def __init__(
         self,
-        options: Settings,
+        options: RunSettings,
         folder: Path,
         log: TextIO | None,
         objective: Objective,

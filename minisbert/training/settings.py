@@ -210,14 +210,14 @@ GROUPS = (DataSettings, DurationSettings, TrainingSettings, HeadSettings, Vector
 
 # subtle: a dataclass takes the fields of its last base first
 @dataclass
-class Settings(TeacherSettings, VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
+class RunSettings(TeacherSettings, VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
     """All settings of a run."""
 
     def __post_init__(self) -> None:
         self.objective = objective_name(self.objective)  # a recipe or an older run may have the former one
 
 
-SETTINGS: dict[str, Field] = {item.name: item for item in fields(Settings)}
+SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
 # Options that only some objectives read, and those objectives. With any other objective the option is an error.
 USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
 FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run

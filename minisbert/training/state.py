@@ -21,7 +21,7 @@ from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
 from minisbert.training.processes import processes, say_once
-from minisbert.training.settings import FREE, OPTION_ALIASES, SETTINGS, Settings
+from minisbert.training.settings import FREE, OPTION_ALIASES, SETTINGS, RunSettings
 
 
 @dataclass
@@ -118,7 +118,7 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def identity(objective: Objective, options: Settings) -> str:
+def identity(objective: Objective, options: RunSettings) -> str:
     """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
     given = {name: value for name, value in vars(options).items() if value != SETTINGS[name].default}

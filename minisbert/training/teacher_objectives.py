@@ -22,12 +22,12 @@ from minisbert.training.distillation import distillation_loss, kl_divergence_los
 from minisbert.training.encoder_objectives import VectorObjective
 from minisbert.training.late_objectives import TokenObjective
 from minisbert.training.processes import is_first, say_once
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
 
 
-def distillation(options: Settings, encoder: SentenceEncoder, precision: torch.dtype) -> VectorObjective:
+def distillation(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype) -> VectorObjective:
     """The objective for the kind of teacher: a cross-encoder has scores, any other model vectors."""
     if options.teacher is None:
         raise InputError("objective distillation needs --teacher MODEL")
@@ -56,7 +56,7 @@ class Distillation(VectorObjective):
 
     def __init__(
         self,
-        options: Settings,
+        options: RunSettings,
         encoder: SentenceEncoder,
         precision: torch.dtype,
         teacher: SentenceEncoder | PairModel,
@@ -84,7 +84,9 @@ class VectorDistillation(Distillation):
     targets; if it is narrower than its teacher, they are the teacher's principal columns.
     """
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype, teacher: SentenceEncoder):
+    def __init__(
+        self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype, teacher: SentenceEncoder
+    ):
         rows, note = translation_rows(options)
         super().__init__(options, encoder, precision, teacher, rows, note)
         say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
@@ -109,7 +111,7 @@ class ScoreDistillation(Distillation):
     divergence. The teacher's scores are its logits; of a regression, whose outputs are 0 to 1, scaled as the cosines.
     """
 
-    def __init__(self, options: Settings, encoder: SentenceEncoder, precision: torch.dtype, teacher: PairModel):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype, teacher: PairModel):
         rows, note = triplet_rows(options)
         candidates = len(rows[0]) - 1
         if candidates < 2:

@@ -9,7 +9,7 @@ from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, tripl
 from minisbert.models.folders import find_model
 from minisbert.training.folder import METRICS
 from minisbert.training.options import read_settings
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 
 def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
@@ -34,7 +34,7 @@ def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
     return pairs, "; before that ".join(notes.values())
 
 
-def training_rows(options: Settings) -> list[Any]:
+def training_rows(options: RunSettings) -> list[Any]:
     """The training rows of a run; none for plain sentences, which share no row."""
     if options.objective in ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"):
         return scored_rows(options)[0]["train"]

@@ -23,7 +23,7 @@ from minisbert.training.recipes import list_recipes
 from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.run import Run, resume, start
 from minisbert.training.schedules import SCHEDULES
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 
 MICRO_TOKENS = 768  # per process and micro-batch: no slower on a CPU, and memory stops growing with the batch
 CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is cached, for a quarter more time
@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
         train(options, group)
 
 
-def parse_again(options: Settings, arguments: list[str] | None) -> Settings:
+def parse_again(options: RunSettings, arguments: list[str] | None) -> RunSettings:
     """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` goes on from its state."""
     if options.resume or not (options.out and restarts()):
         return options
@@ -54,7 +54,7 @@ def parse_again(options: Settings, arguments: list[str] | None) -> Settings:
     return parse([*(sys.argv[1:] if arguments is None else arguments), "--resume", options.out])
 
 
-def train(options: Settings, group: ProcessGroup) -> None:
+def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` is the processes of the run, usually one."""
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
@@ -76,7 +76,7 @@ def train(options: Settings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def set_up(options: Settings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
+def set_up(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
     """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
     try:
@@ -96,7 +96,7 @@ def set_up(options: Settings, device: torch.device, precision: torch.dtype) -> t
     return objective, counts
 
 
-def step_through(run: Run, options: Settings) -> None:
+def step_through(run: Run, options: RunSettings) -> None:
     """Step by step to the end, logging, saving and evaluating on the way."""
     warmup = math.ceil(options.warmup if options.warmup >= 1 else options.warmup * run.total)
     if options.warmup >= run.total:
@@ -124,7 +124,7 @@ def step_through(run: Run, options: Settings) -> None:
                 break
 
 
-def divide(objective: Objective, options: Settings, group: ProcessGroup) -> tuple[Cut, nn.Module]:
+def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> tuple[Cut, nn.Module]:
     """The micro-batches of ``fit``, and the network, shared out; if rows are compared, it caches gradients instead."""
     cut_batch = partial(micro_batches, objective=objective, options=options, device=group.device)
     if objective.separable:
@@ -132,7 +132,7 @@ def divide(objective: Objective, options: Settings, group: ProcessGroup) -> tupl
     return whole, group.wrap(objective.network, cut_batch)
 
 
-def check_micro_batches(options: Settings, objective: Objective) -> None:
+def check_micro_batches(options: RunSettings, objective: Objective) -> None:
     """``InputError`` unless the objective's batches can be divided as ``--accumulate`` or ``--micro-tokens`` say."""
     given = {"--accumulate": (options.accumulate or 1) > 1, "--micro-tokens": options.micro_tokens is not None}
     if all(given.values()):
@@ -146,7 +146,7 @@ def check_micro_batches(options: Settings, objective: Objective) -> None:
 
 
 def micro_batches(
-    rows: Sequence[int], objective: Objective, options: Settings, device: torch.device, processes: int = 1
+    rows: Sequence[int], objective: Objective, options: RunSettings, device: torch.device, processes: int = 1
 ) -> list[list[int]]:
     """The micro-batches of a batch, which ``processes`` compute one after the other.
 

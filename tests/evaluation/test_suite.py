@@ -28,7 +28,7 @@ from minisbert.evaluation.suite import (
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import assets
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 from minisbert.training.trained_on import trained_on
 from tests.toys import NOUNS
 
@@ -272,7 +272,7 @@ def make_run(folder: Path, tiny: Path, **settings: object) -> str:
     """A run's folder as training leaves it; the path of its model."""
     folder.mkdir()
     shutil.copytree(tiny, folder / "model")
-    options = vars(Settings()) | {"model": str(tiny)} | settings
+    options = vars(RunSettings()) | {"model": str(tiny)} | settings
     (folder / "config.json").write_text(json.dumps(options | {"rows": {}}))
     (folder / "metrics.jsonl").write_text("")
     return str(folder / "model")

@@ -18,7 +18,7 @@ from minisbert.core.heads import siamese
 from minisbert.models.families import CLASSIFIERS
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import Settings
+from minisbert.models.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 from tests.conftest import ROOT
 from tests.models.test_pair_model import classifier
@@ -476,7 +476,7 @@ def test_similarities_by_hand(make):
         "manhattan": [[-7, -4], [0, -3]],
     }.items():
         encoder = SentenceEncoder.load(SOURCES["tiny"])
-        encoder.settings = Settings(similarity_fn_name=name)
+        encoder.settings = EncoderSettings(similarity_fn_name=name)
         np.testing.assert_allclose(encoder.similarity(u, v), expected, atol=1e-12, rtol=0)
         with pytest.raises(InputError, match="width 2 and 1 cannot be compared"):
             encoder.similarity(u, v[:, :1])

@@ -15,7 +15,7 @@ from minisbert.models.heads import ClassifierHead, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.registry import load_encoder
-from minisbert.training.settings import Settings
+from minisbert.training.settings import RunSettings
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -380,14 +380,14 @@ def test_a_plain_bert_under_a_head_of_tokens_needs_no_pooling_and_keeps_cls(tiny
     folder.mkdir()
     for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
         shutil.copy(tiny / name, folder)
-    options = Settings(model=str(folder), objective=objective)
+    options = RunSettings(model=str(folder), objective=objective)
     encoder = load_encoder(options, torch.device("cpu"))
     assert encoder.pooling.mode == pooling
     head = {"cross-encoder": JointHead(24), "cross-attention": CrossHead(24)}[objective]
     PairModel(encoder, head).save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
     assert (again.pooling.mode, again.normalize) == (pooling, False)
-    options = Settings(model=str(folder), objective="siamese")
+    options = RunSettings(model=str(folder), objective="siamese")
     assert load_encoder(options, torch.device("cpu")).pooling.mode == "mean"
 
 

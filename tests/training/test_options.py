@@ -17,7 +17,7 @@ from minisbert.training.folder import create_folder
 from minisbert.training.options import make_parser, parse, read_settings
 from minisbert.training.recipes import ABOUT, list_recipes, recipes
 from minisbert.training.registry import OBJECTIVES, load_encoder, make_objective
-from minisbert.training.settings import SETTINGS, USED_BY, Settings
+from minisbert.training.settings import SETTINGS, USED_BY, RunSettings
 from minisbert.training.training import main
 from tests import toys
 from tests.parity import REFERENCE
@@ -299,7 +299,7 @@ def test_the_promised_objectives():
 
 @pytest.mark.parametrize(("old", "new"), [("joint", "cross-encoder"), ("cross", "cross-attention")])
 def test_an_objective_has_its_former_name_too(old, new):
-    assert vars(parse(["--objective", old])) == vars(parse(["--objective", new])) == vars(Settings(objective=old))
+    assert vars(parse(["--objective", old])) == vars(parse(["--objective", new])) == vars(RunSettings(objective=old))
 
 
 def test_every_option_has_a_help_text_and_a_name_that_describes_no_recipe():

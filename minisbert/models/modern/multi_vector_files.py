@@ -20,7 +20,15 @@ from minisbert.models.folders import ModelFolder
 from minisbert.models.kinds import STANFORD
 from minisbert.models.layout import load_dense
 from minisbert.models.poolings import Dense
-from minisbert.models.settings import CONFIG, MODULES, SENTENCE, TEXT_FILES, DenseSettings, Settings, VectorModule
+from minisbert.models.settings import (
+    CONFIG,
+    MODULES,
+    SENTENCE,
+    TEXT_FILES,
+    DenseSettings,
+    EncoderSettings,
+    VectorModule,
+)
 from minisbert.models.tokenizer import Tokenizer
 
 METADATA, LINEAR = "artifact.metadata", "linear.weight"  # of Stanford's folders
@@ -29,7 +37,7 @@ Length = Annotated[int | None, "an integer from 1"]
 
 
 @dataclass(frozen=True)
-class LateSettings(Settings):
+class LateSettings(EncoderSettings):
     """``config_sentence_transformers.json``."""
 
     similarity_fn_name: Annotated[str, "maxsim"] = "maxsim"

@@ -27,7 +27,7 @@ from minisbert.models.encoding import TextEncoder
 from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.layout import write_modules, write_settings
 from minisbert.models.replacing import model_folder
-from minisbert.models.settings import CONFIG, WEIGHTS, Settings
+from minisbert.models.settings import CONFIG, WEIGHTS, EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.models.tokenizer_classes import check_vocabulary
 from minisbert.system.devices import choose_device
@@ -87,7 +87,9 @@ class StaticEncoder(TextEncoder, nn.Module):
 
     pooling_mode = "mean"
 
-    def __init__(self, table: Tensor, words: BareTokenizer, normalize: bool, settings: Settings = Settings()):  # noqa: B008
+    def __init__(
+        self, table: Tensor, words: BareTokenizer, normalize: bool, settings: EncoderSettings = EncoderSettings()
+    ):
         super().__init__()
         self.embedding = nn.EmbeddingBag(*table.shape, mode="mean", _weight=table)
         self.tokenizer, self.normalize, self.settings = words, normalize, settings

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from minisbert.models.compiled import Vectors
+from minisbert.models.compiled import VectorGraph
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import PIECE, REFERENCE, assert_parity, golden
 from tests.reference.texts import SENTENCES
@@ -73,7 +73,7 @@ def test_the_exported_graph_has_the_same_vectors(name):
     owner = torch.tensor([[0, 0, 0, 0, 1, 1, -1], [2, 2, 3, 3, 3, 3, 3]])
     places = torch.tensor([[0, 1, 2, 3, -1], [4, 5, -1, -1, -1], [7, 8, -1, -1, -1], [9, 10, 11, 12, 13]])
     inputs = torch.randint(5, 131, owner.shape), positions, owner, places
-    vectors, auto = Vectors(load(name), "float32"), torch.export.Dim.AUTO
+    vectors, auto = VectorGraph(load(name), "float32"), torch.export.Dim.AUTO
     with torch.no_grad():
         exported = torch.export.export(vectors, inputs, dynamic_shapes=[{0: auto, 1: auto}] * 4).module()
         assert_parity(f"exported {name}", exported(*inputs)[0], vectors(*inputs)[0], 1e-6)  # float32
