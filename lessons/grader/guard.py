@@ -337,8 +337,10 @@ def untouched() -> Iterator[None]:
         torch.set_default_dtype(modes[1])
         changed = []
         for owner, held in before:
+            now = vars(owner)
+            wrong = [name for name, value in held.items() if now.get(name) is not value]
             # torch wraps some of its functions late
-            wrong = [name for name, value in held.items() if unwrapped(vars(owner).get(name)) is not unwrapped(value)]
+            wrong = [name for name in wrong if unwrapped(now.get(name)) is not unwrapped(held[name])]
             for name in wrong:
                 setattr(owner, name, held[name])
             # a module imports its parts late; the names of slots are a note of the library's copy
