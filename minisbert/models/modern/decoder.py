@@ -8,8 +8,8 @@ What a decoder has in place of BERT's pieces, first as formulas:
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
-No bias, no token types, no dropout but on the probabilities. With the legend of ``core/bert.py``, ``G`` is the number
-of heads of keys and values; K is a setting of its own, and H * K need not be D.
+No bias, no token types, no dropout but on the probabilities. Legend as in ``core/bert.py``, and ``G`` is the number of
+heads of keys and values. K is a setting, and H * K need not be D.
 """
 
 from typing import TYPE_CHECKING
@@ -18,16 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert
-from minisbert.core.bert import Attention, Bert, attention
-from minisbert.core.checks import check
-from minisbert.models.modern.architecture import initialise
+from minisbert.core.bert import Attention, attention
+from minisbert.models.modern.architecture import ModernEncoder, PreNormLayer
 from minisbert.models.modern.rotary import rotary, rotate
 
 if TYPE_CHECKING:
     from minisbert.models.modern.qwen3 import DecoderConfig
-
-# of a layer: where its queries may look (None: everywhere, or what comes before), and the rotation of its places
-View = tuple[Tensor | None, tuple[Tensor, Tensor]]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -57,13 +53,11 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
     """Where a query may look, (1 or B, 1, T, T): at its own place and before it, and where ``mask`` lets it.
 
-    ``mask`` (B, T) is True for real tokens, (B, 1, T, T) where two tokens are of the same text, or None.
+    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
         return before[None, None]
-    check("mask whole", mask)
-    mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
     # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
@@ -111,11 +105,11 @@ class GroupedAttention(Attention):
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
 
-    def forward(self, x: Tensor, mask: Tensor | None, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
-        query = rotate(self.query_norm(self.split(self.query(x))), *turned)  # (B, H, T, K)
-        key = rotate(self.key_norm(self.split(self.key(x))), *turned)  # (B, G, T, K)
+        query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
+        key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
         value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
         context, probabilities = grouped_attention(query, key, value, mask, self.causal, dropout)
         return self.output(self.merge(context)), probabilities
@@ -137,63 +131,23 @@ class GatedFeedForward(nn.Module):
         return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
 
 
-class Layer(nn.Module):
-    """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
-
-    def __init__(self, config: "DecoderConfig"):
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = GroupedAttention(config)
-        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.feed_forward = GatedFeedForward(config)
-
-    def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
-        attended, probabilities = self.attention(self.attention_norm(x), *view)
-        x = x + attended
-        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
-
-
-class Decoder(Bert):
-    """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
+class Decoder(ModernEncoder):
+    """Qwen3 without its head for the next word."""
 
     causal = True  # the first token has seen no other
-    kinds: tuple[type, type, type] = nn.Embedding, Layer, RMSNorm  # of its modules
 
     def __init__(self, config: "DecoderConfig", pooler: bool = False):
-        nn.Module.__init__(self)
-        self.config, self.pooler = config, None
-        table, layer, norm = self.kinds
-        self.embeddings = nn.ModuleDict({"word": table(config.vocab_size, config.hidden_size)})
-        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = norm(config.hidden_size, config.rms_norm_eps)
-        initialise(self, config.initializer_range)
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
-        """One for each layer: here the same for all."""
-        turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        layers = (
+            PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
+            for _ in range(config.num_hidden_layers)
+        )
+        super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size), layers, norm())
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        """The causal mask (None: attention makes it), and the rotation of each place."""
+        rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
-        return [(mask, turned)] * len(self.layers)
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        trace: dict[str, Tensor] | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D). The last layer's are those after ``norm``."""
-        x = self.embeddings.word(ids)  # (B, T, D)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        views = self.views(mask, positions, x.dtype)
-        if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, views[i])  # (B, T, D), (B, H, T, T)
-            if i == len(self.layers) - 1:
-                x = self.norm(x)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
-        return x
+        return [(mask, rotation)] * len(self.layers)

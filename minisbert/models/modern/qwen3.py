@@ -1,78 +1,35 @@
 """What Qwen3's files say: the settings of ``decoder.py``, and its names, with or without ``model.`` before them."""
 
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
-from minisbert.core import one_line
-from minisbert.core.checks import check_fields
-from minisbert.core.weights import Rate, Size
-from minisbert.models.modern.architecture import Architecture
+from minisbert.core.weights import Size
 from minisbert.models.modern.decoder import Decoder
-
-# what config.json may say that would change the vectors, and the only value that is computed here
-ONLY = {"rope_type": "default", "layer_types": "full_attention", "use_sliding_window": False, "is_causal": True}
-ONLY |= {"use_bidirectional_attention": False, "quantization_config": None}
+from minisbert.models.modern.rotary import GLOBAL, RotaryConfig, RotaryFamily
 
 
 @dataclass(frozen=True)
-class DecoderConfig:
-    """The sizes and constants of a Qwen3; names and defaults are those of its ``config.json``.
+class DecoderConfig(RotaryConfig):
+    """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
 
-    Raises ``ValueError`` for values that do not describe a decoder.
-    """
-
-    vocab_size: Size  # V
-    hidden_size: Size  # D
-    num_hidden_layers: Size  # L
-    num_attention_heads: Size  # H
-    num_key_value_heads: Size  # G
-    intermediate_size: Size  # F
+    num_key_value_heads: Size = field(kw_only=True)  # G
     head_dim: Size = 128  # K
     max_position_embeddings: Size = 32768
-    rope_theta: Annotated[float, "above 0 and finite"] = 10000.0
     rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
-    attention_bias: Annotated[bool, "0 or 1"] = False
-    attention_probs_dropout_prob: Rate = 0.0
-    hidden_dropout_prob: Rate = 0.0  # there is none
     hidden_act: Annotated[str, "silu"] = "silu"
-    initializer_range: Rate = 0.02
-    type_vocab_size: int = 0
-    pad_token_id: int | None = None
     model_type: str = "qwen3"
 
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL,)
+
     def __post_init__(self) -> None:
-        check_fields(self)
-        if self.num_attention_heads % self.num_key_value_heads:
-            raise ValueError(f"num_key_value_heads {self.num_key_value_heads} does not divide num_attention_heads")
-        if self.head_dim % 2:
-            raise ValueError(f"head_dim {self.head_dim} is odd: its columns rotate in pairs")
-
-    @property
-    def positions(self) -> int:
-        """The largest number of tokens that one text can have."""
-        return self.max_position_embeddings
+        super().__post_init__()
+        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
+        if heads % kv_heads or self.head_dim % 2:
+            found = f"{heads} and {kv_heads} heads of width {self.head_dim}"
+            raise ValueError(f"num_key_value_heads must divide num_attention_heads, and head_dim be even, not {found}")
 
 
-def check_only(stated: dict[str, Any], accepted: dict[str, Any]) -> None:
-    """Raise ``ValueError`` for a key that is stated with another value than the only one accepted."""
-    for key, only in accepted.items():
-        if stated.get(key) not in (None, only):
-            raise ValueError(f"{key} {one_line(stated[key])} is not supported, only {one_line(only)} is")
-
-
-class DecoderFamily(Architecture):
-    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """The contents of ``config.json``; newer files have the base of the rotation in ``rope_parameters``."""
-        rope = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
-        if not isinstance(rope, dict):
-            raise ValueError(f"rope_parameters must be an object, not {one_line(rope)}")
-        stated = raw | {"rope_type": rope.get("rope_type", rope.get("type"))}
-        stated["layer_types"] = next((kind for kind in raw.get("layer_types") or [] if kind != "full_attention"), None)
-        check_only(stated, ONLY)
-        return super().fields(raw) | {"rope_theta": rope.get("rope_theta", raw.get("rope_theta", 10000.0))}
-
-
-QWEN3 = DecoderFamily(
+QWEN3 = RotaryFamily(
     model_type="qwen3",
     architecture="Qwen3Model",
     config=DecoderConfig,
@@ -100,5 +57,11 @@ QWEN3 = DecoderFamily(
     skipped=frozenset({"lm_head.weight"}),  # the head for the next word, mostly the table of words itself
     settings={"attention_probs_dropout_prob": "attention_dropout"},
     constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
-    relative=True,
+    only={
+        "use_sliding_window": False,
+        "is_causal": True,
+        "use_bidirectional_attention": False,
+        "quantization_config": None,
+    },
+    bases={None: "rope_theta"},
 )

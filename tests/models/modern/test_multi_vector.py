@@ -17,7 +17,7 @@ from minisbert.encode import main as encode
 from minisbert.evaluate import main as evaluate
 from minisbert.models.modern.late_interaction import max_sim
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
-from minisbert.models.modern.multi_vector_files import PYLATE
+from minisbert.models.modern.multi_vector_files import PYLATE_KEYS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import main as search
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, assert_parity, golden
@@ -112,7 +112,7 @@ def check_golden(encoder: MultiVectorEncoder) -> None:
         assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
         assert_parity(side, torch.from_numpy(found.rows), expected[side], PIECE)
     rows, own, _ = encoder.rows_of([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
-    vectors, counted = encoder.forward_rows(rows, own, query=False)
+    vectors, counted = encoder(rows, own, query=False)
     (vectors[counted] * expected["pull"]).sum().backward()
     for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
@@ -199,7 +199,7 @@ def test_gradients_equal_the_references(folder):
     ours, theirs = MultiVectorEncoder.load(folder).double(), Reference(str(folder), device="cpu").double().eval()
     texts = ["dog " + text for text in SENTENCES]
     rows, own, _ = ours.rows_of(texts, query=False)
-    vectors, counted = ours.forward_rows(rows, own, query=False)
+    vectors, counted = ours(rows, own, query=False)
     features = theirs(theirs.preprocess(texts, task="document"), task="document")
     expected, mask = features["token_embeddings"], features["attention_mask"].bool()
     assert torch.equal(counted, mask)
@@ -253,8 +253,8 @@ def test_a_text_has_the_same_vectors_in_any_batch(folder):
 def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder):
     encoder = MultiVectorEncoder.load(folder)
     with torch.autocast("cpu", torch.bfloat16):  # as ``precision="bfloat16"`` has it, on any CPU
-        low, _ = encoder.forward_rows([[2, 40, 3]], [3], query=False)
-    high, _ = encoder.forward_rows([[2, 40, 3]], [3], query=False)
+        low, _ = encoder([[2, 40, 3]], [3], query=False)
+    high, _ = encoder([[2, 40, 3]], [3], query=False)
     assert low.dtype == torch.float32
     assert 0 < (low - high).abs().max() < 0.05  # 8 bits in two layers of the encoder, vectors of length 1
 
@@ -379,8 +379,8 @@ def test_settings_of_older_layouts(tmp_path, layout):
     """A marker is one token, also where a tokenizer would take it apart; queries are filled up with [MASK]."""
     encoder = MultiVectorEncoder.load(write_old(tmp_path / "old", layout))
     filled, attend, length, skipped = SETTINGS[layout]
-    assert encoder.skipped.skiplist_words == skipped
-    assert encoder.lengths.document_length == length
+    assert encoder.settings.skiplist_words == skipped
+    assert encoder.settings.document_length == length
     marks = ("[Q] ", "[D] ") if layout.startswith("PyLate") else ("[unused0] ", "[unused1] ")
     assert encoder.settings.prompts == dict(zip(("query", "document"), marks, strict=True))
     first = encoder.tokenizer.backend.token_to_id("[Q] " if layout.startswith("PyLate") else "[unused0]")
@@ -388,7 +388,7 @@ def test_settings_of_older_layouts(tmp_path, layout):
     own = [cls, first, a, cat, sep]
     assert encoder.rows_of([marks[0] + "a cat"], query=True)[0] == [own + [mask] * ((filled or 5) - 5)]
     assert (encoder.expansion.attend if filled else encoder.expansion) == (attend if filled else None)
-    assert encoder.lengths.query_length == (None if filled else 10)
+    assert encoder.settings.query_length == (None if filled else 10)
     words = encoder.rows_of([marks[1] + "cat " * 40], query=False)[0][0]
     assert len(words) == min(length or 99, encoder.tokenizer.limit)
     assert encoder.normalize
@@ -409,6 +409,6 @@ def test_older_layouts_that_are_not_computed(tmp_path):
         MultiVectorEncoder.load(stanford)
     with pytest.raises(InputError, match="query_length must be an integer from 1, not 0"):
         MultiVectorEncoder.load(alter(pylate, "config_sentence_transformers.json", query_length=0))
-    words = dict.fromkeys(PYLATE, ...)
+    words = dict.fromkeys(PYLATE_KEYS, ...)
     with pytest.raises(InputError, match=r"modules\.json has no MultiVectorMask"):
         MultiVectorEncoder.load(alter(pylate, "config_sentence_transformers.json", **words))

@@ -1,0 +1,15 @@
+"""Fixtures of the newer architectures."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.models.modern.tiny import folder_of
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[str], Path]:
+    """A function from the name of a tiny model to a copy of its folder."""
+    return lambda name: shutil.copytree(folder_of(name), tmp_path / "model")
