@@ -22,9 +22,8 @@ from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.models.modern import decoder, modernbert, rotary
-from minisbert.models.modern.decoder import Decoder
+from minisbert.models.modern.decoder import Decoder, DecoderConfig
 from minisbert.models.modern.mpnet import MPNet, MPNetConfig, relative_buckets
-from minisbert.models.modern.qwen3 import DecoderConfig
 from minisbert.system.assets import ensure
 
 bert.FUSED = True  # lesson 13: the same numbers in less time

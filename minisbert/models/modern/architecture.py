@@ -35,7 +35,7 @@ class Architecture(Family):
 
     def read(self, raw: dict[str, Any]) -> Any:
         """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
-        check_only(raw, self.only)
+        check_only(raw, self.only | {"quantization_config": None})
         # a key that the family calls something else is another family's
         stated = self.fields({key: value for key, value in raw.items() if key not in self.settings})
         given = [each.name for each in fields(self.config) if each.default is MISSING or each.name in stated]
@@ -55,12 +55,12 @@ def check_only(stated: dict[str, Any], accepted: dict[str, Any]) -> None:
 
 
 class ModernEncoder(Bert):
-    """``Bert`` with layers that read more than a mask, and a norm after the last one. It has no pooler."""
+    """``Bert`` with layers that read more than a mask, and a norm after the last one."""
 
-    def __init__(self, config: Any, word: nn.Embedding, layers: Iterable[nn.Module], norm: nn.Module):
+    def __init__(self, config: Any, layers: Iterable[nn.Module], norm: nn.Module):
         nn.Module.__init__(self)
         self.config, self.pooler = config, None
-        self.embeddings = nn.ModuleDict({"word": word})
+        self.embeddings = nn.ModuleDict({"word": nn.Embedding(config.vocab_size, config.hidden_size)})
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.initialise()

@@ -1,29 +1,25 @@
 """A decoder as an encoder: Qwen3, of which only the last token of a text has seen all of it (Qwen3-Embedding).
 
-What a decoder has in place of BERT's pieces, first as formulas:
-
     rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
     swiglu          for GELU: one layer decides how much of another one passes
     rotary.py       for the position table: queries and keys are rotated by their place in the text
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
-No bias, no token types, no dropout but on the probabilities. Legend as in ``core/bert.py``, and ``G`` is the number of
-heads of keys and values. K is a setting, and H * K need not be D.
+Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and H * K need not be D.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert
 from minisbert.core.bert import Attention, attention
+from minisbert.core.weights import Size
 from minisbert.models.modern.architecture import ModernEncoder, PreNormLayer
-from minisbert.models.modern.rotary import rotary, rotate
-
-if TYPE_CHECKING:
-    from minisbert.models.modern.qwen3 import DecoderConfig
+from minisbert.models.modern.rotary import GLOBAL, RotaryConfig, RotaryFamily, rotary, rotate
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -75,6 +71,25 @@ def grouped_attention(
     return attention(query, repeat_heads(key, times), repeat_heads(value, times), mask, dropout)
 
 
+@dataclass(frozen=True)
+class DecoderConfig(RotaryConfig):
+    """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
+
+    num_key_value_heads: Size = field(kw_only=True)  # G
+    head_dim: Size = 128  # K
+    max_position_embeddings: Size = 32768
+    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
+    hidden_act: Annotated[str, "silu"] = "silu"
+    model_type: str = "qwen3"
+
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
+            raise ValueError("num_key_value_heads must divide num_attention_heads, and head_dim must be even")
+
+
 class RMSNorm(nn.Module):
     """``rms_norm`` with a learned weight (D,)."""
 
@@ -90,15 +105,15 @@ class RMSNorm(nn.Module):
 class GroupedAttention(Attention):
     """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
 
-    def __init__(self, config: "DecoderConfig"):
+    def __init__(self, config: DecoderConfig):
         nn.Module.__init__(self)
-        width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.causal = config.head_dim, True
-        self.dropout = config.attention_probs_dropout_prob
-        self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
-        self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
-        self.value = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
-        self.output = nn.Linear(heads * config.head_dim, width, config.attention_bias)
+        self.head_dim, self.causal, self.dropout = config.head_dim, True, config.attention_probs_dropout_prob
+        width, bias = config.hidden_size, config.attention_bias
+        inner, kv_inner = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.query = nn.Linear(width, inner, bias)
+        self.key = nn.Linear(width, kv_inner, bias)
+        self.value = nn.Linear(width, kv_inner, bias)
+        self.output = nn.Linear(inner, width, bias)
         self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
@@ -118,7 +133,7 @@ class GroupedAttention(Attention):
 class GatedFeedForward(nn.Module):
     """Each token on its own: D to F twice, one the gate of the other, and back to D."""
 
-    def __init__(self, config: "DecoderConfig"):
+    def __init__(self, config: DecoderConfig):
         super().__init__()
         self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -136,7 +151,7 @@ class Decoder(ModernEncoder):
 
     causal = True  # the first token has seen no other
 
-    def __init__(self, config: "DecoderConfig", pooler: bool = False):
+    def __init__(self, config: DecoderConfig, pooler: bool = False):
         def norm() -> RMSNorm:
             return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
@@ -144,10 +159,43 @@ class Decoder(ModernEncoder):
             PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
             for _ in range(config.num_hidden_layers)
         )
-        super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size), layers, norm())
+        super().__init__(config, layers, norm())
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
         """The causal mask (None: attention makes it), and the rotation of each place."""
         rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
         return [(mask, rotation)] * len(self.layers)
+
+
+QWEN3 = RotaryFamily(
+    model_type="qwen3",
+    architecture="Qwen3Model",
+    config=DecoderConfig,
+    encoder=Decoder,
+    tables={
+        "embeddings.word": "embed_tokens",
+        "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+        "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
+        "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
+        "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward.gate": "layers.{i}.mlp.gate_proj",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.up_proj",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.down_proj",
+        "norm": "norm",
+    },
+    norms={},
+    linears={
+        "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+    },
+    pooler={},
+    prefix="model.",
+    skipped=frozenset({"lm_head.weight"}),  # the head for the next word, mostly the table of words itself
+    settings={"attention_probs_dropout_prob": "attention_dropout"},
+    constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
+    only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},
+    bases={None: "rope_theta"},
+)

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from minisbert.core.weights import Size
 from minisbert.models.modern.architecture import PreNormLayer
-from minisbert.models.modern.decoder import GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
+from minisbert.models.modern.decoder import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
 from minisbert.models.modern.modernbert import WindowedEncoder
-from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig
 from minisbert.models.modern.rotary import GLOBAL, LOCAL, Base, RotaryFamily
 
 
@@ -78,8 +77,7 @@ class Gemma(WindowedEncoder):
 
     def __init__(self, config: GemmaConfig, pooler: bool = False):
         layers = (GemmaLayer(config) for _ in range(config.num_hidden_layers))
-        norm = GemmaNorm(config.hidden_size, config.rms_norm_eps)
-        super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size), layers, norm)
+        super().__init__(config, layers, GemmaNorm(config.hidden_size, config.rms_norm_eps))
 
     def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
         return self.embeddings.word(ids) * self.config.hidden_size**0.5  # (B, T, D)
@@ -110,7 +108,7 @@ GEMMA = GemmaFamily(
     skipped=QWEN3.skipped,
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
-    only={"attn_logit_softcapping": None, "quantization_config": None},
+    only={"attn_logit_softcapping": None},
     bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
     spacing=("sliding_window_pattern", 6, 1),
 )

@@ -134,7 +134,7 @@ class ModernBert(WindowedEncoder):
             )
             for i in range(config.num_hidden_layers)
         )
-        super().__init__(config, nn.Embedding(config.vocab_size, config.hidden_size), layers, ModernBertNorm(config))
+        super().__init__(config, layers, ModernBertNorm(config))
         self.embeddings["norm"] = ModernBertNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
@@ -179,7 +179,6 @@ MODERNBERT = ModernBertFamily(
         "sliding_window": "local_attention",
     },
     constants={"type_vocab_size": 0},
-    only={"quantization_config": None},
     bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
     spacing=("global_attn_every_n_layers", 3, 0),
 )

@@ -70,8 +70,8 @@ def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, documen
     """
     check("queries (B, V), documents (M, V)", queries, documents)
     check_negatives(documents)
-    rank = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
-    return rank + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
+    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
+    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
 
 
 class SpladePooling(nn.Module):

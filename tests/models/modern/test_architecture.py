@@ -11,15 +11,11 @@ from minisbert.core import InputError
 from minisbert.models.compiled import VectorGraph
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.training.options import parse
-from minisbert.training.registry import make_objective
-from tests import toys
 from tests.checks import other_family
 from tests.models.modern.tiny import (
     GLOBAL,
     LENGTHS,
     LOCAL,
-    SIZES,
     alter,
     batch,
     change_tensors,
@@ -27,6 +23,7 @@ from tests.models.modern.tiny import (
     folder_of,
     random_model,
     randomise,
+    raw_config,
 )
 from tests.parity import GRADIENT, PIECE, assert_parity, golden
 from tests.reference.states import in_double
@@ -35,7 +32,6 @@ from tests.reference.texts import SENTENCES, TEXTS
 ALL = [*SENTENCES, *TEXTS]
 GOLDEN_LAYERS = {"modernbert": (1, 3), "qwen3": (0, 2), "gemma": (0, 2)}
 NAMES = ["mpnet", *GOLDEN_LAYERS]
-CLASSES = {"mpnet": "MPNet", "modernbert": "ModernBert", "qwen3": "Qwen3", "gemma": "Gemma3Text"}  # of transformers
 MODELING = {"gemma": "gemma3"}  # its module, if it has another name
 
 
@@ -80,55 +76,46 @@ VARIANTS = {
     "MPNet of one head": ("mpnet", {"num_attention_heads": 1, "hidden_size": 7, "num_hidden_layers": 1}),
     "ModernBERT": ("modernbert", {}),
     "ModernBERT with biases and silu": ("modernbert", BIASES | {"hidden_activation": "silu"}),
-    "ModernBERT with an odd window": (
-        "modernbert",
-        {"local_attention": 5, "layer_types": [LOCAL, GLOBAL] * 2, "pad_token_id": 7},
-    ),
+    "ModernBERT with an odd window": ("modernbert", {"local_attention": 5, "layer_types": [LOCAL, GLOBAL] * 2}),
     "ModernBERT of transformers 4": (
         "modernbert",
-        {"global_attn_every_n_layers": 2, "global_rope_theta": 300.0, "local_rope_theta": 9.0, "norm_eps": 0.1},
+        {"global_attn_every_n_layers": 2, "global_rope_theta": 300.0, "local_rope_theta": 9.0, "norm_eps": 0.1}
+        | {"layer_types": ..., "rope_parameters": ...},
     ),
     "Qwen3": ("qwen3", {}),
     "Qwen3 with biases": ("qwen3", {"attention_bias": True, "num_attention_heads": 3, "num_key_value_heads": 3}),
-    "Qwen3 with one head of keys": (
-        "qwen3",
-        {"num_key_value_heads": 1, "head_dim": 4, "rope_theta": 1e6, "num_hidden_layers": 1},
-    ),
-    "Gemma with stated kinds": (
-        "gemma",
-        {"layer_types": [LOCAL, GLOBAL, LOCAL], "rope_parameters": {LOCAL: {"rope_theta": 50.0}, GLOBAL: None}},
-    ),
+    "Qwen3 with one head of keys": ("qwen3", {"num_key_value_heads": 1, "head_dim": 4, "layer_types": ...}),
+    "Gemma": ("gemma", {}),
     "Gemma with every sixth layer global": (
         "gemma",
-        {"num_hidden_layers": 7, "attention_bias": True, "sliding_window": 6, "rope_local_base_freq": 70.0},
+        {"num_hidden_layers": 7, "attention_bias": True, "sliding_window": 6, "layer_types": ...},
     ),
 }
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("side", ["left", "right", "none"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "side"),
+    [(key, side) for key in VARIANTS for side in ("left", "right", "none") if "MPNet" not in key or side != "left"],
+)
 def test_random_models_equal_transformers(variant, side):
     """Every layer, the pooler and every gradient; MPNet at distances up to 139, the others longer than their window."""
     import transformers
 
     name, changes = VARIANTS[variant]
-    if name == "mpnet" and side == "left":
-        pytest.skip("its positions are absolute")
     ids, mask = batch(torch.tensor([140, 2, 95]) if name == "mpnet" else LENGTHS)
     mask = {"left": mask.flip(1), "right": mask, "none": torch.ones_like(mask)}[side]
     ids = ids.masked_fill(~mask, 1) if name == "mpnet" else ids  # from which transformers makes the positions
-    special = {f"{token}_token_id": 1 for token in ("bos", "eos", "cls", "sep")} if name == "modernbert" else {}
-    config = getattr(transformers, f"{CLASSES[name]}Config")(
-        vocab_size=131, **SIZES[name] | special | changes, attn_implementation="eager"
-    )
+    kind = type(transformers.AutoConfig.from_pretrained(folder_of(name)))
+    raw = raw_config(name, **changes)
+    config = kind(**raw, attn_implementation="eager")
     with in_double(modeling(name)):
-        theirs = randomise(getattr(transformers, f"{CLASSES[name]}Model")(config), name == "gemma")
+        theirs = randomise(transformers.AutoModel.from_config(config), name == "gemma")
         out = theirs(ids, mask.long(), output_hidden_states=True)
     family = family_of(name)
     ours = family.encoder(family.read(config.to_dict()), name == "mpnet").double().eval()
     if name in ("mpnet", "modernbert"):  # older Qwen3s do not state layer_types, and Gemma's windows are even numbers
-        assert ours.config == random_model(name, **changes).config, "newer and older files say the same"
+        assert ours.config == family.read(raw), "newer and older files say the same"
     names, known = family.names(len(ours.layers), name == "mpnet"), theirs.state_dict()
     ours.load_state_dict({each: known[names[each]] for each, _ in ours.named_parameters()})
     assert len([*ours.parameters()]) == len([*theirs.parameters()])
@@ -208,7 +195,7 @@ def test_the_exported_graph_has_the_same_vectors(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fresh_model_starts_as_the_book_does(name):
     family = family_of(name)
-    raw = {"vocab_size": 131} | SIZES[name] | {"initializer_range": 0.3, "attention_bias": True}
+    raw = raw_config(name, initializer_range=0.3, attention_bias=True)
     torch.manual_seed(0)
     modules = [*family.encoder(family.read(raw), name == "mpnet").modules()]
     matrices = [each for each in modules if isinstance(each, torch.nn.Linear | torch.nn.Embedding)]
@@ -238,22 +225,6 @@ def test_dropout_is_only_in_training(name, setting):
     assert torch.equal(plain.train()(ids, mask), plain.eval()(ids, mask))
     assert torch.equal(model(ids, mask), plain(ids, mask))
     assert not torch.equal(model.train()(ids, mask), plain(ids, mask))
-
-
-@pytest.mark.parametrize(("name", "rate"), [("mpnet", 0.1), ("qwen3", 0.02)])
-def test_a_training_step_lowers_the_loss(tmp_path, name, rate):
-    (tmp_path / "rows.tsv").write_text("".join(toys.scored(12, seed=0)))
-    data = [flag for split in ("--data", "--dev", "--test") for flag in (split, str(tmp_path / "rows.tsv"))]
-    objective = make_objective(parse(data), SentenceEncoder.load(folder_of(name)).eval())
-    parameters = [parameter for each, parameter in objective.model.named_parameters() if "pooler" not in each]
-    losses = []
-    for _ in range(3):
-        losses.append(objective.loss(objective.network, list(range(12))))
-        gradients = torch.autograd.grad(losses[-1], parameters)
-        with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                parameter -= rate * gradient
-    assert losses[0] > losses[1] > losses[2]
 
 
 # ---------------------------------------------------------------------------- folders, here and elsewhere
@@ -369,9 +340,8 @@ def test_a_masked_language_model_is_an_encoder_and_a_head_to_skip(copy, name, pr
 def test_layers_of_any_order_are_saved():
     for name in ("modernbert", "gemma"):
         family = family_of(name)
-        raw = {"vocab_size": 131} | SIZES[name] | {"num_hidden_layers": 4}
         for kinds in ([LOCAL, GLOBAL] * 2, [GLOBAL] * 4, [LOCAL] * 4):
-            config = family.read(raw | {"layer_types": kinds})
+            config = family.read(raw_config(name, num_hidden_layers=4, layer_types=kinds))
             assert config.layer_types == tuple(kinds)
             assert family.read(family.write(vars(config))) == config
 
@@ -413,7 +383,7 @@ def test_layers_of_any_order_are_saved():
         ("qwen3", {"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
         ("qwen3", {"is_causal": False}, "is_causal False is not supported, only True is"),
         ("qwen3", {"hidden_act": "gelu"}, "hidden_act must be silu, not 'gelu'"),
-        ("qwen3", {"head_dim": 9}, "head_dim be even, not 6 and 2 heads of width 9"),
+        ("qwen3", {"head_dim": 9}, "head_dim must be even"),
         ("qwen3", {"num_key_value_heads": 4}, "num_key_value_heads must divide num_attention_heads"),
         ("qwen3", {"num_key_value_heads": ...}, "no key 'num_key_value_heads'"),
         ("qwen3", {"attention_dropout": 1.5}, "attention_dropout must be at least 0 and below 1, not 1.5"),

@@ -1,16 +1,12 @@
-"""Qwen3: the causal mask, the last token, limits, shards, the heads that a decoder cannot have."""
-
-import json
+"""Qwen3: the causal mask, the last token, its size, the heads that a decoder cannot have."""
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.weights import BertConfig
-from minisbert.models.modern.decoder import Decoder, causal_mask, repeat_heads, rms_norm, swiglu
-from minisbert.models.modern.qwen3 import DecoderConfig
+from minisbert.models.modern.decoder import Decoder, DecoderConfig, causal_mask, repeat_heads, rms_norm, swiglu
 from minisbert.models.modern.rotary import rotary
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import count_parameters
@@ -18,7 +14,6 @@ from minisbert.training.options import parse
 from minisbert.training.registry import make_objective
 from tests import toys
 from tests.models.modern.tiny import (
-    alter,
     batch,
     folder_of,
     random_model,
@@ -80,33 +75,6 @@ def test_the_last_token_is_pooled_in_any_batch():
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
     mask = torch.arange(longest) < torch.tensor([*map(len, rows)])[:, None]
     assert_parity("padded", encoder(ids, mask), encoder.encode(SENTENCES, convert="tensor"), PIECE)
-
-
-def test_shards_and_weights_in_bfloat16(copy):
-    folder = copy("qwen3")
-    expected = SentenceEncoder.load(folder).encode(SENTENCES)
-    tensors, places = load_file(folder / "model.safetensors"), {}
-    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
-    (folder / "model.safetensors").unlink()
-    for i, names in enumerate((sorted(tensors)[:9], sorted(tensors)[9:]), start=1):
-        file = f"model-0000{i}-of-00002.safetensors"
-        save_file({name: tensors[name] for name in names}, folder / file)
-        places |= dict.fromkeys(names, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    encoder = SentenceEncoder.load(folder)
-    assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float32}
-    assert (encoder.encode(SENTENCES) == expected).all()
-
-
-def test_limits(copy):
-    folder = copy("qwen3")
-    assert SentenceEncoder.load(folder).tokenizer.limit == 130  # of the tokenizer
-    alter(folder, "sentence_bert_config.json", max_seq_length=7)
-    encoder = SentenceEncoder.load(folder)
-    assert [len(ids) for ids in encoder.tokenizer.encode(SENTENCES).ids] == [7, 6, 7, 1, 7]
-    alter(folder, "sentence_bert_config.json", max_seq_length=...)
-    alter(folder, "tokenizer_config.json", model_max_length=131072)
-    assert SentenceEncoder.load(folder).tokenizer.limit == 160  # max_position_embeddings
 
 
 def test_the_size_of_the_smallest_published_model():

@@ -13,11 +13,11 @@ from minisbert.training.distillation import keep_layers
 from tests.models.modern.tiny import (
     GLOBAL,
     LOCAL,
-    SIZES,
     alter,
     batch,
     folder_of,
     random_model,
+    raw_config,
 )
 from tests.parity import PIECE, assert_parity
 from tests.reference.texts import SENTENCES
@@ -53,7 +53,7 @@ def test_layers_that_see_all_if_kinds_are_not_stated():
         (GEMMA, "gemma", {}, [5, 11]),
         (GEMMA, "gemma", {"sliding_window_pattern": 4}, [3, 7, 11]),
     ):
-        kinds = family.read({"vocab_size": 131} | SIZES[name] | {"num_hidden_layers": 13} | spacing).layer_types
+        kinds = family.read(raw_config(name, num_hidden_layers=13, layer_types=..., **spacing)).layer_types
         assert [i for i, kind in enumerate(kinds) if kind == GLOBAL] == expected
 
 

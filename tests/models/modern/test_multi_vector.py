@@ -249,13 +249,6 @@ def test_skipped_words_have_no_vector_in_documents_only(folder):
     assert len(encoder.encode(["the cat ."], query=True)[0]) == 9
 
 
-def test_vectors_have_length_1_only_if_the_folder_says_so(tmp_path):
-    for normalize in (True, False):
-        encoder = MultiVectorEncoder.load(write(tmp_path / str(normalize), None, normalize))
-        lengths = np.linalg.norm(encoder.encode(["a cat"], query=False)[0], axis=1)
-        assert np.allclose(lengths, 1, atol=1e-6) == normalize
-
-
 def test_a_text_has_the_same_vectors_in_any_batch(folder):
     encoder = MultiVectorEncoder.load(folder).double()
     for query in (True, False):

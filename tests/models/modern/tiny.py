@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,51 +15,11 @@ from tests.parity import REFERENCE
 
 LENGTHS = torch.tensor([17, 2, 5, 9])  # ModernBERT's and Gemma's windows reach 3 tokens to each side
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
-# of random models, as config.json has them: all different, heads 6 and 2 or 3, vocabulary 131
+# of random models, over the sizes of the tiny one in git, which are all different
 SIZES = {
-    "mpnet": {
-        "hidden_size": 12,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 19,
-        "max_position_embeddings": 151,
-        "layer_norm_eps": 1e-5,
-    },
-    "modernbert": {
-        "hidden_size": 24,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 3,
-        "intermediate_size": 29,
-        "max_position_embeddings": 60,
-        "local_attention": 6,
-        "pad_token_id": 0,
-    },
-    "qwen3": {
-        "hidden_size": 24,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 2,
-        "head_dim": 10,
-        "intermediate_size": 29,
-        "max_position_embeddings": 40,
-        "rope_theta": 1000.0,
-        "rms_norm_eps": 1e-2,
-    },
-    "gemma": {
-        "hidden_size": 16,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 6,
-        "intermediate_size": 23,
-        "max_position_embeddings": 40,
-        "query_pre_attn_scalar": 9,
-        "sliding_window": 7,
-        "rms_norm_eps": 1e-2,
-        "rope_theta": 900.0,
-        "rope_local_base_freq": 50.0,
-        "use_bidirectional_attention": True,
-    },
+    "mpnet": {"max_position_embeddings": 151},
+    "modernbert": {"local_attention": 6},
+    "gemma": {"sliding_window": 7},
 }
 
 
@@ -66,8 +27,14 @@ def folder_of(name: str) -> Path:
     return REFERENCE / "modern" / f"tiny-{name}"
 
 
+def raw_config(name: str, **changes: Any) -> dict[str, Any]:
+    """The contents of ``config.json`` of a random model, without the dtype of the tiny one in git."""
+    stated = json.loads((folder_of(name) / "config.json").read_text()) | SIZES.get(name, {}) | changes
+    return {key: value for key, value in stated.items() if value is not ... and key != "dtype"}
+
+
 def family_of(name: str) -> Architecture:
-    return FAMILIES[json.loads((folder_of(name) / "config.json").read_text())["model_type"]]
+    return FAMILIES[raw_config(name)["model_type"]]
 
 
 def randomise(model: torch.nn.Module, gemma: bool = False) -> torch.nn.Module:
@@ -81,8 +48,7 @@ def randomise(model: torch.nn.Module, gemma: bool = False) -> torch.nn.Module:
 
 def random_model(name: str, **changes) -> ModernEncoder:
     family = family_of(name)
-    raw = {"vocab_size": 131} | SIZES[name] | changes
-    return randomise(family.encoder(family.read(raw), name == "mpnet"), name == "gemma")
+    return randomise(family.encoder(family.read(raw_config(name, **changes)), name == "mpnet"), name == "gemma")
 
 
 def batch(lengths: torch.Tensor = LENGTHS) -> tuple[torch.Tensor, torch.Tensor]:
