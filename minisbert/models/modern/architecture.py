@@ -15,23 +15,15 @@ from minisbert.core.weights import Family
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture(Family):
-    """A family whose encoder is a ``ModernEncoder``.
+    """A family whose encoder is a ``ModernEncoder``. ``linears`` names all of its modules, with a bias or without."""
 
-    ``tables`` names what has a weight and no bias: embeddings, RMSNorm, linear layers without a bias.
-    """
-
+    tables: dict[str, str] = field(default_factory=dict)
+    norms: dict[str, str] = field(default_factory=dict)
+    pooler: dict[str, str] = field(default_factory=dict)
     config: type  # a frozen dataclass that checks itself
     encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
     relative: bool = False  # only distances between tokens count: pads before a text move nothing
     only: dict[str, Any] = field(default_factory=dict)  # keys of config.json that may have one value, if they are there
-
-    def names(self, layers: int, pooler: bool) -> dict[str, str]:
-        """Our name -> the file's name. A name of a tensor that a model does not have does no harm."""
-        names = {}
-        for ours, theirs in super().names(layers, pooler).items():
-            for i in range(layers) if "{i}" in ours else [0]:
-                names[ours.format(i=i)] = theirs.format(i=i)
-        return names
 
     def read(self, raw: dict[str, Any]) -> Any:
         """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""

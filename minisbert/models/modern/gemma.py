@@ -93,17 +93,17 @@ class GemmaFamily(RotaryFamily):
         return super().write(config) | {"use_bidirectional_attention": True}
 
 
-AFTER = {"attention_after": "post_attention", "feed_forward_norm": "pre_feedforward"}
-AFTER |= {"feed_forward_after": "post_feedforward"}
 GEMMA = GemmaFamily(
     model_type="gemma3_text",
     architecture="Gemma3TextModel",
     config=GemmaConfig,
     encoder=Gemma,
-    tables=QWEN3.tables | {f"layers.{{i}}.{ours}": f"layers.{{i}}.{its}_layernorm" for ours, its in AFTER.items()},
-    norms={},
-    linears=QWEN3.linears,
-    pooler={},
+    linears=QWEN3.linears
+    | {
+        "layers.{i}.attention_after": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
+        "layers.{i}.feed_forward_after": "layers.{i}.post_feedforward_layernorm",
+    },
     prefix=QWEN3.prefix,
     skipped=QWEN3.skipped,
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},

@@ -155,20 +155,17 @@ MODERNBERT = ModernBertFamily(
     architecture="ModernBertModel",
     config=ModernBertConfig,
     encoder=ModernBert,
-    tables={"embeddings.word": "embeddings.tok_embeddings"},
-    norms={
+    linears={
+        "embeddings.word": "embeddings.tok_embeddings",
         "embeddings.norm": "embeddings.norm",
+        "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
+        "layers.{i}.attention.output": "layers.{i}.attn.Wo",
         "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.Wi",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.Wo",
         "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
         "norm": "final_norm",
     },
-    linears={
-        "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
-        "layers.{i}.attention.output": "layers.{i}.attn.Wo",
-        "layers.{i}.feed_forward.up": "layers.{i}.mlp.Wi",
-        "layers.{i}.feed_forward.down": "layers.{i}.mlp.Wo",
-    },
-    pooler={},
     prefix="model.",
     skipped=frozenset(dense("head.dense") | dense("head.norm") | dense("decoder")),  # for masked words
     settings={

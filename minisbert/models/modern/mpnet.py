@@ -94,37 +94,29 @@ class MPNet(ModernEncoder):
         return [(bias if mask is None else bias.masked_fill(~mask, float("-inf")),)] * len(self.layers)
 
 
+LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
 MPNET = Architecture(
     model_type="mpnet",
     architecture="MPNetModel",
     config=MPNetConfig,
     encoder=MPNet,
-    tables={
+    linears={
         "embeddings.word": "embeddings.word_embeddings",
         "embeddings.position": "embeddings.position_embeddings",
-        "relative": "encoder.relative_attention_bias",
-    },
-    norms={
         "embeddings.norm": "embeddings.LayerNorm",
-        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
-        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
-    },
-    linears={
+        "relative": "encoder.relative_attention_bias",
         "layers.{i}.attention.query": "encoder.layer.{i}.attention.attn.q",
         "layers.{i}.attention.key": "encoder.layer.{i}.attention.attn.k",
         "layers.{i}.attention.value": "encoder.layer.{i}.attention.attn.v",
         "layers.{i}.attention.output": "encoder.layer.{i}.attention.attn.o",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
         "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
         "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
     },
     pooler={"pooler": "pooler.dense"},
     prefix="mpnet.",
-    skipped=frozenset(
-        {"embeddings.position_ids", "lm_head.bias"}
-        | dense("lm_head.dense")
-        | dense("lm_head.layer_norm")
-        | dense("lm_head.decoder")
-    ),
+    skipped=frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD))),
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
     only={"pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},  # transformers computes these in any case
 )

@@ -43,7 +43,8 @@ def modeling(name: str):
 # ------------------------------------------------------------------------------------------ the numbers
 
 
-def check_golden(name: str) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_golden_values(name, formulas):
     if name == "mpnet":
         results = list(other_family("modern/tiny-mpnet"))
         assert len([result for result in results if "gradient" in result.name]) == 37, "all but the pooler"
@@ -58,16 +59,6 @@ def check_golden(name: str) -> None:
         assert_parity(f"{name} {kind}", ours, expected[kind], PIECE)
     assert (expected["vectors"] - expected["queries"]).abs().max() > 0.1
     assert name != "modernbert" or mask.sum(dim=1).max() > 4 * 2 + 1, "a text must be longer than a window"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_values_of_the_fused_operations(name):
-    check_golden(name)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_golden_values_as_written_out(name, written_out):
-    check_golden(name)
 
 
 BIASES = {"norm_bias": True, "attention_bias": True, "mlp_bias": True}

@@ -45,7 +45,7 @@ def test_angles_in_float32_are_the_references_to_the_bit_at_every_position(width
         assert torch.equal(ours[:, 0], theirs)
 
 
-def test_a_token_sees_what_is_before_it_and_nothing_after():
+def test_a_token_sees_what_is_before_it_and_nothing_after(formulas):
     model, (ids, _) = random_model("qwen3"), batch()
     changed = ids.clone()
     changed[:, 5] = 5 + (ids[:, 5] - 4) % 126

@@ -109,8 +109,13 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
 
 
-def check_golden(encoder: MultiVectorEncoder) -> None:
-    expected = golden("modern/tiny-colbert")
+@pytest.mark.parametrize("saved", [False, True])
+def test_golden_values_also_after_saving(tmp_path, formulas, saved):
+    expected, encoder = golden("modern/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
+    if saved:
+        encoder.save(tmp_path / "saved")
+        encoder = MultiVectorEncoder.load(tmp_path / "saved")
+    encoder.double()
     for side, prompt in (("queries", "query"), ("documents", "document")):
         found = encoder.encode(SENTENCES, prompt_name=prompt)
         assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
@@ -120,17 +125,6 @@ def check_golden(encoder: MultiVectorEncoder) -> None:
     (vectors[counted] * expected["pull"]).sum().backward()
     for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
-
-
-def test_golden_values_also_after_saving(tmp_path):
-    encoder = MultiVectorEncoder.load(COLBERT)
-    encoder.save(tmp_path / "saved")
-    check_golden(encoder.double())
-    check_golden(MultiVectorEncoder.load(tmp_path / "saved").double())
-
-
-def test_golden_values_as_written_out(written_out):
-    check_golden(MultiVectorEncoder.load(COLBERT).double())
 
 
 # ------------------------------------------------------------------------------------- older layouts

@@ -57,7 +57,7 @@ def test_worked_numbers_of_the_docstrings():
     assert splade_loss(one, one, 0.2, 0.4).item() == pytest.approx(0.31326 + 0.3, abs=5e-6)
 
 
-def check_golden() -> None:
+def test_golden_values(formulas):
     expected, encoder = golden("modern/tiny-splade"), SparseEncoder.load(FOLDER).double()
     alone = torch.cat([encoder.encode([text], convert="tensor") for text in SENTENCES])
     assert_parity("SPLADE alone", alone, expected["vectors"], PIECE)
@@ -72,14 +72,6 @@ def check_golden() -> None:
     parameters = dict(encoder.pooling.head.named_parameters())
     for name in ("bias", "dense.weight", "norm.bias", "words"):
         assert_parity(f"SPLADE gradient of {name}", parameters[name].grad, expected[f"gradients.{name}"], GRADIENT)
-
-
-def test_golden_values_of_the_fused_operations():
-    check_golden()
-
-
-def test_golden_values_as_written_out(written_out):
-    check_golden()
 
 
 def random_folder(folder: Path, family: str, tied: bool) -> None:
