@@ -23,12 +23,12 @@ class Architecture(Family):
     config: type  # a frozen dataclass that checks itself
     encoder: Callable[[Any, bool], nn.Module]  # called with the config and whether the file has a pooler
     relative: bool = False  # only distances between tokens count: pads before a text move nothing
-    only: dict[str, Any] = field(default_factory=dict)  # keys of config.json that may have one value, if they are there
+    only: dict[str, Any] = field(default_factory=dict)  # the only supported value of keys in config.json
 
     def read(self, raw: dict[str, Any]) -> Any:
         """The contents of ``config.json`` as the config. Raises ``ValueError`` for a setting that is not supported."""
         check_only(raw, self.only | {"quantization_config": None})
-        # a key that the family calls something else is another family's
+        # our name of a setting that the family calls something else is not read
         stated = self.fields({key: value for key, value in raw.items() if key not in self.settings})
         given = [each.name for each in fields(self.config) if each.default is MISSING or each.name in stated]
         return self.config(**{name: stated[name] for name in given})
@@ -70,7 +70,7 @@ class ModernEncoder(Bert):
         return self.embeddings.word(ids)
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """What each layer reads beside its input, for a mask (B, 1, T or 1, T) and positions (B or 1, T)."""
+        """What each layer reads in addition to x, for a mask (B, 1, T or 1, T) and positions (B or 1, T)."""
         raise NotImplementedError
 
     def forward(
@@ -111,7 +111,7 @@ class PreNormLayer(nn.Module):
         self.feed_forward_norm, self.feed_forward = feed_forward_norm, feed_forward
 
     def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), what attention reads beside it -> (B, T, D) and the probabilities (B, H, T, T)."""
+        """x (B, T, D), what attention reads in addition -> (B, T, D) and the probabilities (B, H, T, T)."""
         attended, probabilities = self.attention(self.attention_norm(x), *view)
         x = x + attended
         return x + self.feed_forward(self.feed_forward_norm(x)), probabilities

@@ -1,4 +1,4 @@
-"""A decoder as an encoder: Qwen3, of which only the last token of a text has seen all of it (Qwen3-Embedding).
+"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it (Qwen3-Embedding).
 
     rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
     swiglu          for GELU: one layer decides how much of another one passes
@@ -47,7 +47,7 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
-    """Where a query may look, (1 or B, 1, T, T): at its own place and before it, and where ``mask`` lets it.
+    """The keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
 
     ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
     """

@@ -31,7 +31,7 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
-    """Where a query of a local layer may look, (B, 1, T, T): ``half`` tokens to each side, if ``mask`` lets it.
+    """The keys that a query of a local layer may attend to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
 
     positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
     """

@@ -40,8 +40,8 @@ def biased_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each score.
 
-    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity where a query may not look -> context
-    (B, H, T, K) and probabilities (B, H, T, T), None from the fused operation.
+    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys -> context (B, H, T, K) and
+    probabilities (B, H, T, T), None from the fused operation.
     """
     if bert.FUSED and not dropout:
         return nn.functional.scaled_dot_product_attention(query, key, value, bias), None
@@ -59,6 +59,7 @@ class MPNetConfig(BertConfig):
     type_vocab_size: int = 0
     position_offset: int = 2  # after the padding index
     pad_token_id: int = 1
+    relative_attention_num_buckets: int = BUCKETS
     model_type: str = "mpnet"
 
 
@@ -87,7 +88,7 @@ class MPNet(ModernEncoder):
         return self.embeddings(ids, None, positions)  # (B, T, D)
 
     def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
-        """What each layer adds to its scores, (B, H, T, T): a bias, and minus infinity if a query may not look."""
+        """What each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
         bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps

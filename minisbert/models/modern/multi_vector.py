@@ -130,7 +130,7 @@ class MultiVectorEncoder(SentenceEncoder):
         convert: str = "matrices",
         **options: Any,
     ) -> Matrices:
-        """Texts -> ``Matrices``, other ones as queries than as documents; by default the prompt says which they are.
+        """Texts -> ``Matrices``. ``query`` says whether they are queries or documents; by default the prompt does.
 
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """

@@ -96,7 +96,7 @@ class PyLateSettings(LateSettings):
         return LateSettings(**kept)
 
 
-# the keys by which PyLate's folders are known, beside those of sentence-transformers
+# the keys by which PyLate's folders are known
 PYLATE_KEYS = {item.name for item in fields(PyLateSettings)} - {item.name for item in fields(EncoderSettings)}
 
 
@@ -175,7 +175,7 @@ def load_parts(folder: ModelFolder) -> tuple[Bert, Dense]:
 
 
 def add_markers(tokenizer: Tokenizer, markers: dict[str, str]) -> None:
-    """Make each marker that the vocabulary holds one token, whatever text follows it."""
+    """Make each marker that the vocabulary holds a single token, regardless of the text after it."""
     backend = tokenizer.backend
     for marker in filter(str.strip, markers.values()):
         token = next((token for token in (marker, marker.split()[0]) if backend.token_to_id(token) is not None), None)
