@@ -42,6 +42,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"  # kinds of layers, as files name them
+MOST_LAYERS = 1000
 Base = Annotated[float, "above 0 and finite"]
 Flag = Annotated[bool, "0 or 1"]
 
@@ -99,7 +100,8 @@ class RotaryFamily(Architecture):
             key, usual, shift = self.spacing
             layers, every = raw["num_hidden_layers"], raw.get(key, usual)
             check(f"num_hidden_layers an integer from 1, {key} an integer from 1", layers, every)
-            kinds = [LOCAL if (i + shift) % every else GLOBAL for i in range(layers)]
+            # a damaged number of layers must not fill the memory: with fewer kinds the config refuses it
+            kinds = [LOCAL if (i + shift) % every else GLOBAL for i in range(min(layers, MOST_LAYERS))]
         stated = raw | {"layer_types": tuple(kinds)}
         for kind, base in self.bases.items():
             rope = {**ropes, **scaling} if kind is None else ropes.get(kind) or {}
