@@ -53,7 +53,7 @@ class Expansion:
 
 @dataclass(frozen=True)
 class LateSettings(EncoderSettings):
-    """``config_sentence_transformers.json``, and two more files over it."""
+    """``config_sentence_transformers.json``, and the settings of two more files."""
 
     similarity_fn_name: Annotated[str, "maxsim"] = "maxsim"
     model_type: Annotated[str, "MultiVectorEncoder|ColBERT|SentenceTransformer"] = "MultiVectorEncoder"
@@ -83,16 +83,13 @@ class PyLateSettings(LateSettings):
         return {"query": self.query_prefix, "document": self.document_prefix}
 
     def converted(self) -> LateSettings:
-        """A marker becomes the beginning of a prompt, and the length of queries that to which they are filled up."""
+        """Markers become the beginning of prompts, and queries are filled up to what was their maximum length."""
+        prompts = {name: mark + self.prompts.get(name, "").removeprefix(mark) for name, mark in self.markers.items()}
         kept = {item.name: getattr(self, item.name) for item in fields(LateSettings)}
-        kept |= {"similarity_fn_name": "maxsim", "model_type": "MultiVectorEncoder"}
-        for name, marker in self.markers.items():
-            prompt = marker + self.prompts.get(name, "").removeprefix(marker)
-            kept["prompts"] = kept["prompts"] | {name: prompt}
+        kept |= {"similarity_fn_name": "maxsim", "model_type": "MultiVectorEncoder", "prompts": self.prompts | prompts}
         if self.do_query_expansion and not self.query_expansion:
-            length, attend = self.query_length or QUERY_LENGTH, self.attend_to_expansion_tokens
-            expansion = {"strategy": "fixed", "attend": attend, "length": length}
-            kept |= {"query_length": None, "query_expansion": expansion}
+            expansion = {"length": self.query_length or QUERY_LENGTH, "attend": self.attend_to_expansion_tokens}
+            kept |= {"query_length": None, "query_expansion": {"strategy": "fixed"} | expansion}
         return LateSettings(**kept)
 
 
