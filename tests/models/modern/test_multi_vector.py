@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from minisbert import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
@@ -17,12 +17,11 @@ from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.modern.multi_vector_files import PYLATE_KEYS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.models.modern.tiny import alter, change_tensors, folder_of
-from tests.parity import GRADIENT, PIECE, ROOT, assert_parity, golden
+from tests.parity import GRADIENT, PIECE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
 COLBERT = folder_of("colbert")
 ALL = [*SENTENCES, *TEXTS]
-TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 EXPANSIONS = {
     "none": None,
     "fixed": {"strategy": "fixed", "length": 9, "attend": False},
@@ -30,49 +29,25 @@ EXPANSIONS = {
     "at least": {"strategy": "min", "length": 11},
 }
 WORDS = [",", ".", "the", "no-such-word"]
-SENTENCE, TEXT, MASK = "config_sentence_transformers.json", "sentence_bert_config.json", "3_MultiVectorMask/config.json"
-HOMES = {kind: f"base.modules.{kind.lower()}" for kind in ("Transformer", "Dense", "Normalize")}
-HOMES["MultiVectorMask"] = "multi_vector_encoder.modules.multi_vector_mask"
-
-
-def projection() -> torch.Tensor:
-    return torch.randn(7, 24, generator=torch.Generator().manual_seed(3))
+SENTENCE, TEXT, MASK = "config_sentence_transformers.json", "sentence_bert_config.json", "2_MultiVectorMask/config.json"
 
 
 def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -> Path:
-    """The layout of sentence-transformers around the committed checkpoint: width 24 to 7."""
-    SentenceEncoder.load(ROOT / "weights" / "tiny").save(folder)
-    for name in ("1_Pooling", "2_Normalize"):
-        shutil.rmtree(folder / name)
-    kinds = ["Transformer", "Dense"] + ["Normalize"] * normalize + ["MultiVectorMask"]
-    places = [f"{i}_{kind}" if i else "" for i, kind in enumerate(kinds)]
-    modules = [
-        {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{HOMES[kind]}.{kind}"}
-        for i, (place, kind) in enumerate(zip(places, kinds, strict=True))
-    ]
-    lengths = {"query_expansion": expansion} if expansion else {"query_length": 12}
-    files = {
-        "modules.json": modules,
-        TEXT: {"document_length": 14, "max_seq_length": 16} | lengths,
-        SENTENCE: {
-            "model_type": "MultiVectorEncoder",
-            "prompts": {"query": "[MASK] ", "document": "dog "},
-            "similarity_fn_name": "maxsim",
-            "default_prompt_name": None,
-        },
-        "1_Dense/config.json": {
-            "in_features": 24,
-            "out_features": 7,
-            "bias": False,
-            "activation_function": "torch.nn.modules.linear.Identity",
-        }
-        | TOKENS,
-        f"{places[-1]}/config.json": {"skiplist_words": WORDS, "skiplist_tasks": ["document"]},
-    } | ({"2_Normalize/config.json": TOKENS} if normalize else {})
-    for name, content in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(json.dumps(content))
-    save_file({"linear.weight": projection()}, folder / "1_Dense" / "model.safetensors")
+    """The tiny model in git with other settings."""
+    shutil.copytree(COLBERT, folder)
+    alter(folder, TEXT, document_length=14, max_seq_length=16, query_expansion=expansion or ...)
+    alter(folder, TEXT, **{} if expansion else {"query_length": 12})
+    alter(folder, SENTENCE, prompts={"query": "[MASK] ", "document": "dog "})
+    alter(folder, MASK, skiplist_words=WORDS)
+    return folder if normalize else keep_modules(folder, 3)
+
+
+def keep_modules(folder: Path, count: int) -> Path:
+    """Only the first modules: Transformer, Dense, MultiVectorMask, Normalize."""
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules[count:]:
+        shutil.rmtree(folder / module["path"])
+    (folder / "modules.json").write_text(json.dumps(modules[:count]))
     return folder
 
 
@@ -134,18 +109,15 @@ def write_old(folder: Path, layout: str) -> Path:
     """The two layouts before sentence-transformers': of PyLate, and of the Stanford group."""
     write(folder)
     if layout.startswith("Stanford"):
-        for name in ("1_Dense", "2_Normalize", "3_MultiVectorMask"):
-            shutil.rmtree(folder / name)
+        linear = load_file(folder / "1_Dense" / "model.safetensors")
+        change_tensors(folder, lambda tensors: {f"bert.{name}": x for name, x in tensors.items()} | linear)
+        keep_modules(folder, 1)
         for name in ("modules.json", SENTENCE, TEXT):
             (folder / name).unlink()
-        linear = {"linear.weight": projection()}
-        change_tensors(folder, lambda tensors: {f"bert.{name}": x for name, x in tensors.items()} | linear)
         about = {"query_maxlen": 11, "doc_maxlen": 14, "attend_to_mask_tokens": True, "mask_punctuation": False}
         (folder / "artifact.metadata").write_text(json.dumps(about if layout == "Stanford" else {"dim": 7}))
         return alter(folder, architectures=["HF_ColBERT"])
-    for name in ("2_Normalize", "3_MultiVectorMask"):
-        shutil.rmtree(folder / name)
-    modules = json.loads((folder / "modules.json").read_text())[:2]
+    modules = json.loads((keep_modules(folder, 2) / "modules.json").read_text())
     modules[1]["type"] = "pylate.models.Dense.Dense"
     (folder / "modules.json").write_text(json.dumps(modules))
     alter(folder, "1_Dense/config.json", module_input_name=..., module_output_name=...)
