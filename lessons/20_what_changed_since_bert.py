@@ -22,9 +22,8 @@ from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.models.modern import decoder, modernbert, rotary
-from minisbert.models.modern.decoder import Decoder
+from minisbert.models.modern.decoder import Decoder, DecoderConfig
 from minisbert.models.modern.mpnet import MPNet, MPNetConfig, relative_buckets
-from minisbert.models.modern.qwen3 import DecoderConfig
 from minisbert.system.assets import ensure
 
 bert.FUSED = True  # lesson 13: the same numbers in less time
@@ -450,7 +449,7 @@ def last_token(hidden, mask):
 
 def new_decoder():
     torch.manual_seed(0)
-    sizes = DecoderConfig(30, 32, 2, 4, 2, 64, head_dim=8, rope_theta=100.0, initializer_range=0.15)
+    sizes = DecoderConfig(30, 32, 2, 4, 64, num_key_value_heads=2, head_dim=8, rope_theta=100.0, initializer_range=0.15)
     return Embedder(Decoder(sizes), last_token, left=True, after=nn.Linear(32, 32))
 
 
@@ -595,7 +594,7 @@ def place_as_on_the_right(hidden, mask):
 
 
 def no_causal_mask(mask, tokens, device):
-    return mask[:, None, None, :].expand(-1, 1, tokens, -1)
+    return mask.expand(-1, 1, tokens, -1)
 
 
 def pads_seen(mask, tokens, device, right=decoder.causal_mask):

@@ -17,10 +17,10 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import BERT, Family, dense, read_config
 from minisbert.models.modern.architecture import Architecture
+from minisbert.models.modern.decoder import QWEN3
 from minisbert.models.modern.gemma import GEMMA
-from minisbert.models.modern.modernbert_files import MODERNBERT
+from minisbert.models.modern.modernbert import MODERNBERT
 from minisbert.models.modern.mpnet import MPNET
-from minisbert.models.modern.qwen3 import QWEN3
 
 
 class DistilBertFamily(Family):

@@ -47,7 +47,7 @@ class TokenNetwork(nn.Module):
         for place, (column, own) in enumerate(zip(self.columns.encoded, self.columns.own, strict=True)):
             with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
                 texts = [column.ids[row] for row in rows], [own[row] for row in rows]
-                vectors, counted = self.model.forward_rows(*texts, query=place == 0)  # (B, T of this column, K)
+                vectors, counted = self.model(*texts, query=place == 0)  # (B, T of this column, K)
             vectors = vectors * counted.unsqueeze(-1)
             found.append(nn.functional.pad(vectors, (0, 0, 0, self.columns.longest - vectors.shape[1])))
         return torch.stack(found, dim=1)

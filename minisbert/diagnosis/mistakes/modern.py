@@ -46,10 +46,10 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 
 
 @mistake(decoder.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
-def _(self: decoder.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[decoder.View]:
-    turned = rotary.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
-    every = torch.ones_like(positions).bool() if mask is None else mask.bool()
-    return [(every if every.ndim == 4 else every[:, None, None], turned)] * len(self.layers)
+def _(self: decoder.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+    rotation = rotary.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+    every = torch.ones_like(positions).bool()[:, None, None] if mask is None else mask
+    return [(every, rotation)] * len(self.layers)
 
 
 @mistake(bert, "attention", "causal mask left in", "tokens of an encoder see only what comes before them")

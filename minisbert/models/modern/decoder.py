@@ -1,6 +1,4 @@
-"""A decoder as an encoder: Qwen3, of which only the last token of a text has seen all of it (Qwen3-Embedding).
-
-What a decoder has in place of BERT's pieces, first as formulas:
+"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it (Qwen3-Embedding).
 
     rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
     swiglu          for GELU: one layer decides how much of another one passes
@@ -8,26 +6,20 @@ What a decoder has in place of BERT's pieces, first as formulas:
     repeat_heads    several heads of queries share one head of keys and values
     causal_mask     a token sees itself and what comes before it
 
-No bias, no token types, no dropout but on the probabilities. With the legend of ``core/bert.py``, ``G`` is the number
-of heads of keys and values; K is a setting of its own, and H * K need not be D.
+Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and H * K need not be D.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert
-from minisbert.core.bert import Attention, Bert, attention
-from minisbert.core.checks import check
-from minisbert.models.modern.architecture import initialise
-from minisbert.models.modern.rotary import rotary, rotate
-
-if TYPE_CHECKING:
-    from minisbert.models.modern.qwen3 import DecoderConfig
-
-# of a layer: where its queries may look (None: everywhere, or what comes before), and the rotation of its places
-View = tuple[Tensor | None, tuple[Tensor, Tensor]]
+from minisbert.core.bert import Attention, attention
+from minisbert.core.weights import Size
+from minisbert.models.modern.architecture import ModernEncoder, PreNormLayer
+from minisbert.models.modern.rotary import GLOBAL, RotaryConfig, RotaryFamily, rotary, rotate
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -55,15 +47,13 @@ def repeat_heads(x: Tensor, times: int) -> Tensor:
 
 
 def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
-    """Where a query may look, (1 or B, 1, T, T): at its own place and before it, and where ``mask`` lets it.
+    """The keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
 
-    ``mask`` (B, T) is True for real tokens, (B, 1, T, T) where two tokens are of the same text, or None.
+    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
     """
     before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
     if mask is None:
         return before[None, None]
-    check("mask whole", mask)
-    mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
     # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
     return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
 
@@ -81,6 +71,25 @@ def grouped_attention(
     return attention(query, repeat_heads(key, times), repeat_heads(value, times), mask, dropout)
 
 
+@dataclass(frozen=True)
+class DecoderConfig(RotaryConfig):
+    """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
+
+    num_key_value_heads: Size = field(kw_only=True)  # G
+    head_dim: Size = 128  # K
+    max_position_embeddings: Size = 32768
+    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
+    hidden_act: Annotated[str, "silu"] = "silu"
+    model_type: str = "qwen3"
+
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
+            raise ValueError("num_key_value_heads must divide num_attention_heads, and head_dim must be even")
+
+
 class RMSNorm(nn.Module):
     """``rms_norm`` with a learned weight (D,)."""
 
@@ -96,26 +105,26 @@ class RMSNorm(nn.Module):
 class GroupedAttention(Attention):
     """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
 
-    def __init__(self, config: "DecoderConfig"):
+    def __init__(self, config: DecoderConfig):
         nn.Module.__init__(self)
-        width, heads, kv_heads = config.hidden_size, config.num_attention_heads, config.num_key_value_heads
-        self.head_dim, self.causal = config.head_dim, True
-        self.dropout = config.attention_probs_dropout_prob
-        self.query = nn.Linear(width, heads * config.head_dim, config.attention_bias)
-        self.key = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
-        self.value = nn.Linear(width, kv_heads * config.head_dim, config.attention_bias)
-        self.output = nn.Linear(heads * config.head_dim, width, config.attention_bias)
+        self.head_dim, self.causal, self.dropout = config.head_dim, True, config.attention_probs_dropout_prob
+        width, bias = config.hidden_size, config.attention_bias
+        inner, kv_inner = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.query = nn.Linear(width, inner, bias)
+        self.key = nn.Linear(width, kv_inner, bias)
+        self.value = nn.Linear(width, kv_inner, bias)
+        self.output = nn.Linear(inner, width, bias)
         self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
         self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
 
     def split(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
 
-    def forward(self, x: Tensor, mask: Tensor | None, turned: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
         # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
-        query = rotate(self.query_norm(self.split(self.query(x))), *turned)  # (B, H, T, K)
-        key = rotate(self.key_norm(self.split(self.key(x))), *turned)  # (B, G, T, K)
+        query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
+        key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
         value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
         context, probabilities = grouped_attention(query, key, value, mask, self.causal, dropout)
         return self.output(self.merge(context)), probabilities
@@ -124,7 +133,7 @@ class GroupedAttention(Attention):
 class GatedFeedForward(nn.Module):
     """Each token on its own: D to F twice, one the gate of the other, and back to D."""
 
-    def __init__(self, config: "DecoderConfig"):
+    def __init__(self, config: DecoderConfig):
         super().__init__()
         self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
@@ -137,63 +146,52 @@ class GatedFeedForward(nn.Module):
         return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
 
 
-class Layer(nn.Module):
-    """Attention, then feed-forward; each reads its input normalised and is added to it as it was (pre-norm)."""
-
-    def __init__(self, config: "DecoderConfig"):
-        super().__init__()
-        self.attention_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attention = GroupedAttention(config)
-        self.feed_forward_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.feed_forward = GatedFeedForward(config)
-
-    def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D) -> (B, T, D) and the attention probabilities (B, H, T, T)."""
-        attended, probabilities = self.attention(self.attention_norm(x), *view)
-        x = x + attended
-        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
-
-
-class Decoder(Bert):
-    """Qwen3 without its head for the next word. It has no pooler, and ``token_types`` are not read."""
+class Decoder(ModernEncoder):
+    """Qwen3 without its head for the next word."""
 
     causal = True  # the first token has seen no other
-    kinds: tuple[type, type, type] = nn.Embedding, Layer, RMSNorm  # of its modules
 
-    def __init__(self, config: "DecoderConfig", pooler: bool = False):
-        nn.Module.__init__(self)
-        self.config, self.pooler = config, None
-        table, layer, norm = self.kinds
-        self.embeddings = nn.ModuleDict({"word": table(config.vocab_size, config.hidden_size)})
-        self.layers = nn.ModuleList(layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = norm(config.hidden_size, config.rms_norm_eps)
-        initialise(self, config.initializer_range)
+    def __init__(self, config: DecoderConfig, pooler: bool = False):
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
-        """One for each layer: here the same for all."""
-        turned = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        layers = (
+            PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
+            for _ in range(config.num_hidden_layers)
+        )
+        super().__init__(config, layers, norm())
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        """The causal mask (None: attention makes it), and the rotation of each place."""
+        rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
         mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
-        return [(mask, turned)] * len(self.layers)
+        return [(mask, rotation)] * len(self.layers)
 
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        trace: dict[str, Tensor] | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D). The last layer's are those after ``norm``."""
-        x = self.embeddings.word(ids)  # (B, T, D)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        views = self.views(mask, positions, x.dtype)
-        if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, views[i])  # (B, T, D), (B, H, T, T)
-            if i == len(self.layers) - 1:
-                x = self.norm(x)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
-        return x
+
+QWEN3 = RotaryFamily(
+    model_type="qwen3",
+    architecture="Qwen3Model",
+    config=DecoderConfig,
+    encoder=Decoder,
+    linears={
+        "embeddings.word": "embed_tokens",
+        "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+        "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
+        "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
+        "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+        "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward.gate": "layers.{i}.mlp.gate_proj",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.up_proj",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.down_proj",
+        "norm": "norm",
+    },
+    prefix="model.",
+    skipped=frozenset({"lm_head.weight"}),  # the head for the next word, mostly the table of words itself
+    settings={"attention_probs_dropout_prob": "attention_dropout"},
+    constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
+    only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},
+    bases={None: "rope_theta"},
+)

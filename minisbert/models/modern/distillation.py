@@ -12,11 +12,10 @@ from torch import Tensor
 
 from minisbert.core.tokenizer import assemble
 from minisbert.fast.batching import packed_batches
+from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.modern.static import BareTokenizer, StaticEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Progress
-
-BATCH_TOKENS = 2048
 
 
 def sif_weights(tokens: int, coefficient: float = 1e-4) -> Tensor:

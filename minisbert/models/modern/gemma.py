@@ -5,26 +5,21 @@ each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
-from minisbert.core import one_line
-from minisbert.core.checks import check
 from minisbert.core.weights import Size
-from minisbert.models.modern.architecture import Architecture
-from minisbert.models.modern.decoder import Decoder, Layer, RMSNorm, View, rms_norm
-from minisbert.models.modern.modernbert import GLOBAL, LOCAL, Base, local_mask
-from minisbert.models.modern.qwen3 import QWEN3, DecoderConfig, check_only
-from minisbert.models.modern.rotary import rotary
+from minisbert.models.modern.architecture import PreNormLayer
+from minisbert.models.modern.decoder import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
+from minisbert.models.modern.modernbert import WindowedEncoder
+from minisbert.models.modern.rotary import GLOBAL, LOCAL, Base, RotaryFamily
 
 
 @dataclass(frozen=True)
 class GemmaConfig(DecoderConfig):
-    """As ``DecoderConfig``. ``layer_types`` has GLOBAL or LOCAL for each layer."""
+    """The settings of an EmbeddingGemma; names and defaults are those of its ``config.json``."""
 
-    layer_types: tuple[str, ...] = ()
     sliding_window: Size = 4096  # tokens; half of it on each side
     head_dim: Size = 256  # K
     query_pre_attn_scalar: Base = 256.0
@@ -35,12 +30,7 @@ class GemmaConfig(DecoderConfig):
     pad_token_id: int | None = 0
     model_type: str = "gemma3_text"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not {*self.layer_types} <= {GLOBAL, LOCAL} or len(self.layer_types) != self.num_hidden_layers:
-            raise ValueError(
-                f"layer_types must be {GLOBAL} or {LOCAL} for each layer, not {one_line(self.layer_types)}"
-            )
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
 
 
 class GemmaNorm(RMSNorm):
@@ -60,13 +50,15 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return nn.functional.gelu(gate, approximate="tanh") * up
 
 
-class GemmaLayer(Layer):
+class GemmaLayer(PreNormLayer):
     """Attention, then feed-forward, each normalised before it and once more before it is added."""
 
     def __init__(self, config: GemmaConfig):
-        super().__init__(config)
-        for name in ("attention_norm", "attention_after", "feed_forward_norm", "feed_forward_after"):
-            setattr(self, name, GemmaNorm(config.hidden_size, config.rms_norm_eps))
+        def norm() -> GemmaNorm:
+            return GemmaNorm(config.hidden_size, config.rms_norm_eps)
+
+        super().__init__(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
+        self.attention_after, self.feed_forward_after = norm(), norm()
         # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in EmbeddingGemma is K
         scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
         self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
@@ -74,66 +66,49 @@ class GemmaLayer(Layer):
         self.attention.causal = False
         self.feed_forward.gated = gelu_gate
 
-    def forward(self, x: Tensor, view: View) -> tuple[Tensor, Tensor | None]:
+    def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
         attended, probabilities = self.attention(self.attention_norm(x), *view)
         x = x + self.attention_after(attended)
         return x + self.feed_forward_after(self.feed_forward(self.feed_forward_norm(x))), probabilities
 
 
-class ScaledEmbedding(nn.Embedding):
-    def forward(self, ids: Tensor) -> Tensor:
-        return super().forward(ids) * self.embedding_dim**0.5
+class Gemma(WindowedEncoder):
+    """The encoder of EmbeddingGemma."""
+
+    def __init__(self, config: GemmaConfig, pooler: bool = False):
+        layers = (GemmaLayer(config) for _ in range(config.num_hidden_layers))
+        super().__init__(config, layers, GemmaNorm(config.hidden_size, config.rms_norm_eps))
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.embeddings.word(ids) * self.config.hidden_size**0.5  # (B, T, D)
 
 
-class Gemma(Decoder):
-    """The encoder of EmbeddingGemma: every token sees every other, in most layers those of a window."""
-
-    causal = False
-    kinds = ScaledEmbedding, GemmaLayer, GemmaNorm
-
-    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[View]:
-        if mask is not None:
-            check("mask whole", mask)
-            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
-        c = self.config
-        near = local_mask(positions, mask, c.sliding_window // 2)
-        wide, narrow = (rotary(positions, c.head_dim, base, dtype) for base in (c.rope_theta, c.rope_local_base_freq))
-        return [{GLOBAL: (mask, wide), LOCAL: (near, narrow)}[kind] for kind in c.layer_types]
-
-
-class GemmaFamily(Architecture):
+class GemmaFamily(RotaryFamily):
     def read(self, raw: dict[str, Any]) -> GemmaConfig:
-        """The contents of ``config.json``; newer files have both bases of the rotation in ``rope_parameters``."""
-        ropes = [(raw.get("rope_parameters") or {}).get(kind) or {} for kind in (GLOBAL, LOCAL)]
-        for rope in (*ropes, raw.get("rope_scaling") or {}):
-            check_only(rope, {"rope_type": "default", "type": "default"})
-        check_only(raw, {"attn_logit_softcapping": None, "quantization_config": None})
         if raw.get("use_bidirectional_attention") is not True:
-            raise ValueError("use_bidirectional_attention must be true: Gemma 3 is read as EmbeddingGemma alone")
-        layers, spacing = raw.get("num_hidden_layers"), raw.get("sliding_window_pattern", 6)
-        spaced = [LOCAL if (i + 1) % spacing else GLOBAL for i in range(layers if isinstance(layers, int) else 0)]
-        bases = zip(("rope_theta", "rope_local_base_freq"), ropes, strict=True)
-        stated = {name: rope["rope_theta"] for name, rope in bases if "rope_theta" in rope}
-        return super().read(raw | {"layer_types": tuple(raw.get("layer_types") or spaced)} | stated)
+            raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
+        return super().read(raw)
 
     def write(self, config: dict[str, Any]) -> dict[str, Any]:
         return super().write(config) | {"use_bidirectional_attention": True}
 
 
-AFTER = {"attention_after": "post_attention", "feed_forward_norm": "pre_feedforward"}
-AFTER |= {"feed_forward_after": "post_feedforward"}
 GEMMA = GemmaFamily(
     model_type="gemma3_text",
     architecture="Gemma3TextModel",
     config=GemmaConfig,
     encoder=Gemma,
-    tables=QWEN3.tables | {f"layers.{{i}}.{ours}": f"layers.{{i}}.{its}_layernorm" for ours, its in AFTER.items()},
-    norms={},
-    linears=QWEN3.linears,
-    pooler={},
+    linears=QWEN3.linears
+    | {
+        "layers.{i}.attention_after": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
+        "layers.{i}.feed_forward_after": "layers.{i}.post_feedforward_layernorm",
+    },
     prefix=QWEN3.prefix,
     skipped=QWEN3.skipped,
     settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
     constants=QWEN3.constants,
-    relative=True,
+    only={"attn_logit_softcapping": None},
+    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
+    spacing=("sliding_window_pattern", 6, 1),
 )

@@ -1,4 +1,4 @@
-"""Sparse vectors (torch's CSR tensors) on disk, and exact search by dot products in an inverted index.
+"""Sparse vectors (torch's CSR tensors) on disk, and exact search: by an inverted index, or by any scores.
 
 Legend: N texts, V words of the vocabulary, Q queries; a row has few weights that are not 0. CSR: row i has the columns
 ``indices[indptr[i] : indptr[i + 1]]``, ascending, and in the same places the ``values``.
@@ -6,7 +6,7 @@ Legend: N texts, V words of the vocabulary, Q queries; a row has few weights tha
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from minisbert.models.checkpoint import read_safetensors
 from minisbert.system.console import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-NAMES = ("indptr", "indices", "values", "width")  # of the tensors in a file
+CSR = ("indptr", "indices", "values", "width")  # names of the tensors in a file
 
 
 def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
@@ -33,7 +33,7 @@ def sparse_rows(dense: Tensor, top: int | None = None) -> Tensor:
 def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
     """CSR rows (N, V) as the four tensors of a file."""
     parts = rows.crow_indices(), rows.col_indices(), rows.values(), torch.tensor(rows.shape[1])
-    return dict(zip(NAMES, parts, strict=True))
+    return dict(zip(CSR, parts, strict=True))
 
 
 def read_sparse(path: str | Path) -> Tensor:
@@ -44,50 +44,49 @@ def read_sparse(path: str | Path) -> Tensor:
 
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:
     """The rows of ``sparse_tensors``; ``KeyError`` for one that is missing, ``RuntimeError`` if they do not fit."""
-    indptr, indices, values, width = (tensors[name] for name in NAMES)
+    indptr, indices, values, width = (tensors[name] for name in CSR)
     return torch.sparse_csr_tensor(indptr, indices, values, (len(indptr) - 1, int(width)), check_invariants=True)
 
 
-class InvertedIndex:
-    """For each word the documents that have it, and with which weight: posting lists, one after the other in arrays."""
+def sparse_top_k(queries: Tensor, corpus: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and documents, (Q, k) each, of CSR queries (Q, V) in a CSR corpus (N, V), as ``rank`` has them.
 
-    def __init__(self, rows: Tensor):
-        self.size, self.width = rows.shape
-        words, counts = rows.col_indices().numpy(), rows.crow_indices().diff().numpy()
-        order = np.argsort(words, kind="stable")  # by word, for each the documents in order
-        self.documents = np.repeat(np.arange(self.size), counts)[order]
-        self.weights = rows.values().numpy()[order].astype(np.float64)
-        self.starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=self.width))])  # (V + 1,)
+    An inverted index: for each word the documents that have it, and with which weight; the posting lists one after the
+    other in arrays. Only those of a query's words are read.
+    """
+    words, counts = corpus.col_indices().numpy(), corpus.crow_indices().diff().numpy()
+    order = np.argsort(words, kind="stable")  # by word, for each the documents in order
+    documents = np.repeat(np.arange(len(counts)), counts)[order]
+    weights = corpus.values().numpy()[order].astype(np.float64)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(words, minlength=corpus.shape[1]))])  # (V + 1,)
+    rows, own_words, own_weights = (
+        x.numpy() for x in (queries.crow_indices(), queries.col_indices(), queries.values())
+    )
 
-    def scores(self, words: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Dot products of a query with every document, (N,) float32; only the posting lists of its words are read.
-
-        Summed up in float64, in which a product of two float32 numbers is exact, and rounded once.
-        """
-        found = np.zeros(self.size)
-        for word, weight in zip(words, weights.astype(np.float64), strict=True):
-            posting = slice(self.starts[word], self.starts[word + 1])
-            found[self.documents[posting]] += weight * self.weights[posting]  # a document is in a list once
+    def scores(query: int) -> np.ndarray:
+        # in float64 a product of two float32 numbers is exact; the sum is rounded once
+        found = np.zeros(len(counts))
+        for place in range(rows[query], rows[query + 1]):
+            posting = slice(starts[own_words[place]], starts[own_words[place] + 1])
+            found[documents[posting]] += np.float64(own_weights[place]) * weights[posting]  # a document is there once
         return found.astype(np.float32)
 
-    def top_k(self, queries: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and documents, (Q, k) each, of CSR queries (Q, V): highest first, ties by index.
-
-        Raises ``InputError`` for queries of another width, and if k exceeds the corpus.
-        """
-        if queries.shape[1] != self.width:
-            raise InputError(f"queries of width {queries.shape[1]} and a corpus of {self.width} cannot be compared")
-        check_k(k, self.size, "the size of the corpus")
-        scores, places = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-        starts, words, weights = (x.numpy() for x in (queries.crow_indices(), queries.col_indices(), queries.values()))
-        for i in Bar(range(len(queries)), desc="searching", unit=" queries", shown=progress):
-            own = slice(starts[i], starts[i + 1])
-            found = self.scores(words[own], weights[own])
-            places[i] = np.argsort(-found, kind="stable")[:k]
-            scores[i] = found[places[i]]
-        return scores, places
+    return rank(scores, queries.shape, corpus.shape, k, progress)
 
 
-def sparse_top_k(queries: Tensor, corpus: Tensor, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """``InvertedIndex.top_k``, called as ``fast.search.top_k`` is."""
-    return InvertedIndex(corpus).top_k(queries, k, progress)
+def rank(
+    scores: Callable[[int], np.ndarray], queries: Sequence[int], corpus: Sequence[int], k: int, progress: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and documents, (Q, k) each, by ``scores`` of a query with all N: highest first, ties by index.
+
+    Raises ``InputError`` if the widths of ``queries`` (Q, V) and ``corpus`` (N, V) differ, and if k exceeds N.
+    """
+    if queries[1] != corpus[1]:
+        raise InputError(f"queries of width {queries[1]} and a corpus of {corpus[1]} cannot be compared")
+    check_k(k, corpus[0], "the size of the corpus")
+    found, places = np.empty((queries[0], k), np.float32), np.empty((queries[0], k), np.int64)
+    for i in Bar(range(queries[0]), desc="searching", unit=" queries", shown=progress):
+        row = scores(i)
+        places[i] = np.argsort(-row, kind="stable")[:k]
+        found[i] = row[places[i]]
+    return found, places

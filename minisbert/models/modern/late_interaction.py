@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
 from minisbert.core.losses import softmax_cross_entropy_loss
-from minisbert.fast.matrices import check_k
-from minisbert.system.console import Bar
+from minisbert.models.modern.inverted import rank
 
 
 def max_sim(query: Tensor, document: Tensor) -> Tensor:
@@ -81,13 +79,5 @@ class Matrices:
 
 
 def late_top_k(queries: Matrices, corpus: Matrices, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Scores and texts, (Q, k) each, by ``max_sim`` with every text: highest first, ties by index."""
-    if queries.shape[1] != corpus.shape[1]:
-        raise InputError(f"queries of width {queries.shape[1]} and a corpus of {corpus.shape[1]} cannot be compared")
-    check_k(k, len(corpus), "the size of the corpus")
-    scores, places = np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
-    for i in Bar(range(len(queries)), desc="searching", unit=" queries", shown=progress):
-        found = corpus.scores(queries[i])
-        places[i] = np.argsort(-found, kind="stable")[:k]
-        scores[i] = found[places[i]]
-    return scores, places
+    """Scores and texts, (Q, k) each, by ``max_sim`` with every text, as ``rank`` has them."""
+    return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)

@@ -19,7 +19,7 @@ from minisbert.models.settings import CONFIG, WEIGHTS, unsupported
 from minisbert.system.files import write_json
 
 
-def parts(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
+def head_names(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
     """Our name -> the file's, for each parameter of the masked-language head."""
     named = {"dense": dense, "norm": norm}
     names = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in named.items() for part in ("weight", "bias")}
@@ -28,10 +28,10 @@ def parts(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
 
 # by family: the class of transformers with the head, and the head's names in its files
 CLS, VOCAB, PROJECTOR = "cls.predictions", ("vocab_transform", "vocab_layer_norm"), "vocab_projector"
-BERT_HEAD = parts(f"{CLS}.transform.dense", f"{CLS}.transform.LayerNorm", f"{CLS}.decoder", f"{CLS}.bias")
+BERT_HEAD = head_names(f"{CLS}.transform.dense", f"{CLS}.transform.LayerNorm", f"{CLS}.decoder", f"{CLS}.bias")
 HEADS = {
     "bert": ("BertForMaskedLM", BERT_HEAD),
-    "distilbert": ("DistilBertForMaskedLM", parts(*VOCAB, PROJECTOR, f"{PROJECTOR}.bias")),
+    "distilbert": ("DistilBertForMaskedLM", head_names(*VOCAB, PROJECTOR, f"{PROJECTOR}.bias")),
 }
 
 

@@ -10,21 +10,15 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of o
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import one_line
-from minisbert.core.bert import Attention, Bert, attention, gelu, layer_norm
-from minisbert.core.checks import check, check_fields
-from minisbert.core.weights import Rate, Size
-from minisbert.models.modern.architecture import initialise
-from minisbert.models.modern.rotary import rotary, rotate
-
-GLOBAL, LOCAL = "full_attention", "sliding_attention"
-Base = Annotated[float, "above 0 and finite"]
-Flag = Annotated[bool, "0 or 1"]
+from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
+from minisbert.core.weights import Rate, Size, dense
+from minisbert.models.modern.architecture import ModernEncoder, PreNormLayer
+from minisbert.models.modern.rotary import GLOBAL, LOCAL, Base, Flag, RotaryConfig, RotaryFamily, rotary, rotate
 
 
 def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
@@ -37,7 +31,7 @@ def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
 
 
 def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
-    """Where a query of a local layer may look, (B, 1, T, T): ``half`` tokens to each side, if ``mask`` lets it.
+    """The keys that a query of a local layer may attend to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
 
     positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
     """
@@ -48,65 +42,44 @@ def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ModernBertConfig:
-    """The sizes and constants of a ModernBERT; names and defaults are those of its ``config.json``.
+class ModernBertConfig(RotaryConfig):
+    """The settings of a ModernBERT; defaults are those of its ``config.json``."""
 
-    Raises ``ValueError`` for values that do not describe one.
-    """
-
-    vocab_size: Size  # V
-    hidden_size: Size  # D
-    num_hidden_layers: Size  # L
-    num_attention_heads: Size  # H
-    intermediate_size: Size  # F
-    max_position_embeddings: Size = 8192
-    layer_types: tuple[str, ...] = ()  # GLOBAL or LOCAL for each layer; by default every third is global, the first too
-    local_attention: Size = 128  # tokens in a window; half of it on each side
-    global_rope_theta: Base = 160_000.0
-    local_rope_theta: Base = 10_000.0
+    sliding_window: Size = 128  # tokens; half of it on each side
+    rope_theta: Base = 160_000.0
+    rope_local_base_freq: Base = 10_000.0
     norm_eps: Annotated[float, "above 0 and below 1"] = 1e-5
     norm_bias: Flag = False
-    attention_bias: Flag = False
     mlp_bias: Flag = False
     hidden_activation: Annotated[str, "gelu|silu"] = "gelu"  # silu in granite-embedding-multilingual-r2
-    hidden_dropout_prob: Rate = 0.0  # after the embeddings (embedding_dropout)
-    attention_probs_dropout_prob: Rate = 0.0  # on the probabilities and after attention (attention_dropout)
     mlp_dropout: Rate = 0.0  # between the two feed-forward layers
-    initializer_range: Rate = 0.02
     pad_token_id: int | None = 50283
-    type_vocab_size: int = 0
     model_type: str = "modernbert"
 
     def __post_init__(self) -> None:
-        check_fields(self)
-        kinds = self.layer_types or [LOCAL if i % 3 else GLOBAL for i in range(self.num_hidden_layers)]
-        object.__setattr__(self, "layer_types", tuple(kinds))
-        if not {*kinds} <= {GLOBAL, LOCAL} or len(kinds) != self.num_hidden_layers:
-            raise ValueError(f"layer_types must be {GLOBAL} or {LOCAL} for each layer, not {one_line([*kinds])}")
+        super().__post_init__()
         if self.hidden_size % (2 * self.num_attention_heads):
             raise ValueError(f"hidden_size {self.hidden_size} does not give every head an even number of columns")
 
     @property
-    def positions(self) -> int:
-        """The largest number of tokens that one text can have."""
-        return self.max_position_embeddings
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
 
 
-class LayerNorm(nn.Module):
-    """The book's ``layer_norm``; the bias (D,) is there only if the settings ask for it."""
+class ModernBertNorm(LayerNorm):
+    """The book's LayerNorm; the bias (D,) is there only if the settings ask for it."""
 
     def __init__(self, config: ModernBertConfig):
-        super().__init__()
-        self.eps = config.norm_eps
-        self.weight = nn.Parameter(torch.ones(config.hidden_size))
-        self.bias = nn.Parameter(torch.zeros(config.hidden_size)) if config.norm_bias else None
+        super().__init__(config.hidden_size, config.norm_eps)
+        if not config.norm_bias:
+            self.bias = None
 
     def forward(self, x: Tensor) -> Tensor:
         return layer_norm(x, self.weight, torch.zeros_like(self.weight) if self.bias is None else self.bias, self.eps)
 
 
 class RotaryAttention(Attention):
-    """Multi-head attention without positions of its own: queries and keys are rotated. One matrix makes all three."""
+    """Multi-head attention with rotated queries and keys. One matrix makes queries, keys and values."""
 
     def __init__(self, config: ModernBertConfig):
         nn.Module.__init__(self)
@@ -126,7 +99,7 @@ class RotaryAttention(Attention):
         return nn.functional.dropout(self.output(self.merge(context)), dropout), probabilities
 
 
-class FeedForward(nn.Module):
+class GeGLUFeedForward(nn.Module):
     """Each token on its own: D to 2F, GeGLU, F to D."""
 
     def __init__(self, config: ModernBertConfig):
@@ -139,62 +112,70 @@ class FeedForward(nn.Module):
         return self.down(self.dropout(geglu(self.up(x), self.activation)))  # (B, T, D), 2F, F, D
 
 
-class Layer(nn.Module):
-    """Attention, then feed-forward, each after a norm; layer 0 has one less: its input is normalised."""
+class WindowedEncoder(ModernEncoder):
+    """Every token sees those on both sides: all of them in global layers, those of a window in local ones."""
 
-    def __init__(self, config: ModernBertConfig, number: int):
-        super().__init__()
-        self.kind = config.layer_types[number]
-        self.attention_norm = LayerNorm(config) if number else nn.Identity()
-        self.attention = RotaryAttention(config)
-        self.feed_forward_norm = LayerNorm(config)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
-        attended, probabilities = self.attention(self.attention_norm(x), mask, rotation)
-        x = x + attended
-        return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        c = self.config
+        masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.sliding_window // 2)}
+        bases = {GLOBAL: c.rope_theta, LOCAL: c.rope_local_base_freq}
+        rotations = {kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()}
+        return [(masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)]
 
 
-class ModernBert(Bert):
-    """The encoder. It has no pooler, and ``token_types`` are not read."""
-
+class ModernBert(WindowedEncoder):
     def __init__(self, config: ModernBertConfig, pooler: bool = False):
-        nn.Module.__init__(self)
-        self.config, self.pooler = config, None
-        self.embeddings = nn.ModuleDict(
-            {"word": nn.Embedding(config.vocab_size, config.hidden_size), "norm": LayerNorm(config)}
+        layers = (
+            PreNormLayer(
+                ModernBertNorm(config) if i else nn.Identity(),  # the input of layer 0 is normalised
+                RotaryAttention(config),
+                ModernBertNorm(config),
+                GeGLUFeedForward(config),
+            )
+            for i in range(config.num_hidden_layers)
         )
+        super().__init__(config, layers, ModernBertNorm(config))
+        self.embeddings["norm"] = ModernBertNorm(config)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.layers = nn.ModuleList(Layer(config, i) for i in range(config.num_hidden_layers))
-        self.norm = LayerNorm(config)
-        initialise(self, config.initializer_range)
 
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        trace: dict[str, Tensor] | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """As ``Bert.forward``: ids (B, T) -> hidden states (B, T, D). The last layer's are those after ``norm``."""
-        if mask is not None:
-            check("mask whole", mask)
-            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        x, c = self.dropout(self.embeddings.norm(self.embeddings.word(ids))), self.config  # (B, T, D)
-        width, bases = c.hidden_size // c.num_attention_heads, {GLOBAL: c.global_rope_theta, LOCAL: c.local_rope_theta}
-        rotations = {kind: rotary(positions, width, base, x.dtype) for kind, base in bases.items()}
-        masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.local_attention // 2)}
-        if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, masks[layer.kind], rotations[layer.kind])  # (B, T, D), (B, H, T, T)
-            if i == len(self.layers) - 1:
-                x = self.norm(x)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
-        return x
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.dropout(self.embeddings.norm(self.embeddings.word(ids)))  # (B, T, D)
+
+
+class ModernBertFamily(RotaryFamily):
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """In the older form, which every version reads if the global layers are evenly spaced."""
+        kinds = config["layer_types"]
+        spacing = next((i for i in range(1, len(kinds)) if kinds[i] == GLOBAL), len(kinds)) or 1
+        return super().write(config) | {"global_attn_every_n_layers": spacing}
+
+
+MODERNBERT = ModernBertFamily(
+    model_type="modernbert",
+    architecture="ModernBertModel",
+    config=ModernBertConfig,
+    encoder=ModernBert,
+    linears={
+        "embeddings.word": "embeddings.tok_embeddings",
+        "embeddings.norm": "embeddings.norm",
+        "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
+        "layers.{i}.attention.output": "layers.{i}.attn.Wo",
+        "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.Wi",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.Wo",
+        "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
+        "norm": "final_norm",
+    },
+    prefix="model.",
+    skipped=frozenset(dense("head.dense") | dense("head.norm") | dense("decoder")),  # for masked words
+    settings={
+        "hidden_dropout_prob": "embedding_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "rope_theta": "global_rope_theta",
+        "rope_local_base_freq": "local_rope_theta",
+        "sliding_window": "local_attention",
+    },
+    constants={"type_vocab_size": 0},
+    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
+    spacing=("global_attn_every_n_layers", 3, 0),
+)

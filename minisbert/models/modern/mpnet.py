@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from minisbert.core import bert
 from minisbert.core.bert import Attention, Bert
 from minisbert.core.weights import BertConfig, dense
-from minisbert.models.modern.architecture import Architecture, initialise
+from minisbert.models.modern.architecture import Architecture, ModernEncoder
 
 BUCKETS = 32  # half of them for keys before the query, half for keys after it
 # the distance at which each bucket of a half begins: 0 to 7, then 8 * 16^(k/8): 8 12 16 23 32 46 64 91
@@ -40,8 +40,8 @@ def biased_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """softmax(q k^T / sqrt(K) + bias) v: the book's ``attention`` with a number added to each score.
 
-    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity where a query may not look -> context
-    (B, H, T, K) and probabilities (B, H, T, T), None from the fused operation.
+    query, key, value (B, H, T, K), bias (B or 1, H, T, T), minus infinity for masked keys -> context (B, H, T, K) and
+    probabilities (B, H, T, T), None from the fused operation.
     """
     if bert.FUSED and not dropout:
         return nn.functional.scaled_dot_product_attention(query, key, value, bias), None
@@ -54,19 +54,13 @@ def biased_attention(
 
 @dataclass(frozen=True)
 class MPNetConfig(BertConfig):
-    """The book's settings with MPNet's constants; transformers computes 32 buckets and padding 1 in any case."""
+    """The book's settings with MPNet's constants."""
 
     type_vocab_size: int = 0
     position_offset: int = 2  # after the padding index
     pad_token_id: int = 1
     relative_attention_num_buckets: int = BUCKETS
     model_type: str = "mpnet"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, only in {"pad_token_id": 1, "relative_attention_num_buckets": BUCKETS}.items():
-            if getattr(self, name) != only:
-                raise ValueError(f"{name} {getattr(self, name)!r} is not supported, only {only} is")
 
 
 class BiasedAttention(Attention):
@@ -77,80 +71,53 @@ class BiasedAttention(Attention):
         return self.output(self.merge(context)), probabilities  # (B, T, D), (B, H, T, T)
 
 
-class MPNet(Bert):
+class MPNet(ModernEncoder):
     """The book's encoder with another attention and one table of biases."""
 
     def __init__(self, config: MPNetConfig, pooler: bool = True):
-        super().__init__(config, pooler)
+        Bert.__init__(self, config, pooler)
+        self.norm = nn.Identity()
         self.relative = nn.Embedding(BUCKETS, config.num_attention_heads)
         for layer in self.layers:
             layer.attention = BiasedAttention(
                 config.hidden_size, config.num_attention_heads, config.attention_probs_dropout_prob
             )
-        initialise(self, config.initializer_range)
+        self.initialise()
 
-    def bias(self, positions: Tensor, mask: Tensor | None) -> Tensor:
-        """positions (B or 1, T), mask (B, 1, T or 1, T) boolean or None -> what to add to the scores, (B, H, T, T)."""
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.embeddings(ids, None, positions)  # (B, T, D)
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        """What each layer adds to its scores, (B, H, T, T): a bias, and minus infinity for masked keys."""
         distances = positions[:, None, :] - positions[:, :, None]  # (B, T, T): key's position minus query's
         bias = self.relative(relative_buckets(distances)).permute(0, 3, 1, 2)  # (B, T, T, H) -> (B, H, T, T)
         bias = bias.contiguous()  # every layer reads it, and attention is slow where the last axis has gaps
-        return bias if mask is None else bias.masked_fill(~mask, float("-inf"))
-
-    def forward(
-        self,
-        ids: Tensor,
-        mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        trace: dict[str, Tensor] | None = None,
-        positions: Tensor | None = None,
-    ) -> Tensor:
-        """As in the book: ids (B, T) -> hidden states (B, T, D). There are no token types."""
-        if mask is not None:
-            if mask.is_floating_point():
-                raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
-            mask = mask.bool() if mask.ndim == 4 else mask.bool()[:, None, None, :]  # (B, 1, T or 1, T)
-        if positions is None:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]  # (1, T)
-        x, bias = self.embeddings(ids, token_types, positions), self.bias(positions, mask)  # (B, T, D), (B, H, T, T)
-        if trace is not None:
-            trace["embeddings"] = x
-        for i, layer in enumerate(self.layers):
-            x, probabilities = layer(x, bias)  # (B, T, D), (B, H, T, T)
-            if trace is not None:
-                trace[f"layers.{i}.attention"], trace[f"layers.{i}"] = probabilities, x
-        return x
+        return [(bias if mask is None else bias.masked_fill(~mask, float("-inf")),)] * len(self.layers)
 
 
+LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
 MPNET = Architecture(
     model_type="mpnet",
     architecture="MPNetModel",
     config=MPNetConfig,
     encoder=MPNet,
-    tables={
+    linears={
         "embeddings.word": "embeddings.word_embeddings",
         "embeddings.position": "embeddings.position_embeddings",
-        "relative": "encoder.relative_attention_bias",
-    },
-    norms={
         "embeddings.norm": "embeddings.LayerNorm",
-        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
-        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
-    },
-    linears={
+        "relative": "encoder.relative_attention_bias",
         "layers.{i}.attention.query": "encoder.layer.{i}.attention.attn.q",
         "layers.{i}.attention.key": "encoder.layer.{i}.attention.attn.k",
         "layers.{i}.attention.value": "encoder.layer.{i}.attention.attn.v",
         "layers.{i}.attention.output": "encoder.layer.{i}.attention.attn.o",
+        "layers.{i}.attention_norm": "encoder.layer.{i}.attention.LayerNorm",
         "layers.{i}.feed_forward.up": "encoder.layer.{i}.intermediate.dense",
         "layers.{i}.feed_forward.down": "encoder.layer.{i}.output.dense",
+        "layers.{i}.feed_forward_norm": "encoder.layer.{i}.output.LayerNorm",
     },
     pooler={"pooler": "pooler.dense"},
     prefix="mpnet.",
-    skipped=frozenset(
-        {"embeddings.position_ids", "lm_head.bias"}
-        | dense("lm_head.dense")
-        | dense("lm_head.layer_norm")
-        | dense("lm_head.decoder")
-    ),
+    skipped=frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD))),
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
+    only={"pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},  # transformers computes these in any case
 )

@@ -12,7 +12,6 @@ are those of sentence-transformers' class of the same name; ``multi_vector_files
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,26 +31,16 @@ from minisbert.models.folders import ModelFolder
 from minisbert.models.inputs import check_ids
 from minisbert.models.layout import dense_settings, write_modules, write_settings
 from minisbert.models.modern.late_interaction import Matrices, late_top_k
-from minisbert.models.modern.multi_vector_files import (
-    Expansion,
-    LateSettings,
-    Lengths,
-    Skipped,
-    Stated,
-    load_parts,
-    load_tokenizer,
-    read_stated,
-)
+from minisbert.models.modern.multi_vector_files import Expansion, LateSettings, add_markers, load_parts, read_late
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, TEXT_FILES, WEIGHTS, parse
+from minisbert.models.settings import CONFIG, KEPT, TEXT_FILES, WEIGHTS, parse
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
-MODULES = ("Transformer", "Dense", "Normalize", "MultiVectorMask")
 
 
 class MultiVectorEncoder(SentenceEncoder):
@@ -61,17 +50,16 @@ class MultiVectorEncoder(SentenceEncoder):
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
 
-    def __init__(self, tokenizer: Tokenizer, bert: Bert, dense: Dense, stated: Stated):
-        super().__init__(tokenizer, bert, Pooling("mean"), stated.normalize, [], stated.settings)
-        self.projection, self.lengths, self.skipped = dense, stated.lengths, stated.skipped
+    def __init__(self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: LateSettings, normalize: bool = True):
+        super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
+        self.projection = dense
         self.width = sentence_width(self.pooling, [dense], bert)
-        more = self.lengths.query_expansion
-        self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), more)) if more else None
-        backend = tokenizer.backend
-        known = (backend.token_to_id(word) for word in self.skipped.skiplist_words)
+        stated, token_id = settings.query_expansion, tokenizer.backend.token_to_id
+        self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), stated)) if stated else None
+        known = map(token_id, settings.skiplist_words)
         self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)
         names = [self.expansion.token] if self.expansion and self.expansion.token else ["[MASK]", "<mask>"]
-        self.filler = next((i for i in map(backend.token_to_id, names) if i is not None), None)
+        self.filler = next((token for token in map(token_id, names) if token is not None), None)
         if self.expansion and self.filler is None:
             raise ValueError(f"query_expansion: the tokenizer has no token {' or '.join(names)}")
 
@@ -81,18 +69,19 @@ class MultiVectorEncoder(SentenceEncoder):
     ) -> "MultiVectorEncoder":
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        stated = read_stated(folder)
+        settings, markers, normalize = read_late(folder)
         bert, dense = load_parts(folder)
-        tokenizer = load_tokenizer(folder, stated, limit)
+        tokenizer = Tokenizer.load(folder.encoder, limit)
+        add_markers(tokenizer, markers)
+        tokenizer.kept |= {name: value for name in KEPT if (value := getattr(settings, name))}
         with reading(folder.path):
-            return cls(tokenizer, bert, dense, stated).eval()
+            return cls(tokenizer, bert, dense, settings, normalize).eval()
 
     @classmethod
     def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
         """An encoder to be trained: a new projection, as in sentence-transformers without fillers and skipped words."""
-        settings = LateSettings(prompts=encoder.settings.prompts)
         dense = Dense(encoder.hidden_size, width, bias=False, activation="identity").to(encoder.device)
-        return cls(encoder.tokenizer, encoder.bert, dense, Stated(settings, Lengths(), Skipped(), normalize=True))
+        return cls(encoder.tokenizer, encoder.bert, dense, LateSettings(prompts=encoder.settings.prompts))
 
     @property
     def pooling_mode(self) -> str:
@@ -101,7 +90,7 @@ class MultiVectorEncoder(SentenceEncoder):
     def rows_of(self, texts: Sequence[str], query: bool) -> tuple[list[list[int]], list[int], int]:
         """Ids of each text, a query's fillers included, how many are its own, and how many texts were cut."""
         tokenizer, more = copy.copy(self.tokenizer), self.expansion if query else None
-        limit = self.lengths.query_length if query else self.lengths.document_length
+        limit = self.settings.query_length if query else self.settings.document_length
         if more:
             limit = more.length if more.strategy == "fixed" else max(limit or tokenizer.limit, more.length)
         tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
@@ -109,17 +98,7 @@ class MultiVectorEncoder(SentenceEncoder):
         filled = [ids + [self.filler] * (more.length - len(ids)) if more else ids for ids in encoded.ids]
         return filled, [*map(len, encoded.ids)], encoded.truncated
 
-    def forward(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
-        """ids (B, T), mask (B, T) True for tokens that are seen -> the tokens' vectors (B, T, K)."""
-        return self.project(self.hidden(ids, mask, None, precision))
-
-    def project(self, hidden: Tensor) -> Tensor:
-        """Hidden states (B, T, D) -> vectors (B, T, K). As pooling, never in bfloat16."""
-        with torch.autocast(self.device.type, enabled=False):
-            vectors = self.projection(hidden.to(self.dtype))
-        return unit(vectors) if self.normalize else vectors
-
-    def forward_rows(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
         """Vectors (B, T, K) and which of them are compared, (B, T), of texts as ``rows_of`` gives them."""
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
@@ -128,11 +107,14 @@ class MultiVectorEncoder(SentenceEncoder):
         # subtle: a filler that nobody attends to still has a vector, for it looks at the query's own tokens itself
         seen = real if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
         check_ids(self.bert.config, ids, ids.shape[1])
-        return self.project(self.bert(ids, seen if query else real)), self.compared(ids, real, query)
+        hidden = self.bert(ids, seen if query else real)  # (B, T, D)
+        with torch.autocast(self.device.type, enabled=False):  # the projection, as pooling, is never in bfloat16
+            vectors = self.projection(hidden.to(self.dtype))
+        return unit(vectors) if self.normalize else vectors, self.compared(ids, real, query)
 
     def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
         """Which of the real tokens of ids (B, T) are compared: in documents usually all but punctuation."""
-        skips = ("query" if query else "document") in self.skipped.skiplist_tasks
+        skips = ("query" if query else "document") in self.settings.skiplist_tasks
         return real & ~torch.isin(ids, self.skipped_ids.to(ids.device)) if skips else real
 
     def encode(
@@ -148,7 +130,7 @@ class MultiVectorEncoder(SentenceEncoder):
         convert: str = "matrices",
         **options: Any,
     ) -> Matrices:
-        """Texts -> ``Matrices``, other ones as queries than as documents; by default the prompt says which they are.
+        """Texts -> ``Matrices``. ``query`` says whether they are queries or documents; by default the prompt does.
 
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """
@@ -158,7 +140,7 @@ class MultiVectorEncoder(SentenceEncoder):
         prompts = {name: self.settings.prompts[name] for name in QUERY_PROMPTS if self.settings.prompts.get(name)}
         if query is None:
             query = prompt_name in QUERY_PROMPTS or prompt in prompts.values()
-        if prompt is None and prompt_name is None and query:
+        if query and prompt is None and prompt_name is None:
             prompt_name = next(iter(prompts), None)
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         rows, own, self.truncated = self.rows_of(texts, query)
@@ -167,7 +149,7 @@ class MultiVectorEncoder(SentenceEncoder):
         with self.computing(precision), shown as line:
             line.expect(len(texts), sum(map(len, rows)))
             for batch in budgeted_batches([*map(len, rows)], batch_tokens):
-                parts = self.forward_rows([rows[i] for i in batch], [own[i] for i in batch], query)
+                parts = self([rows[i] for i in batch], [own[i] for i in batch], query)
                 for text, vectors, counted in zip(batch, *parts, strict=True):
                     found[text] = vectors[counted].cpu()
                 line.done(sum(len(rows[i]) for i in batch))
@@ -184,11 +166,12 @@ class MultiVectorEncoder(SentenceEncoder):
         """The model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        kinds = [kind for kind in MODULES if kind != "Normalize" or self.normalize]
-        _, dense, *rest = write_modules(folder, kinds)
+        normalize = ["Normalize"] * self.normalize
+        _, dense, *between, mask = write_modules(folder, ["Transformer", "Dense", *normalize, "MultiVectorMask"])
         write_json(folder / dense / CONFIG, dense_settings(self.projection) | TOKENS)
         write_safetensors(self.projection.state_dict(), folder / dense / WEIGHTS)
-        for place in rest[:-1]:  # Normalize
+        for place in between:
             write_json(folder / place / CONFIG, TOKENS)
-        write_json(folder / rest[-1] / CONFIG, asdict(self.skipped))
+        keys = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+        write_json(folder / mask / CONFIG, {key: getattr(self.settings, key) for key in keys})
         write_settings(self, folder, model_type="MultiVectorEncoder")

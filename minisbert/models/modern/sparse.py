@@ -32,7 +32,7 @@ from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
-CHUNK = 256  # texts whose vectors have their zeros in memory at the same time: 30 MB for BERT's vocabulary
+DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
 
 
 def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
@@ -70,8 +70,8 @@ def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, documen
     """
     check("queries (B, V), documents (M, V)", queries, documents)
     check_negatives(documents)
-    rank = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
-    return rank + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
+    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
+    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
 
 
 class SpladePooling(nn.Module):
@@ -114,10 +114,10 @@ class SparseEncoder(SentenceEncoder):
 
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "SparseEncoder":
-        if pooling is not None:
-            raise InputError(f"pooling {pooling}: {folder.path} is a SparseEncoder, whose pooling is its own")
         places = folder.places("SpladePooling")  # checks the modules; a model of transformers has none
         settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
+        with reading(folder.path):
+            check(f"pooling splade-{settings.pooling_strategy}", pooling)
         bert = load_bert(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
@@ -151,8 +151,10 @@ class SparseEncoder(SentenceEncoder):
         parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         with shown as line:
-            for start in range(0, len(texts), CHUNK):
-                dense = super().encode(texts[start : start + CHUNK], batch_tokens, line, convert="tensor", **options)
+            for start in range(0, len(texts), DENSE_ROWS):
+                dense = super().encode(
+                    texts[start : start + DENSE_ROWS], batch_tokens, line, convert="tensor", **options
+                )
                 parts, truncated = [*parts, sparse_rows(dense, top).to_sparse_coo()], truncated + self.truncated
         self.truncated = truncated
         return torch.cat(parts).to_sparse_csr()
@@ -174,10 +176,6 @@ class SparseEncoder(SentenceEncoder):
         save_masked(self.bert, self.pooling.head, folder)
         self.tokenizer.save(folder)
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
-        pooling = {
-            "pooling_strategy": self.pooling.strategy,
-            "activation_function": "relu",
-            "embedding_dimension": self.width,
-        }
-        write_json(folder / place / CONFIG, pooling)
+        pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
+        write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
         write_settings(self, folder, model_type="SparseEncoder")

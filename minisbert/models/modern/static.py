@@ -1,4 +1,4 @@
-"""Static vectors: one per token, whatever stands beside it; a text's vector is their mean. No layer, no attention.
+"""Static vectors: one per token, in any context; a text's vector is their mean. No layer, no attention.
 
     encoder = StaticEncoder.load("minishlab/potion-base-8M")  # or what ``minisbert distill-static`` has written
     encoder.encode(["A cat sits."])  # far faster than a BERT: there is nothing to compute
@@ -65,21 +65,10 @@ class BareTokenizer(Tokenizer):
 
 @dataclass(frozen=True)
 class Bag:
-    """A batch: the numbers of its texts in the call, their tokens in a row, and where each begins."""
+    """A batch: the numbers of its texts in the call, and of its tokens."""
 
     texts: list[int]
-    ids: Tensor
-    starts: Tensor
-
-    @property
-    def tokens(self) -> int:
-        return len(self.ids)
-
-    @classmethod
-    def of(cls, keys: Sequence[bytes], texts: list[int]) -> "Bag":
-        lengths = torch.tensor([len(keys[text]) // ID_BYTES for text in texts])
-        ids = torch.frombuffer(bytearray(b"".join(keys[text] for text in texts)) or bytearray(4), dtype=torch.int32)
-        return cls(texts, ids[: lengths.sum()].long(), lengths.cumsum(0) - lengths)
+    tokens: int
 
 
 class StaticEncoder(TextEncoder, nn.Module):
@@ -118,8 +107,8 @@ class StaticEncoder(TextEncoder, nn.Module):
     @classmethod
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "StaticEncoder":
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
-        if pooling not in (None, "mean"):
-            raise InputError(f"{folder.path} is a table of static vectors: its pooling is the mean, not {pooling}")
+        with reading(f"{folder.path}, a table of static vectors"):
+            check("pooling mean", pooling)
         place = next(iter(folder.places("StaticEmbedding")), ".")
         inner = folder if place == "." else ModelFolder(folder.path / place)
         path, alone = inner.path / WEIGHTS, not folder.classes
@@ -145,16 +134,17 @@ class StaticEncoder(TextEncoder, nn.Module):
             yield
 
     def _computed(
-        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, texts: dict[bytes, str]
+        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, _: dict[bytes, str]
     ) -> Iterator[tuple[Bag, Any]]:
-        lengths = [len(key) // ID_BYTES for key in keys]
-        for batch in budgeted_batches([length + 1 for length in lengths], max(batch_tokens, BAG_TOKENS)):
-            bag = Bag.of(keys, batch)
+        counts = torch.tensor([len(key) // ID_BYTES for key in keys])  # tokens
+        for texts in budgeted_batches((counts + 1).tolist(), max(batch_tokens, BAG_TOKENS)):
+            lengths, data = counts[texts], b"".join(keys[text] for text in texts)
+            ids = torch.frombuffer(bytearray(data + bytes(ID_BYTES)), dtype=torch.int32)[:-1].long()  # never empty
             if output == "token":
-                rows = nn.functional.embedding(bag.ids, self.embedding.weight)  # (all tokens, D)
-                yield bag, list(rows.split([lengths[text] for text in batch]))
+                rows = nn.functional.embedding(ids, self.embedding.weight)  # (all tokens, D)
+                yield Bag(texts, len(ids)), list(rows.split(lengths.tolist()))
             else:
-                yield bag, self(bag.ids, bag.starts)
+                yield Bag(texts, len(ids)), self(ids, lengths.cumsum(0) - lengths)
 
     def save(self, folder: str | Path) -> None:
         """Write the table as a folder that sentence-transformers opens; atomically replaces a model there."""
@@ -171,17 +161,14 @@ def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
     ``embeddings`` may be fewer rows than tokens, ``mapping`` (V,) then says which, and ``weights`` (V,) scale them.
     """
     name = "embedding.weight" if "embedding.weight" in tensors else "embeddings"
-    known = {name} | ({"mapping", "weights"} if name == "embeddings" else set())
+    known = {name} if name == "embedding.weight" else {name, "mapping", "weights"}
     with reading(path):
-        if missing := {name} - tensors.keys() or tensors.keys() - known:
-            raise ValueError(f"a table of static vectors is needed ({', '.join(sorted(known))}), not {sorted(missing)}")
-        table, mapping, weights = (tensors.get(key) for key in (name, "mapping", "weights"))
-        if table.ndim != 2 or not table.is_floating_point():
-            raise ValueError(f"{name} must be (V, D) floating point numbers, not {tuple(table.shape)} {table.dtype}")
-        if mapping is not None and mapping.min() < 0:  # subtle: it would count from the end
-            raise ValueError(f"mapping holds {int(mapping.min())}")
-        table = table if mapping is None else table[mapping.long()]
+        table, mapping, weights = tensors[name], tensors.get("mapping"), tensors.get("weights")
+        if tensors.keys() - known or not table.is_floating_point():
+            found = {key: str(tensor.dtype) for key, tensor in tensors.items()}
+            raise ValueError(f"a table of floating point numbers is needed ({', '.join(sorted(known))}), not {found}")
+        # subtle: index_select refuses an index below 0, which table[mapping] would count from the end
+        table = table if mapping is None else table.index_select(0, mapping.long())
         table = table.float() if weights is None else table.float() * weights.float()[:, None]
-        if not table.isfinite().all():
-            raise ValueError(f"{name} holds NaN or infinity")
+        check("table (V, D) finite", table)
     return table.contiguous()

@@ -10,12 +10,10 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import Tokenizer, models, normalizers, processors, trainers
-from torch import Tensor, nn
+from torch import nn
 from transformers.models.gemma3 import modeling_gemma3
 
 from tests.reference.make_reference import WORDS
-from tests.reference.states import in_double
-from tests.reference.texts import SENTENCES
 
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>"]
 # heads 4 and 2, head width 6, width 16 (its root is exact in float32), feed-forward 19, layers 3, a window of 5
@@ -82,19 +80,5 @@ def write(folder: Path) -> None:
         model.save(str(folder), create_model_card=False)
 
 
-def golden(name: str) -> dict[str, Tensor]:
-    """Ids, the first and the last layer's states, and vectors of texts and of queries."""
-    with in_double(modeling_gemma3), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / name)
-        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
-        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
-        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
-        states = model[0].model(**inputs, output_hidden_states=True).hidden_states
-        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
-        found |= {"layers.0": states[1], f"layers.{len(states) - 2}": states[-1]}
-        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
-        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
-    return {key: value.contiguous().clone() for key, value in found.items()}
-
-
 FOLDERS = {"tiny-gemma": write}
+MODELING, LAYERS = modeling_gemma3, (0, 2)  # whose states are in the golden file

@@ -4,8 +4,9 @@
     python -m tests.reference.modern.make --check    make them again in memory and compare with the committed ones
     python -m tests.reference.modern.make mpnet      only those of some modules
 
-Each module beside this one has ``FOLDERS``: names, and functions that write a sentence model of that name. A module
-whose values are others than ids, layers, vectors and gradients also has ``golden(name)``, which makes them.
+Each module beside this one has ``FOLDERS``: names, and functions that write a sentence model of that name. The golden
+file has ids, layers, vectors and gradients; for a module with ``LAYERS`` the states of these layers, and vectors of
+texts and of queries; for one with ``golden(name)`` what that function returns.
 """
 
 import argparse
@@ -14,13 +15,36 @@ import json
 import pkgutil
 import shutil
 import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
+import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from tests.reference import make_reference as book
 from tests.reference import modern
+from tests.reference.states import in_double
+from tests.reference.texts import SENTENCES
 
 SKIPPED = ("make",)
+
+
+def golden(write: Callable[[Path], None], modeling: ModuleType, layers: tuple[int, ...]) -> dict[str, Tensor]:
+    """Ids, the states of some layers, and vectors of texts and of queries."""
+    with in_double(modeling), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
+        write(Path(folder) / "model")
+        model = book.SentenceTransformer(str(Path(folder) / "model"), device="cpu").double().eval()
+        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
+        inputs = {key: batch[key] for key in ("input_ids", "attention_mask")}
+        states = model[0].model(**inputs, output_hidden_states=True).hidden_states
+        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
+        found |= {f"layers.{i}": states[i + 1] for i in layers}
+        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
+        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
+    return {key: value.clone() for key, value in found.items()}
 
 
 def main() -> None:
@@ -37,7 +61,10 @@ def main() -> None:
             if not options.check:
                 shutil.rmtree(folder, ignore_errors=True)
                 write(folder)
-            values = getattr(module, "golden", book.family_golden)(name)
+            if hasattr(module, "LAYERS"):
+                values = golden(write, module.MODELING, module.LAYERS)
+            else:
+                values = getattr(module, "golden", book.family_golden)(name)
             values = {key: value.detach().contiguous() for key, value in values.items()}
             if options.check:
                 problems += book.check(path, values) + book.check_folder(folder, write)

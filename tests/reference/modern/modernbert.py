@@ -4,18 +4,13 @@ import json
 import tempfile
 from pathlib import Path
 
-import torch
 import transformers
-from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 from tokenizers import ByteLevelBPETokenizer, processors
-from torch import Tensor
 from transformers.models.modernbert import modeling_modernbert
 
 from tests.reference.make_reference import WORDS, write_sentence_model
 from tests.reference.modern.qwen3 import randomise
-from tests.reference.states import in_double
-from tests.reference.texts import SENTENCES
 
 NAME = "tiny-modernbert"
 # heads 3, head width 8, width 24, feed-forward 29, layers 4 of which 0 and 3 are global, window 2 to each side
@@ -62,18 +57,5 @@ def write(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"prompts": prompts}, indent=2))
 
 
-def golden(name: str) -> dict[str, Tensor]:
-    """Ids, a local and the last layer's states, and vectors of texts and of queries."""
-    with in_double(modeling_modernbert), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / name)
-        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
-        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
-        states = model[0].model(**batch, output_hidden_states=True).hidden_states
-        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
-        found |= {"layers.1": states[2], "layers.3": states[4]}
-        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
-        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
-    return {key: value.contiguous().clone() for key, value in found.items()}
-
-
 FOLDERS = {NAME: write}
+MODELING, LAYERS = modeling_modernbert, (1, 3)  # whose states are in the golden file

@@ -9,12 +9,10 @@ import transformers
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules
 from tokenizers import ByteLevelBPETokenizer, processors
-from torch import Tensor, nn
+from torch import nn
 from transformers.models.qwen3 import modeling_qwen3
 
 from tests.reference.make_reference import WORDS
-from tests.reference.states import in_double
-from tests.reference.texts import SENTENCES
 
 NAME = "tiny-qwen3"
 QUERY = "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery:"
@@ -81,18 +79,5 @@ def write(folder: Path) -> None:
         model.save(str(folder), create_model_card=False)
 
 
-def golden(name: str) -> dict[str, Tensor]:
-    """Ids padded on the left, the first and the last layer's states, and vectors of texts and of queries."""
-    with in_double(modeling_qwen3), torch.no_grad(), tempfile.TemporaryDirectory() as folder:
-        write(Path(folder) / name)
-        model = SentenceTransformer(str(Path(folder) / name), device="cpu").double().eval()
-        batch = model.tokenizer(list(SENTENCES), padding="longest", truncation=True, return_tensors="pt")
-        states = model[0].model(**batch, output_hidden_states=True).hidden_states
-        found = {"ids": batch["input_ids"], "mask": batch["attention_mask"].bool()}
-        found |= {"layers.0": states[1], f"layers.{len(states) - 2}": states[-1]}
-        found["vectors"] = model.encode(list(SENTENCES), convert_to_tensor=True)
-        found["queries"] = model.encode(list(SENTENCES), prompt_name="query", convert_to_tensor=True)
-    return {key: value.contiguous().clone() for key, value in found.items()}
-
-
 FOLDERS = {NAME: write}
+MODELING, LAYERS = modeling_qwen3, (0, 2)  # whose states are in the golden file
