@@ -39,20 +39,19 @@ def test_pairs_are_printed_best_first(tiny, file, expected, capsys):
     ]
 
 
-def test_pairs_as_json(tiny, file, expected, capsys):
-    main([str(file), "--model", str(tiny), "--top", "3", "--json"])
-    content = json.loads(capsys.readouterr().out)
-    assert (content["model"], content["sentences"]) == (str(tiny), 5)
-    assert [pair["indices"] for pair in content["pairs"]] == [[i, j] for _, i, j in expected[:3]]
-    assert [pair["texts"] for pair in content["pairs"]] == [[SENTENCES[i], SENTENCES[j]] for _, i, j in expected[:3]]
-    np.testing.assert_allclose([pair["score"] for pair in content["pairs"]], [s for s, _, _ in expected[:3]], atol=1e-6)
-
-
-def test_only_pairs_above_a_score(tiny, file, expected, capsys):
+def test_pairs_as_json_and_only_those_above_a_score(tiny, file, expected, capsys):
     limit = (expected[1][0] + expected[2][0]) / 2
-    main([str(file), "--model", str(tiny), "--min-score", str(limit), "--json"])
-    captured = capsys.readouterr()
-    assert len(json.loads(captured.out)["pairs"]) == 2
+    for options, count in ((["--top", "3"], 3), (["--min-score", str(limit)], 2)):
+        main([str(file), "--model", str(tiny), *options, "--json"])
+        captured = capsys.readouterr()
+        content = json.loads(captured.out)
+        assert (content["model"], content["sentences"]) == (str(tiny), 5)
+        for pair, (score, i, j) in zip(content["pairs"], expected[:count], strict=True):
+            assert pair == {
+                "score": pytest.approx(score, abs=1e-6),
+                "indices": [i, j],
+                "texts": [SENTENCES[i], SENTENCES[j]],
+            }
     assert "2 of the 10 closest pairs have a cosine of at least" in captured.err
 
 
@@ -69,15 +68,11 @@ def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, prompt, capsy
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"same": "the sun "}}')
     whole = tmp_path / "whole.txt"
     whole.write_text("".join(f"the sun {sentence}\n" for sentence in SENTENCES), encoding="utf-8")
-    main([str(whole), "--model", str(tiny), "--json"])
-    expected = json.loads(capsys.readouterr().out)["pairs"]
-    main([str(file), "--model", str(folder), *prompt, "--json"])
-    found = json.loads(capsys.readouterr().out)["pairs"]
-    assert [(pair["score"], pair["indices"]) for pair in found] == [
-        (pair["score"], pair["indices"]) for pair in expected
-    ]
-    main([str(file), "--model", str(folder), "--json"])  # the prompt makes a difference
-    assert json.loads(capsys.readouterr().out)["pairs"] != found
+    found = []
+    for arguments in ([whole, "--model", tiny], [file, "--model", folder, *prompt], [file, "--model", folder]):
+        main([*map(str, arguments), "--json"])
+        found.append([(pair["score"], pair["indices"]) for pair in json.loads(capsys.readouterr().out)["pairs"]])
+    assert found[0] == found[1] != found[2]
 
 
 def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):

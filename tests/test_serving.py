@@ -28,11 +28,6 @@ EXAMPLES = ROOT / "docs" / "examples"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
 
 
-@pytest.fixture(scope="session")
-def package(tiny_package) -> Path:
-    return tiny_package
-
-
 def blocks(language: str) -> list[str]:
     """The page's blocks of code. Python is ``py`` there: those in ``python`` run without a package (test_readme.py)."""
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
@@ -46,8 +41,8 @@ def test_the_page_shows_the_example_as_it_is(language, name):
     assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks(language)
 
 
-def test_the_first_example(package, tiny, tmp_path, monkeypatch):
-    shutil.copy(package, tmp_path / "all-MiniLM-L6-v2.pt2")
+def test_the_first_example(tiny_package, tiny, tmp_path, monkeypatch):
+    shutil.copy(tiny_package, tmp_path / "all-MiniLM-L6-v2.pt2")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(blocks("py")[0].replace('load("all-MiniLM-L6-v2"', f'load("{tiny.as_posix()}"'), names)
@@ -70,8 +65,15 @@ def test_the_example_of_a_reranker(tiny, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def port(package) -> Iterator[int]:
-    command = [sys.executable, str(EXAMPLES / "serve.py"), str(ROOT / "weights" / "tiny"), str(package), "--port", "0"]
+def port(tiny_package) -> Iterator[int]:
+    command = [
+        sys.executable,
+        str(EXAMPLES / "serve.py"),
+        str(ROOT / "weights" / "tiny"),
+        str(tiny_package),
+        "--port",
+        "0",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
     try:
         yield int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", server.stdout.readline())[1])
@@ -84,8 +86,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def test_the_server_refuses_a_package_in_one_line(package, tiny):
-    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(package), "--precision", "bfloat16"]
+def test_the_server_refuses_a_package_in_one_line(tiny_package, tiny):
+    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(tiny_package), "--precision", "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert done.returncode == 2
     assert re.fullmatch(r"error: .*with precision float32, not bfloat16.*\n", done.stderr)
@@ -164,29 +166,28 @@ def program(tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_program_in_cpp_prints_the_vector(program, package, tiny):
+def test_the_program_in_cpp_prints_the_vector_or_one_line(program, tiny_package, tiny, tmp_path):
     encoder = SentenceEncoder.load(tiny)
     for text in TEXTS:
         ids = encoder.tokenizer.encode([text]).ids[0]
-        done = subprocess.run([program, package, *map(str, ids)], capture_output=True, text=True, env=environment())
+        done = run_program(program, tiny_package, *map(str, ids))
         assert done.returncode == 0, done.stderr
         found = np.array(done.stdout.split(), dtype=np.float32)
         assert abs(found - encoder.encode([text])[0]).max() <= MINILM_VECTOR
         assert json.loads(done.stderr)["model"] == "tiny"
+    for arguments, said in (
+        ([], "usage: "),
+        ([tmp_path / "nowhere.pt2", "2"], "error: "),
+        ([tiny_package, "two"], "error: "),
+    ):
+        done = run_program(program, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(said)
+        assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [([], "usage: "), (["nowhere.pt2", "2"], "error: "), (["{package}", "two"], "error: ")],
-)
-@pytest.mark.slow
-def test_the_program_in_cpp_refuses_what_it_cannot_use(program, package, arguments, said, tmp_path):
-    command = [str(program), *(argument.format(package=package) for argument in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(said)
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
+def run_program(*command: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run([*command], capture_output=True, text=True, env=environment())
 
 
 # --------------------------------------------------------------------------------------- the benchmark
