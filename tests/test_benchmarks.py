@@ -6,13 +6,14 @@ import math
 import random
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length
+from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length, serve_speed
 from benchmarks.killed_parts import write_texts
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
@@ -58,9 +59,6 @@ def test_a_library_that_is_missing(monkeypatch, capsys):
     assert peers.installed(["ctranslate2"]) == ["ctranslate2"]
     with pytest.raises(InputError, match="openvino is not compared"):
         peers.installed(["onnxruntime", "openvino"])
-
-
-# ------------------------------------------------------------------------- one encoder in several ways
 
 
 @pytest.fixture
@@ -119,7 +117,24 @@ def test_rates_by_row_length(quick, texts, tiny):
         row_length.measure({"one float32": lambda part: np.full((len(part), 2), batching.ROW)}, lines, 20, [8, 32], 1)
 
 
-# ---------------------------------------------------------------------------------------- the parts
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
+def test_the_benchmark_of_servers(quick, tiny, capsys):
+    lines = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
+    codes = serve_speed.servers(str(tiny), Path(), [], ["float32"])
+    eager = {"minisbert float32": codes["minisbert float32"]}
+    encoder = SentenceEncoder.load(tiny)
+    found = serve_speed.measure(eager, encoder, lines[:2], lines, rounds=1, requests=2)
+    row = found["sides"]["minisbert float32"]
+    assert all(value > 0 for value in row.values())
+    assert row["mebibytes"] > 100
+    serve_speed.show(found)
+    assert f"| {row['one']:.1f} | {row['few']:.1f} | {row['rate']:,.0f} |" in capsys.readouterr().out
+    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", ".encode, normalize=False,")}
+    with pytest.raises(InputError, match="minisbert float32 answers other vectors"):
+        serve_speed.measure(other, encoder, lines[:2], lines, rounds=1, requests=1)
+    with pytest.raises(InputError, match="a server ended before it listened"):
+        serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, lines[:2], lines, rounds=1, requests=1)
 
 
 def encode_as(monkeypatch, ranks, size):
@@ -207,9 +222,6 @@ def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(parts_files, "text_hash", lambda path: "0" * 64)
     with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
         parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
-
-
-# ------------------------------------------------------------------------------------- the hand-over
 
 
 def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):

@@ -72,8 +72,6 @@ def test_a_table_has_as_many_cells_in_every_row_and_each_row_once(name):
         assert about.get("command", "python -m ").startswith("python -m "), table
 
 
-# ---------------------------------------------------------------------------------------- measuring
-
 PRINTED = "a warning\n| | seconds | MiB |\n|---|---|---|\n| minisbert | 1.00 | 300 |\n"
 
 

@@ -18,8 +18,6 @@ def number(*place: str | int) -> float:
     return float(cell(*place).replace(",", ""))
 
 
-# ------------------------------------------------------------------------------ figures of figures
-
 RATIOS = [  # table, column of the ratio, of its numerator, of its denominator, and its row if that is one for all
     ("zen4 sentences", 2, 1, 1, "sentence-transformers float32"),
     ("zen4 long", 2, 1, 1, "sentence-transformers float32"),
@@ -42,8 +40,6 @@ def test_ratios_are_those_of_their_columns(table, ratio, above, below, base):
         assert low / most <= found[1], row
         assert found[0] <= high / least, row
 
-
-# --------------------------------------------------------------------------------- quoted elsewhere
 
 LIBRARIES = ("minisbert", "minisbert compiled", "sentence-transformers", "onnxruntime", "openvino")
 LOWER = {"onnxruntime": "int8"}  # lower precision than float32; bfloat16 for the others

@@ -24,8 +24,6 @@ PAGES = {f"/tiny/{name}": data for name, data in CONTENT.items()}
 MODEL = "/tiny/model.bin"
 
 
-# ------------------------------------------------------------------------------------- the manifest
-
 PINNED = {  # the keys of a source by its kind, and what its value must be: one version, one commit
     "wheel": ({"wheel", "inside"}, "[a-z0-9-]+==[0-9.]+"),
     "hub": ({"hub", "revision"}, "[a-zA-Z0-9-]+/[a-zA-Z0-9.-]+"),
@@ -71,9 +69,6 @@ def test_the_manifest_is_read_completely_and_in_order():
         assert vars(read[name]) | {"files": None} == entry | {"name": name, "files": None}
         given = [{key: value for key, value in vars(file).items() if value is not None} for file in read[name].files]
         assert given == entry["files"]
-
-
-# ------------------------------------------------------------------------------------ where they go
 
 
 @pytest.fixture(autouse=True)
@@ -131,9 +126,6 @@ def test_a_home_that_is_no_folder(installed, monkeypatch):
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a container with a user id that no one has
     with pytest.raises(InputError, match="set MINISBERT_HOME"):
         home()
-
-
-# ---------------------------------------------------------------------------- a small asset to fetch
 
 
 @pytest.fixture
@@ -221,9 +213,6 @@ def test_the_next_source_if_the_hub_does_not_answer_within_seconds(site, store, 
     assert "cannot be reached (timed out)" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------- sources that fail
-
-
 def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
     site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
     declare({"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"})
@@ -270,9 +259,6 @@ def test_a_users_own_file_is_not_lost(site, store):
     assert (folder / "sub" / "notes.txt").read_text() == "mine"
     assert (folder / "model.bin").exists()
     assert site.asked == []  # nothing is downloaded in vain
-
-
-# -------------------------------------------------------------------------------------- ensure
 
 
 def test_what_is_complete_is_not_fetched_again(site, store, monkeypatch, capsys):
@@ -324,9 +310,6 @@ def test_an_unknown_name_lists_the_known_ones(name):
         if name or ask is ensure:
             with pytest.raises(InputError, match=r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"):
                 ask(name)
-
-
-# ------------------------------------------------------------------------------------- the commands
 
 
 def run(*arguments: str) -> None:

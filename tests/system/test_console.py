@@ -35,8 +35,6 @@ def short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MINISBERT_TRACEBACK", raising=False)
 
 
-# ------------------------------------------------------------------------------------- exit codes
-
 ENDS = [
     (InputError("no split is called 'tset'"), 2, "error: no split is called 'tset'\n"),
     (PermissionError(13, "Permission denied", "a.csv"), 2, "error: [Errno 13] Permission denied: 'a.csv'\n"),
@@ -158,8 +156,6 @@ def test_an_empty_value_is_an_error(arguments, refused, monkeypatch, capsys):
     assert capsys.readouterr() == shown
 
 
-# --------------------------------------------------------------------- output that cannot be written
-
 START = "import sys; from minisbert.core import InputError; from minisbert.system.console import *\ndef main():\n "
 SMALL, LARGE = "print('x' * 10)", "print('x' * 1_000_000)"  # less and more than Python and the pipe buffer
 full_disk = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
@@ -216,9 +212,6 @@ def test_closed_streams_are_no_error(closed):
 def test_messages_and_progress_that_cannot_be_written_do_not_end_the_work(main):
     with open("/dev/full", "w") as full:
         assert python(main, stderr=full) == (0, "found\n", "")
-
-
-# ---------------------------------------------------------------------------------- progress line
 
 
 class Screen(io.StringIO):
@@ -293,9 +286,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_in_a_file(shown, terminal, mo
         assert 9 <= len(lines) <= 10
         assert lines[0].startswith(" 10%|")
         assert "1.00k/10.0k [00:10<01:30, 100 tokens/s]" in lines[0]
-
-
-# ---------------------------------------------------------------------------------------- wording
 
 
 def test_durations():

@@ -98,9 +98,6 @@ def test_dropouts_generator_on_an_accelerator_is_saved_and_set(name, monkeypatch
     assert found == [f"the state of {name}", *([device] if name == "cuda" else [])]
 
 
-# ------------------------------------------------------------------------------------------ memory
-
-
 def test_glibc_keeps_freed_memory_and_without_glibc_nothing_happens(monkeypatch):
     library, asked = ctypes.CDLL, []
 
@@ -139,9 +136,6 @@ def test_a_large_tensor_gets_huge_pages():
     free = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     done = subprocess.run([sys.executable, "-c", HUGE], env=free, capture_output=True, text=True, check=True)
     assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
-
-
-# ----------------------------------------------------------------------------------------- threads
 
 
 def test_a_number_of_threads_out_of_range_exits_2(capsys):

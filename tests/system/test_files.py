@@ -21,9 +21,6 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-# ---------------------------------------------------------------------------------------- reading
-
-
 def test_text_is_read_unchanged(tmp_path):
     for content, text in [
         ("naïve\r\n猫\n".encode(), "naïve\r\n猫\n"),
@@ -59,7 +56,6 @@ def test_json_comes_back_as_it_was_written(content, tmp_path):
     assert (tmp_path / "a.json").read_bytes().endswith(b"}\n")
 
 
-# ---------------------------------------------------------------------------------------- writing
 # The same requirements for both: ``write`` fills what they yield with OLD or NEW, ``content`` reads it back.
 
 OLD, NEW = "old " * 1000, "new"
@@ -240,9 +236,6 @@ def test_the_first_three_names_are_listed():
     assert files.listed(["a", "b", "c", "d\n", "e"]) == "'a', 'b', 'c' and 2 more"
 
 
-# ------------------------------------------------------------------------------- several at once
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_folder_that_appears_at_the_last_moment_is_replaced(there, tmp_path, monkeypatch):
     """Another process creates the folder after we moved the old one away and before our rename."""
@@ -288,8 +281,6 @@ def test_many_writers_of_one_target_leave_one_complete_result(atomic: Open, tmp_
     assert content(target) in {f"writer {number}, round {rounds - 1}" for number in range(writers)}
     assert names(tmp_path) == ["target"]
 
-
-# ----------------------------------------------------------------------------------- after a kill
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 

@@ -101,9 +101,6 @@ def test_a_folder_goes_before_a_name(site, tiny, tmp_path, monkeypatch):
     assert site.asked == []
 
 
-# ------------------------------------------------------------------------------------ without the hub
-
-
 def tell(name: str = "someone/tiny") -> str:
     """The one line about a model that cannot be loaded."""
     with pytest.raises(InputError) as error:
@@ -168,9 +165,6 @@ def test_the_library_finds_what_we_downloaded(site, files, monkeypatch):
     folder = download_model("someone/tiny")
     offline(monkeypatch)
     assert Path(snapshot_download("someone/tiny", allow_patterns="[0-9]_*/config.json")) == folder
-
-
-# ------------------------------------------------------------------------------------- one clear line
 
 
 ANSWERS = [

@@ -92,9 +92,6 @@ def got(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# ------------------------------------------------------------------------------------------- URLs
-
-
 def test_a_url_gives_its_one_file_or_those_below_it(site, fill):
     site.pages |= {f"/data/{name}": data for name, data in CONTENT.items()} | {"/some/where.tsv": CONTENT["model.bin"]}
     assert fill({"url": f"{site.address}/some/where.tsv"}, FILES[:1]) == ""
@@ -183,9 +180,6 @@ def test_a_full_disk_is_not_the_fault_of_the_source(kind, site, fill, monkeypatc
     assert list(temporary.iterdir()) == []
 
 
-# ---------------------------------------------------------------------------------------- archives
-
-
 @pytest.mark.parametrize("ending", PACKERS)
 def test_an_archive_gives_only_the_files_in_the_manifest(ending, site, fill):
     packed = {
@@ -221,8 +215,6 @@ def test_a_damaged_archive_is_refused_or_harmless(ending, tmp_path, monkeypatch)
         assert failed or got(tmp_path / "out") == CONTENT
     assert refused > len(variants) / 2
 
-
-# ------------------------------------------------------------------------------------------- wheels
 
 WHEEL = {"wheel": "tiny-weights==1.0", "inside": "tiny_weights/model"}
 SAVE = "import sys; open(sys.argv[sys.argv.index('--dest') + 1] + '/tiny.whl', 'wb').write({!r})"
