@@ -98,17 +98,11 @@ def test_ctrl_c_during_the_imports_of_a_command_is_one_line(command, tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"stopped\n")
 
 
-NUMPY = "Unable to allocate 7.28 TiB for an array with shape (1000, 1000) and data type float64"
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"
 
 
 @pytest.mark.parametrize(
-    ("error", "wanted"),
-    [
-        (MemoryError(), ""),
-        (MemoryError(NUMPY), ": 7.28 TiB more were needed"),
-        (RuntimeError(CUDA), ": 2.00 GiB more were needed"),
-    ],
+    ("error", "wanted"), [(MemoryError(), ""), (RuntimeError(CUDA), ": 2.00 GiB more were needed")]
 )
 def test_too_little_memory_is_one_line_that_says_what_wanted_how_much(error, wanted, monkeypatch, capsys):
     monkeypatch.setattr(files, "open_bytes", lambda _: raising(error)())

@@ -129,6 +129,7 @@ print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read(
 """
 
 
+@pytest.mark.slow
 def test_a_large_tensor_gets_huge_pages():
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[madvise]" not in setting.read_text():
