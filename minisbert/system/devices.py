@@ -83,9 +83,8 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
 
 def add_threads_option(parser: argparse.ArgumentParser) -> None:
     """``--threads N``, for ``use_threads``."""
-    parser.add_argument(
-        "--threads", metavar="N", type=thread_count, help="CPU threads (default: OMP_NUM_THREADS, or one a core)"
-    )
+    about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
+    parser.add_argument("--threads", metavar="N", type=thread_count, help=about)
 
 
 def thread_count(text: str) -> int:
@@ -104,7 +103,8 @@ def use_threads(count: int | None) -> None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or count
     if count > cores:
-        say(f"--threads {count}: this process has {cores} {'core' if cores == 1 else 'cores'}, more threads are slower")
+        plural = "" if cores == 1 else "s"
+        say(f"--threads {count}: this process has {cores} core{plural}, more threads are slower")
     torch.set_num_threads(count)
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
 

@@ -33,11 +33,9 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer.
-
-    The shell's pipes, such as ``/dev/stdin`` or ``/dev/fd/63``, can be read.
-    """
-    if Path(path).is_dir() or (Path(path).is_fifo() and not str(path).startswith("/dev/")):
+    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer."""
+    shells = str(path).startswith("/dev/")  # a pipe of the shell: /dev/stdin, /dev/fd/63
+    if Path(path).is_dir() or (Path(path).is_fifo() and not shells):
         raise InputError(f"{path} is a {'folder' if Path(path).is_dir() else 'pipe'}, a file is needed")
     with reading(path):
         return open(path, "rb")
@@ -127,11 +125,8 @@ def recover(target: str | Path) -> None:
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Not ``FileLock``, which empties files.
-
-    Without locks (Windows, some network disks) this does nothing.
-    """
-    try:
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. ``FileLock`` would empty it."""
+    try:  # without locks (Windows, some network disks) this does nothing
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,10 +162,7 @@ def listed(names: list[str], most: int = 3) -> str:
 
 @contextmanager
 def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
-    """The target, links followed, and a hidden folder next to it that is locked while this process writes.
-
-    Next to it, because a rename to another file system is not atomic.
-    """
+    """The target, links followed, and a hidden folder next to it that is locked while this process writes."""
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     recover(target)
@@ -185,7 +177,7 @@ def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
 
 def _create_workspace(target: Path) -> tuple[Path, BaseFileLock]:
     """A new folder for what becomes ``target``, and its lock."""
-    while True:
+    while True:  # next to target, because a rename to another file system is not atomic
         workspace = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
         workspace.mkdir()
         held = FileLock(workspace / LOCK, blocking=False, thread_local=False)

@@ -1,7 +1,6 @@
 """An asset is either complete and verified or absent, and the commands report which."""
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -11,11 +10,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from minisbert.assets import main
+from minisbert import assets as command
 from minisbert.core import InputError
 from minisbert.system import assets, hub
 from minisbert.system.assets import ensure, fetch, home
 from minisbert.system.console import run_command
+from minisbert.system.sources import AssetFile
 from tests.servers import cut, repository, serve, use_hub
 from tests.system.test_sources import CONTENT, GOOD, PACKERS, WRONG
 
@@ -140,20 +140,14 @@ def store(tmp_path, monkeypatch) -> Path:
 def declare(store, monkeypatch):
     """A function that makes a manifest with one asset, ``tiny``, from the given sources."""
 
-    def table(entries: dict) -> str:
-        return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in entries.items()) + " }"
-
-    def declare(*chosen: dict, hashed: str = "sha256") -> None:
-        files = [
-            {"name": name, "size": len(data), hashed: hashlib.new(hashed, data).hexdigest()}
+    def declare(*sources: dict, hashed: str = "sha256") -> None:
+        files = tuple(
+            AssetFile(name, len(data), **{hashed: hashlib.new(hashed, data).hexdigest()})
             for name, data in CONTENT.items()
-        ]
-        manifest = store.parent / "assets.toml"
-        manifest.write_text(
-            '[tiny]\nkind = "weights"\nabout = "made by a test"\nlicence = "CC0"\nupstream = "nobody"\n'
-            f"sources = [{', '.join(map(table, chosen))}]\nfiles = [{', '.join(map(table, files))}]\n"
         )
-        monkeypatch.setattr(assets, "ASSETS_TOML", manifest)
+        tiny = assets.Asset("tiny", "weights", "made by a test", "CC0", "nobody", [*sources], files)
+        for module in (assets, command):
+            monkeypatch.setattr(module, "assets", lambda: {"tiny": tiny})
 
     return declare
 
@@ -304,16 +298,18 @@ def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, mo
     assert whole(store)
 
 
-@pytest.mark.parametrize("name", ["all-minilm", "", "../../etc", "two\nlines"])
-def test_an_unknown_name_lists_the_known_ones(name):
-    for ask in (ensure, *(lambda name, command=command: run(command, name) for command in ("fetch", "path", "verify"))):
-        if name or ask is ensure:
-            with pytest.raises(InputError, match=r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"):
-                ask(name)
+def test_an_unknown_name_lists_the_known_ones():
+    known = r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"
+    for name in ("all-minilm", "", "../../etc", "two\nlines"):
+        with pytest.raises(InputError, match=known):
+            ensure(name)
+    for action in ("fetch", "path", "verify"):
+        with pytest.raises(InputError, match=known):
+            run(action, "all-minilm")
 
 
 def run(*arguments: str) -> None:
-    main(list(arguments))
+    command.main(list(arguments))
 
 
 def test_path_and_fetch_print_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
