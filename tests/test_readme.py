@@ -1,4 +1,4 @@
-"""README.md and docs/: every command, link, path, example and table in them still holds."""
+"""README.md and docs/: commands, links, paths, examples and tables are right."""
 
 import importlib
 import json
@@ -62,7 +62,7 @@ def anchors(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_every_link_leads_somewhere(page):
+def test_no_link_is_broken(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
         if link.startswith(("http:", "https:")):
             continue
@@ -81,7 +81,7 @@ def test_every_file_that_is_named_exists(page):
     assert [name for name in named if not made.match(name) and not any((p / name).exists() for p in places)] == []
 
 
-def test_versions_stand_in_two_places_and_agree():
+def test_versions_given_twice_agree():
     settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     ruff = re.findall(r"ruff==[\d.]+", (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     assert {*ruff} == {*re.findall(r"ruff==[\d.]+", settings)}

@@ -97,8 +97,8 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     An existing folder is replaced only once the new one is complete. If several processes write the same target, the
     last one wins. If the process is killed between the two renames that this takes, ``recover`` restores the old one.
     """
-    if Path(target).is_file():
-        raise InputError(f"{target} is a file, a folder is needed")
+    if Path(target).exists() and not Path(target).is_dir():
+        raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
     with _workspace(target) as (target, workspace):

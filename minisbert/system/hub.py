@@ -38,12 +38,13 @@ def download_model(name: str, revision: str | None = None) -> Path:
     folder, listing = snapshot(name, revision or given or None, MODEL_FILES, OTHER_FOLDERS)
     if any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
         return folder
+    problem = f"has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository"
     if pickles := [file for file in listing if file.endswith(PICKLES)]:
-        raise InputError(
-            f"{name} has weights only as pickles ({one_line(pickles[0])}), which can execute code: choose a repository "
-            "with model.safetensors, or download the file yourself and run python -m minisbert.checkpoint convert"
+        problem = (
+            f"has weights only as pickles ({one_line(pickles[0])}), which can execute code: choose a repository with "
+            "model.safetensors, or download the file yourself and run python -m minisbert.checkpoint convert"
         )
-    raise InputError(f"{name} has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository")
+    raise InputError(f"{name} {problem}")
 
 
 def offline() -> bool:

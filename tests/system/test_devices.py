@@ -87,7 +87,7 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
 
 
 @pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_dropouts_generator_on_an_accelerator_is_saved_and_set(name, monkeypatch):
+def test_the_random_state_of_an_accelerator_is_saved_and_restored(name, monkeypatch):
     found, device = [], torch.device(name)
     monkeypatch.setattr(getattr(torch, name), "get_rng_state", lambda *device: f"the state of {name}")
     monkeypatch.setattr(getattr(torch, name), "set_rng_state", lambda *given: found.extend(given))

@@ -179,7 +179,8 @@ def test_nothing_takes_the_place_of_something_else(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(os, "replace", lambda *_: pytest.fail("renamed"))
     for atomic, target, words in [
-        (atomic_folder, tmp_path / "file", "file is a file, a folder is needed"),
+        (atomic_folder, tmp_path / "file", "file is a file or a device, a folder is needed"),
+        (atomic_folder, os.devnull, "null is a file or a device, a folder is needed"),
         (atomic_file, tmp_path / "here", "here is a folder or a device, a file is needed"),
         (atomic_file, os.devnull, "null is a folder or a device, a file is needed"),
         (atomic_file, tmp_path / "file" / "target", "file"),  # below a file
@@ -203,7 +204,7 @@ def test_a_link_stays_a_link(atomic: Open, tmp_path):
     assert (names(tmp_path), names(tmp_path / "disk")) == (["disk", "link"], ["target"])
 
 
-def test_an_ending_is_asked_of_a_path_that_is_given():
+def test_the_ending_of_a_path_is_checked():
     files.check_ending("--out", None, ".npy")
     files.check_ending("--out", Path("a.npy"), ".npy", ".jsonl")
     with pytest.raises(InputError, match=r"--out a\.txt: the name must end in \.npy or \.jsonl"):
@@ -286,7 +287,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="no locks there")
 
 
 def killed(atomic: Open, target: Path, renames: int = 0) -> None:
-    """Another process writes NEW to the target, and is killed after so many renames."""
+    """Another process writes NEW to the target and is killed after this number of renames."""
     child = os.fork()
     if not child:
         rename, renamed = os.replace, []
@@ -308,7 +309,7 @@ def hidden(folder: Path) -> list[str]:
 
 @both
 def test_a_living_writer_is_left_alone(atomic: Open, tmp_path):
-    """Not told by its process id, which may be the same for every run in a container: here it even is this process."""
+    """Its process id cannot tell: in a container every run may have the same one, and here it is this process."""
     target = tmp_path / "target"
     with atomic(target) as slow:
         write(slow, OLD)
@@ -356,7 +357,7 @@ def test_on_a_disk_without_locks_nothing_is_removed(tmp_path, monkeypatch):
 
 
 @posix
-def test_a_lock_is_held_until_the_file_is_closed_and_not_required_where_there_are_none(tmp_path, monkeypatch):
+def test_a_lock_is_held_until_the_file_is_closed_and_a_disk_without_locks_is_accepted(tmp_path, monkeypatch):
     with open(tmp_path / "a", "w") as first, open(tmp_path / "a") as second:
         files.lock(first)
         with pytest.raises(BlockingIOError):
@@ -407,7 +408,7 @@ def test_moving_the_old_folder_back_replaces_and_loses_nothing(appears, tmp_path
 
 
 def test_the_replaced_folder_is_gone_before_the_lock_is_released(tmp_path, monkeypatch):
-    """Later it could be taken for the only one there is, when another process is between its two renames."""
+    """Later it could be mistaken for the only copy, when another process is between its two renames."""
     settle, seen = files._settle, []
     monkeypatch.setattr(files, "_settle", lambda *paths: seen.append((paths[0] / "old").exists()) or settle(*paths))
     for text in (OLD, NEW):
