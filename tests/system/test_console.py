@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError
 from minisbert.system import files
 from minisbert.system.console import LiveLine, Progress, duration, run_command
 from tests.conftest import ROOT
@@ -286,11 +286,3 @@ def test_durations():
     shown = {0: "0:00", 9.4: "0:09", 59.6: "1:00", 75: "1:15", 600: "10:00", 3599: "59:59", 3599.7: "1:00:00"}
     shown |= {4000: "1:06:40", 36_000: "10:00:00", 360_000: "100:00:00"}
     assert {seconds: duration(seconds) for seconds in shown} == shown
-
-
-@pytest.mark.parametrize("value", ["\ud800", "\x00\x9b", "a\u2028b", "é" * 500, ["\udfff\n"]])
-def test_one_line_is_one_printable_line(value):
-    shown = one_line(value)
-    assert len(shown.splitlines()) == 1
-    assert shown.isprintable()
-    assert shown.encode("utf-8").decode("utf-8") == shown
