@@ -216,12 +216,13 @@ def test_merging_beside_copying(quick, tmp_path, monkeypatch):
 
 
 def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
-    found = parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+    texts = ["one" * 100, "zwölf" * 100]  # lines of 301 and 601 bytes
+    found = parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
     assert list(found) == ["first pass, .txt", "hash alone, .txt", "first pass, .gz", "hash alone, .gz"]
-    assert (tmp_path / "long.txt").stat().st_size == 999_999 // 11 * 11  # four bytes and seven
+    assert (tmp_path / "long.txt").stat().st_size == 10**6 // 902 * 902
     monkeypatch.setattr(parts_files, "text_hash", lambda path: "0" * 64)
     with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
-        parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+        parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
 
 
 def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):
