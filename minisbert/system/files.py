@@ -125,8 +125,8 @@ def recover(target: str | Path) -> None:
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. ``FileLock`` would empty it."""
-    try:  # without locks (Windows, some network disks) this does nothing
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use."""
+    try:  # not FileLock, which may empty or delete the file; without locks (Windows, some network disks) do nothing
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
