@@ -60,13 +60,11 @@ def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, c
     above, header, *rows = capsys.readouterr().out.splitlines()
     assert above.split() == ["the", "notebook's:"]
     assert header.split() == ["people", "model", "joint", "siamese", "pair"]
-    cells = [row.split("  ") for row in rows]
     joint = ["0.50 -> 1", "0.74 -> 1", "0.46 -> 0", "4.03 -> 4", "3.91 -> 4", "5.05 -> 5"]
-    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4"]
-    for row, place in zip(rows, range(6), strict=True):
-        expected = f"{place:>6}  2.75 -> 3  {joint[place]}  {siamese_ones[place] if place < 4 else '':<9}  "
-        assert row.startswith(expected)
-    assert cells[0][-1] == "I love eating apples / The capital of France is Paris"
+    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4", "", ""]
+    for people, row in enumerate(rows):
+        assert row.startswith(f"{people:>6}  2.75 -> 3  {joint[people]}  {siamese_ones[people]:<9}  ")
+    assert rows[0].endswith("  I love eating apples / The capital of France is Paris")
 
 
 def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
