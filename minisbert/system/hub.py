@@ -62,7 +62,7 @@ def snapshot(
     from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache  # here: they take 0.2 s
     from huggingface_hub.utils import filter_repo_objects, tqdm
 
-    class Bar(tqdm):  # the library's, shown on a terminal while there is something to download
+    class DownloadBar(tqdm):  # the library's, shown on a terminal while there is something to download
         def __init__(self, *arguments: Any, **options: Any):
             options["disable"] = not missing or not sys.stderr.isatty()
             super().__init__(*arguments, **options)
@@ -86,7 +86,7 @@ def snapshot(
     if missing:
         say(f"downloading {name} from {constants.ENDPOINT}: {listed(missing)}")
     try:
-        folder = snapshot_download(name, revision=revision, local_files_only=local, tqdm_class=Bar, **wanted)
+        folder = snapshot_download(name, revision=revision, local_files_only=local, tqdm_class=DownloadBar, **wanted)
     except Exception as error:
         raise InputError(explained(name, revision, failure or error)) from error
     if failure:
