@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.system.devices import choose_precision, keep_few_kernels
+from minisbert.system.devices import choose_precision, save_training_memory
 from minisbert.training.options import parse
 from minisbert.training.processes import ProcessGroup
 from minisbert.training.registry import load_encoder, make_objective
@@ -46,7 +46,7 @@ def write_triplets(path: Path, count: int) -> None:
 
 def measure(model: str, batch: int, tokens: int, precision: str) -> dict[str, float]:
     """Two steps in this process."""
-    keep_few_kernels()
+    save_training_memory()
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     with tempfile.TemporaryDirectory() as folder:

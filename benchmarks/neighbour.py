@@ -21,7 +21,7 @@ import torch
 
 from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
-from minisbert.system.devices import choose_precision, keep_few_kernels
+from minisbert.system.devices import choose_precision, save_training_memory
 from minisbert.training.options import parse
 from minisbert.training.training import set_up
 
@@ -31,7 +31,7 @@ SENTENCE = "A man is playing the guitar on the stage while a woman sings."
 
 def measure(seconds: float) -> dict[str, float]:
     """Tokens a second in training, and milliseconds per call of ``encode`` with one sentence."""
-    keep_few_kernels()
+    save_training_memory()
     torch.manual_seed(0)
     cpu, options = torch.device("cpu"), parse(["--limit", "1600", "--batch-size", "16"])
     objective, _ = set_up(options, cpu, choose_precision("auto", cpu)[0])

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder"]
 
-# How long OpenMP's threads spin before they sleep, in a command: 1,000 turns of a loop in libgomp, some 50 microseconds
-# (its default: 300,000); 1 ms in libomp and Intel's (200). A spinning thread keeps its core from other processes.
+# How long OpenMP's threads spin before they sleep, in a command: 1,000 iterations in libgomp, about 50 microseconds
+# (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
 WAITING = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
 
 
 def _stop(*_: object) -> None:
-    """End the process as Ctrl-C ends a command, at once: in the middle of an import nothing needs to be closed."""
+    """End the process at once, as Ctrl-C ends a command: during imports nothing needs to be closed."""
     try:
         os.write(2, b"stopped\n")
     finally:
@@ -45,7 +45,7 @@ def start_command() -> None:
 
 
 if sys.argv[:1] == ["-m"] and any(argument.startswith("minisbert.") for argument in sys.orig_argv):
-    start_command()  # ``python -m minisbert.NAME``; another package's command does as it likes
+    start_command()  # ``python -m minisbert.NAME``, not the command of another package that imports this one
 
 
 FILES = {"SentenceEncoder": "sentence_encoder", "PairModel": "pair_model", "SparseEncoder": "modern.sparse"}

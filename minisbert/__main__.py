@@ -1,6 +1,5 @@
 """The command ``minisbert``: ``minisbert train --epochs 4`` is ``python -m minisbert.train --epochs 4``."""
 
-import ast
 import runpy
 import sys
 from difflib import get_close_matches
@@ -14,8 +13,9 @@ from minisbert.system.console import run_command, say
 def commands() -> dict[str, str]:
     """What each command does, by name: the first line of its file, which is read but not imported."""
     files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if not path.stem.startswith("_")]
-    docs = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "" for path in files)
-    return {path.stem: doc.partition("\n")[0].replace("``", "") for path, doc in zip(files, docs, strict=True)}
+    return {
+        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].strip('"').replace("``", "") for path in files
+    }
 
 
 def overview() -> None:

@@ -28,15 +28,14 @@ def verify(name: str | None) -> None:
     chosen = [asset(name)] if name else [entry for entry in assets().values() if entry.folder.exists()]
     if not chosen:
         print("nothing has been fetched yet")
-    damaged = {entry.name: found for entry in chosen if (found := problems(entry))}
+    damaged = []
     for entry in chosen:
-        found = damaged.get(entry.name) or [f"{len(entry.files)} files, all match the manifest"]
-        print(f"{entry.name}: {'; '.join(found)}")
+        found = problems(entry)
+        damaged += [entry.name] if found else []
+        print(f"{entry.name}: {'; '.join(found) or f'{len(entry.files)} files, all match the manifest'}")
     if damaged:
-        raise InputError(
-            f"does not match the manifest: {', '.join(damaged)}; "
-            f"fetch again: python -m minisbert.assets fetch {next(iter(damaged))}"
-        )
+        again = f"fetch again: python -m minisbert.assets fetch {damaged[0]}"
+        raise InputError(f"does not match the manifest: {', '.join(damaged)}; {again}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -45,8 +44,8 @@ def main(arguments: list[str] | None = None) -> None:
     commands.add_parser("list", help="show every asset with its source, licence and state on this machine")
     for command, text in (("fetch", "download an asset, even if it is already there"), ("path", "print its folder")):
         commands.add_parser(command, help=text).add_argument("name", metavar="NAME")
-    parse_verify = commands.add_parser("verify", help="hash every file that has been fetched")
-    parse_verify.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
+    verifying = commands.add_parser("verify", help="hash every file that has been fetched")
+    verifying.add_argument("name", metavar="NAME", nargs="?", help="only this asset")
     options = parser.parse_args(arguments)
     if options.command == "list":
         list_assets()

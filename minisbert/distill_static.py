@@ -5,7 +5,6 @@ python -m minisbert.distill_static --model path/to/encoder --dim 128 --out table
 python -m minisbert.encode --model table "A cat sits." "A kitten is sitting."
 """
 
-import argparse
 from pathlib import Path
 
 from minisbert.core import InputError
@@ -17,29 +16,19 @@ from minisbert.system.console import check_options, command_parser, run_command,
 from minisbert.system.devices import add_threads_option
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("distill_static", __doc__)
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
     parser.add_argument("--dim", type=int, default=256, metavar="N", help="columns of a vector (default: %(default)s)")
-    parser.add_argument(
-        "--sif",
-        type=float,
-        default=1e-4,
-        metavar="A",
-        help="weight tokens by A / (A + p), p their frequency by Zipf's law; a large A weights all alike "
-        "(default: %(default)s)",
-    )
+    about = "weight tokens by A / (A + p), p their frequency by Zipf's law; a large A weights all alike "
+    parser.add_argument("--sif", type=float, default=1e-4, metavar="A", help=about + "(default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(parser)
     parser.set_defaults(compiled=None, pooling=None, max_length=None)
     options = parser.parse_args(arguments)
     check_options(options, dim="an integer from 1", sif="above 0 and finite")
-    return options
 
-
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
     check_replaceable(options.out)
     encoder = load_encoder(options)
     if not isinstance(encoder, SentenceEncoder) or encoder.searched:

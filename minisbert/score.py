@@ -18,8 +18,8 @@ from minisbert.models.scoring import MAX_SCORE
 from minisbert.system.console import command_parser, run_command, say
 from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
-# The pairs of the STS-B notebook, the score that it expects, and those that its joint and siamese models print. The
-# output at hand ends after the fourth score of the siamese model, so cross-attention's are missing.
+# The pairs of the STS-B notebook, the scores that it expects, and those of its joint and siamese models. The available
+# output ends after the fourth score of the siamese model.
 EXAMPLES = (
     ("I love eating apples", "The capital of France is Paris", 0, 0.50, 0.68),
     ("I have a black cat", "My pet is a dog", 1, 0.74, 0.97),
@@ -30,59 +30,52 @@ EXAMPLES = (
 )
 
 
-def read_pairs(path: str) -> list[tuple[str, str]]:
+def read_pairs(path: str) -> list[tuple[str, ...]]:
     """Two tab-separated sentences per line; ``InputError`` for an empty file or any other line (naming it)."""
     pairs = []
     with reading(path) as at:
         for at.line, cells in Rows(path).cells("\t"):
             if len(cells) != 2 or not all(cells):
                 raise ValueError("expected two sentences with a tab between them")
-            pairs.append((cells[0], cells[1]))
+            pairs.append(tuple(cells))
     if not pairs:
         raise InputError(f"{path} contains no sentence pairs")
     return pairs
 
 
 def format_score(model: PairModel, score: np.ndarray) -> str:
-    """A score from 0 to 5, the probability of a duplicate, or the probability of each class.
-
-    A regression may leave its scale a little; here it is clipped.
-    """
+    """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each class."""
     if model.task == "classes":
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
     return f"{np.clip(score, 0, MAX_SCORE):.2f}" if model.task == "regression" else f"{score:.3f}"
 
 
 def with_step(score: float | None) -> str:
-    """``4.03 -> 4``: a score and the nearest whole one from 0 to 5, a half rounded up; empty for None."""
+    """``4.03 -> 4``: a score and the nearest integer from 0 to 5, halves rounded up; empty for None."""
     return "" if score is None else f"{score:.2f} -> {int(np.clip(score, 0, MAX_SCORE) + 0.5)}"
 
 
 def print_examples(model: PairModel, scores: np.ndarray) -> None:
-    """The six examples as a table; scores from 0 to 5 also in whole steps, and the notebook's beside them."""
+    """The six examples as a table; scores from 0 to 5 also rounded, with the notebook's beside them."""
     regression = model.task == "regression"
     rows = [("people", "model", "joint", "siamese", "pair")]
-    for (first, second, people, *theirs), score in zip(EXAMPLES, scores, strict=True):
-        ours = with_step(np.clip(score, 0, MAX_SCORE)) if regression else format_score(model, score)
-        rows.append((people, ours, *map(with_step, theirs), f"{first} / {second}"))
+    for (first, second, people, *notebook), score in zip(EXAMPLES, scores, strict=True):
+        shown = with_step(np.clip(score, 0, MAX_SCORE)) if regression else format_score(model, score)
+        rows.append((people, shown, *map(with_step, notebook), f"{first} / {second}"))
     width = max(5, len(rows[1][1]))
     if regression:
         print(f"{'':8}{'':{width}}  the notebook's:")
-    for people, ours, joint, siamese, pair in rows:
-        print(f"{people:>6}  {ours:<{width}}  " + (f"{joint:<9}  {siamese:<9}  " if regression else "") + pair)
+    for people, shown, joint, siamese, pair in rows:
+        print(f"{people:>6}  {shown:<{width}}  " + (f"{joint:<9}  {siamese:<9}  " if regression else "") + pair)
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("score", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
-    parser.add_argument(
-        "--model", required=True, help="a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
-    )
-    parser.add_argument(
-        "--file",
-        metavar="F",
-        help="tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5",
-    )
+    about = "a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
+    parser.add_argument("--model", required=True, help=about)
+    about = "tab-separated pairs, one per line; each is printed after its score, which is not clipped to 0..5"
+    parser.add_argument("--file", metavar="F", help=about)
     parser.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: auto)")
     add_compiled_option(parser)
@@ -91,16 +84,13 @@ def main(arguments: list[str] | None = None) -> None:
     if len(options.texts) not in ((0,) if options.file else (0, 2)):
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
 
-    if options.texts:
-        pairs = [tuple(options.texts)]
-    elif options.file:
-        pairs = read_pairs(options.file)
-    else:
-        pairs = [(first, second) for first, second, *_ in EXAMPLES]
+    given = [tuple(options.texts)] if options.texts else [example[:2] for example in EXAMPLES]
+    pairs = read_pairs(options.file) if options.file else given
     use_threads(options.threads)
     model = if_compiled(options, lambda package: PairModel.load(options.model, "cpu", options.max_length, package))
     model = model or PairModel.load(options.model, choose_device(options.device), options.max_length)
-    scores = model.scores([first for first, _ in pairs], [second for _, second in pairs], progress=True)
+    firsts, seconds = zip(*pairs, strict=True)
+    scores = model.scores(firsts, seconds, progress=True)
     if model.truncated:
         say(model.tokenizer.cut_message(model.truncated, len(pairs) * (1 if model.joint else 2)))
     if options.file:

@@ -1,4 +1,4 @@
-"""A web server on this machine that serves what a test says, well or badly; and a hub that serves models."""
+"""A local web server that serves what a test wants, correctly or not; and a hub that serves models."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ Answer = bytes | Callable[[BaseHTTPRequestHandler], None]
 
 
 class Site:
-    """Where the server is, what it serves (a test may change that), and which paths it was asked for, in order."""
+    """A server's address, its pages (a test may change them), and the paths that were requested, in order."""
 
     def __init__(self, address: str, pages: dict[str, Answer | None]):
         self.address = address
@@ -44,7 +44,7 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
         do_HEAD = do_GET
 
         def log_message(self, *_: object) -> None:
-            """Keep the test's stderr for the code under test."""
+            """Print nothing: the test reads stderr."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     site = Site(f"http://127.0.0.1:{server.server_port}", pages)
@@ -59,7 +59,7 @@ def serve(pages: dict[str, Answer | None]) -> Iterator[Site]:
 
 
 def send(handler: BaseHTTPRequestHandler, body: bytes, promised: int | None = None, **headers: str) -> None:
-    """A plain answer; ``promised`` is the Content-Length where it is not the truth."""
+    """A plain answer; ``promised`` is a wrong Content-Length."""
     handler.send_response(200)
     length = str(len(body) if promised is None else promised)
     for name, value in {"Content-Length": length, "Connection": "close", **headers}.items():
@@ -111,18 +111,18 @@ def use_hub(site: Site, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hub_file(body: bytes, commit: str) -> Answer:
-    """A file with the headers by which huggingface_hub names it in its cache."""
+    """A file with the headers from which huggingface_hub derives its name in the cache."""
     etag = f'"{hashlib.sha1(body).hexdigest()}"'
     return lambda handler: send(handler, body, ETag=etag, X_Repo_Commit=commit)
 
 
 def cut(body: bytes, after: int) -> Answer:
-    """The connection breaks off ``after`` so many bytes of ``body``."""
+    """The connection breaks ``after`` bytes of ``body``."""
     return lambda handler: send(handler, body[:after], promised=len(body))
 
 
 def cut_chunked(body: bytes) -> Answer:
-    """The same in chunked encoding, where no length was promised and the end mark never comes."""
+    """The connection breaks in chunked encoding, which announces no length, before the end mark."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

@@ -6,13 +6,14 @@ import math
 import random
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length
+from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length, serve_speed
 from benchmarks.killed_parts import write_texts
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
@@ -21,31 +22,18 @@ from minisbert.fast import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 
-def config(width: int, layers: int, inner: int) -> BertConfig:
-    return BertConfig(
-        vocab_size=30,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        intermediate_size=inner,
-        max_position_embeddings=20,
-    )
-
-
 # the first two as counted by torch.utils.flop_counter.FlopCounterMode in the forward pass of ``Bert``
 @pytest.mark.parametrize(
     ("sizes", "lengths", "operations"),
     [((8, 1, 12), [5], 5_280), ((12, 3, 20), [7, 7, 7], 154_224), ((384, 6, 1536), [14], 299_077_632)],
 )
 def test_operations_of_an_encoder(sizes, lengths, operations):
-    assert machine.encoder_flop(config(*sizes), lengths) == operations
-
-
-def test_the_best_rate_is_that_of_the_same_precision():
-    rates = {"MKL float32": 190.0, "oneDNN float32": 220.0, "oneDNN bfloat16": 450.0}
-    assert machine.best_rate({"gflop_per_second": rates}, "float32") == 220
-    assert machine.best_rate({"gflop_per_second": rates}, "bfloat16") == 450
-    assert math.isnan(machine.best_rate({"gflop_per_second": rates}, "int8"))
+    width, layers, inner = sizes
+    config = BertConfig(
+        vocab_size=30, hidden_size=width, num_hidden_layers=layers, num_attention_heads=2, intermediate_size=inner,
+        max_position_embeddings=20,
+    )  # fmt: skip
+    assert machine.encoder_flop(config, lengths) == operations
 
 
 def test_the_lines_of_a_machine(monkeypatch, tmp_path):
@@ -59,6 +47,9 @@ def test_the_lines_of_a_machine(monkeypatch, tmp_path):
     assert first == f"One CPU (family 6, model 7), {measured['cores']} cores: avx2 amx_int8"
     assert second.startswith(f"torch {torch.__version__}, 1 threads; GFLOP/s: ")
     assert all(rate > 0 for rate in measured["gflop_per_second"].values())
+    rates = {"gflop_per_second": {"MKL float32": 190.0, "oneDNN float32": 220.0, "oneDNN bfloat16": 450.0}}
+    assert (machine.best_rate(rates, "float32"), machine.best_rate(rates, "bfloat16")) == (220, 450)
+    assert math.isnan(machine.best_rate(rates, "int8"))
 
 
 def test_a_library_that_is_missing(monkeypatch, capsys):
@@ -68,9 +59,6 @@ def test_a_library_that_is_missing(monkeypatch, capsys):
     assert peers.installed(["ctranslate2"]) == ["ctranslate2"]
     with pytest.raises(InputError, match="openvino is not compared"):
         peers.installed(["onnxruntime", "openvino"])
-
-
-# ------------------------------------------------------------------------- one encoder in several ways
 
 
 @pytest.fixture
@@ -129,7 +117,24 @@ def test_rates_by_row_length(quick, texts, tiny):
         row_length.measure({"one float32": lambda part: np.full((len(part), 2), batching.ROW)}, lines, 20, [8, 32], 1)
 
 
-# ---------------------------------------------------------------------------------------- the parts
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
+def test_the_benchmark_of_servers(quick, tiny, capsys):
+    lines = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
+    codes = serve_speed.servers(str(tiny), Path(), [], ["float32"])
+    eager = {"minisbert float32": codes["minisbert float32"]}
+    encoder = SentenceEncoder.load(tiny)
+    found = serve_speed.measure(eager, encoder, lines[:2], lines, rounds=1, requests=2)
+    row = found["sides"]["minisbert float32"]
+    assert all(value > 0 for value in row.values())
+    assert row["mebibytes"] > 100
+    serve_speed.show(found)
+    assert f"| {row['one']:.1f} | {row['few']:.1f} | {row['rate']:,.0f} |" in capsys.readouterr().out
+    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", ".encode, normalize=False,")}
+    with pytest.raises(InputError, match="minisbert float32 answers other vectors"):
+        serve_speed.measure(other, encoder, lines[:2], lines, rounds=1, requests=1)
+    with pytest.raises(InputError, match="a server ended before it listened"):
+        serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, lines[:2], lines, rounds=1, requests=1)
 
 
 def encode_as(monkeypatch, ranks, size):
@@ -167,22 +172,12 @@ def test_two_processes_beside_one(quick, texts, tiny, tmp_path, monkeypatch, cap
 
 def test_vectors_that_differ_are_not_reported(quick, texts, tiny, tmp_path, monkeypatch):
     def seconds_of(command, size):
-        pooling = ["--pooling", "max"] if size == 2 else []
-        encode_as(monkeypatch, range(size), size)([*command, *pooling])
+        encode_as(monkeypatch, range(size), size)([*command, *(["--pooling", "max"] if size == 2 else [])])
         return 1.0
 
     monkeypatch.setattr(parts_speed, "seconds_of", seconds_of)
-    lines = texts.read_text().splitlines()
     with pytest.raises(InputError, match="nothing is reported, because the vectors of several processes and of one"):
-        parts_speed.processes(str(tiny), lines, 8, 2, 1, tmp_path)
-
-
-def test_the_memory_of_a_rank(quick, texts, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        parts_speed, "peak_of", lambda command, size: encode_as(monkeypatch, [0], size)(command) or 100.0 * size
-    )
-    found = parts_speed.memory(str(tiny), texts.read_text().splitlines(), 8, tmp_path)
-    assert found == {"rank 0 of 2, parts": {"7": 200, "30": 200}, "one .npy": {"7": 100, "30": 100}}
+        parts_speed.processes(str(tiny), texts.read_text().splitlines(), 8, 2, 1, tmp_path)
 
 
 def test_processes_start_together_with_their_ranks(tmp_path):
@@ -221,34 +216,19 @@ def test_merging_beside_copying(quick, tmp_path, monkeypatch):
 
 
 def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
-    found = parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+    texts = ["one" * 100, "zwölf" * 100]  # lines of 301 and 601 bytes
+    found = parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
     assert list(found) == ["first pass, .txt", "hash alone, .txt", "first pass, .gz", "hash alone, .gz"]
-    assert (tmp_path / "long.txt").stat().st_size == 999_999 // 11 * 11  # four bytes and seven
+    assert (tmp_path / "long.txt").stat().st_size == 10**6 // 902 * 902
     monkeypatch.setattr(parts_files, "text_hash", lambda path: "0" * 64)
     with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
-        parts_files.scan_speed(["one", "zwölf"], 50_000, 1, 1, tmp_path)
+        parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
 
 
-# ------------------------------------------------------------------------------------- the hand-over
-
-
-def test_recall_by_hand():
+def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):
     assert handover.recall(np.array([[4, 2, -1], [0, 1, 2]]), np.array([[2, 4, 7], [2, 1, 0]])) == pytest.approx(5 / 6)
-
-
-def test_sizes_beyond_the_sentences(capsys):
-    assert handover.sizes_that_fit([100, 10, 10], 100) == [10, 100]
-    assert capsys.readouterr().err == ""
     assert handover.sizes_that_fit([1000, 10, 200], 70) == [10, 70]
     assert "only 70 sentences: they stand for 200 and 1,000 vectors" in capsys.readouterr().err
-
-
-def test_sentences_of_two_kinds_of_file(tmp_path):
-    (tmp_path / "a.txt").write_text("A cat.\n\nA  dog.\n")
-    row = {"gold_label": "neutral", "sentence1": "A dog.", "sentence2": "A tree."}
-    (tmp_path / "b.jsonl").write_text(json.dumps(row))
-    found = handover.sentences([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")])
-    assert sorted(found) == ["A cat.", "A dog.", "A tree."]
 
 
 @pytest.mark.reference

@@ -30,54 +30,39 @@ def expected(tiny) -> list[tuple[float, int, int]]:
     return sorted(((cosines[i, j], i, j) for i in range(5) for j in range(i + 1, 5)), reverse=True)
 
 
-def test_pairs_are_printed_best_first(tiny, file, expected, capsys):
+def test_pairs_are_printed_best_first_and_a_top_beyond_their_number_shows_all(tiny, file, expected, capsys):
+    shown = [f"{score:8.4f}  {SENTENCES[i]}\n{'':8}  {SENTENCES[j]}\n" for score, i, j in expected]
+    assert shown[0] == "  1.0000  the dog\n          the dog\n"
     main([str(file), "--model", str(tiny), "--top", "4"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == ["  1.0000  the dog", "          the dog"]
-    assert lines == [
-        line for score, i, j in expected[:4] for line in (f"{score:8.4f}  {SENTENCES[i]}", f"          {SENTENCES[j]}")
-    ]
+    assert capsys.readouterr().out == "".join(shown[:4])
+    main([str(file), "--model", str(tiny), "--top", "11"])
+    printed, said = capsys.readouterr()
+    assert len(printed.splitlines()) == 20
+    assert "--top 11: 5 sentences make only 10 pairs" in said
 
 
-def test_pairs_as_json(tiny, file, expected, capsys):
-    main([str(file), "--model", str(tiny), "--top", "3", "--json"])
-    content = json.loads(capsys.readouterr().out)
-    assert (content["model"], content["sentences"]) == (str(tiny), 5)
-    assert [pair["indices"] for pair in content["pairs"]] == [[i, j] for _, i, j in expected[:3]]
-    assert [pair["texts"] for pair in content["pairs"]] == [[SENTENCES[i], SENTENCES[j]] for _, i, j in expected[:3]]
-    np.testing.assert_allclose([pair["score"] for pair in content["pairs"]], [s for s, _, _ in expected[:3]], atol=1e-6)
-
-
-def test_only_pairs_above_a_score(tiny, file, expected, capsys):
+def test_pairs_as_json_and_only_those_above_a_score(tiny, file, expected, capsys):
     limit = (expected[1][0] + expected[2][0]) / 2
-    main([str(file), "--model", str(tiny), "--min-score", str(limit), "--json"])
-    captured = capsys.readouterr()
-    assert len(json.loads(captured.out)["pairs"]) == 2
+    for options, count in ((["--top", "3"], 3), (["--min-score", str(limit)], 2)):
+        main([str(file), "--model", str(tiny), *options, "--json"])
+        captured = capsys.readouterr()
+        content = json.loads(captured.out)
+        assert (content["model"], content["sentences"]) == (str(tiny), 5)
+        for pair, (score, i, j) in zip(content["pairs"], expected[:count], strict=True):
+            assert pair.pop("score") == pytest.approx(score, abs=1e-6)
+            assert pair == {"indices": [i, j], "texts": [SENTENCES[i], SENTENCES[j]]}
     assert "2 of the 10 closest pairs have a cosine of at least" in captured.err
 
 
-def test_a_top_beyond_the_number_of_pairs_shows_all(tiny, file, capsys):
-    main([str(file), "--model", str(tiny), "--top", "11"])
-    captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 20
-    assert "--top 11: 5 sentences make only 10 pairs" in captured.err
-
-
-@pytest.mark.parametrize("prompt", [["--prompt", "the sun "], ["--prompt-name", "same"]])
-def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, prompt, capsys):
+def test_a_prompt_comes_before_each_sentence(tiny, file, tmp_path, capsys):
     folder = shutil.copytree(tiny, tmp_path / "model")
     (folder / "config_sentence_transformers.json").write_text('{"prompts": {"same": "the sun "}}')
-    whole = tmp_path / "whole.txt"
+    whole, found = tmp_path / "whole.txt", []
     whole.write_text("".join(f"the sun {sentence}\n" for sentence in SENTENCES), encoding="utf-8")
-    main([str(whole), "--model", str(tiny), "--json"])
-    expected = json.loads(capsys.readouterr().out)["pairs"]
-    main([str(file), "--model", str(folder), *prompt, "--json"])
-    found = json.loads(capsys.readouterr().out)["pairs"]
-    assert [(pair["score"], pair["indices"]) for pair in found] == [
-        (pair["score"], pair["indices"]) for pair in expected
-    ]
-    main([str(file), "--model", str(folder), "--json"])  # the prompt makes a difference
-    assert json.loads(capsys.readouterr().out)["pairs"] != found
+    for texts, *prompt in ([whole], [file, "--prompt", "the sun "], [file, "--prompt-name", "same"], [file]):
+        main([str(texts), "--model", str(folder), *prompt, "--json"])
+        found.append([(pair["score"], pair["indices"]) for pair in json.loads(capsys.readouterr().out)["pairs"]])
+    assert found[0] == found[1] == found[2] != found[3]
 
 
 def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsys):

@@ -28,7 +28,7 @@ def trained(request, tiny, tmp_path) -> PairModel:
     return model
 
 
-def test_one_pair_has_the_model_s_score(trained, capsys):
+def test_one_pair_has_the_models_score_and_the_six_examples_are_a_table(trained, capsys):
     main(["--model", str(trained.folder), "a cat sits", "the dog runs"])
     printed = capsys.readouterr().out.strip()
     score = trained.scores(["a cat sits"], ["the dog runs"])[0]
@@ -37,34 +37,34 @@ def test_one_pair_has_the_model_s_score(trained, capsys):
     else:
         end = 5 if trained.task == "regression" else 1
         assert float(printed) == pytest.approx(min(max(float(score), 0), end), abs=0.005)
-
-
-def test_the_six_examples_are_a_table(trained, capsys):
     main(["--model", str(trained.folder)])
-    lines = capsys.readouterr().out.splitlines()[-7:]
-    assert lines[0].startswith("people")
-    for (first, second, people, *_), line in zip(EXAMPLES, lines[1:], strict=True):
+    header, *lines = capsys.readouterr().out.splitlines()[-7:]
+    assert header.startswith("people")
+    for (first, second, people, *_), line in zip(EXAMPLES, lines, strict=True):
         assert line.split()[0] == str(people)
         assert line.endswith(f"{first} / {second}")
 
 
-def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, capsys):
-    """Its two models as it prints them, in whole steps too; with zero weights ours returns its bias, .55 of 5."""
+def constant(tiny, folder, score: float) -> str:
+    """A model that gives every pair the same score: with zero weights a head returns its bias, a fifth of it."""
     model = PairModel(SentenceEncoder.load(tiny), siamese(24))
     torch.nn.init.zeros_(model.head.mlp[-1].weight)
-    torch.nn.init.constant_(model.head.mlp[-1].bias, 0.55)
-    model.save(tmp_path / "model")
-    main(["--model", str(tmp_path / "model")])
+    torch.nn.init.constant_(model.head.mlp[-1].bias, score / 5)
+    model.save(folder)
+    return str(folder)
+
+
+def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, capsys):
+    """Its two models as it prints them, and the nearest whole scores."""
+    main(["--model", constant(tiny, tmp_path / "model", 2.75)])
     above, header, *rows = capsys.readouterr().out.splitlines()
     assert above.split() == ["the", "notebook's:"]
     assert header.split() == ["people", "model", "joint", "siamese", "pair"]
-    cells = [row.split("  ") for row in rows]
     joint = ["0.50 -> 1", "0.74 -> 1", "0.46 -> 0", "4.03 -> 4", "3.91 -> 4", "5.05 -> 5"]
-    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4"]
-    for row, place in zip(rows, range(6), strict=True):
-        expected = f"{place:>6}  2.75 -> 3  {joint[place]}  {siamese_ones[place] if place < 4 else '':<9}  "
-        assert row.startswith(expected)
-    assert cells[0][-1] == "I love eating apples / The capital of France is Paris"
+    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4", "", ""]
+    for people, row in enumerate(rows):
+        assert row.startswith(f"{people:>6}  2.75 -> 3  {joint[people]}  {siamese_ones[people]:<9}  ")
+    assert rows[0].endswith("  I love eating apples / The capital of France is Paris")
 
 
 def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
@@ -78,18 +78,14 @@ def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
 
 
 def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys):
-    """With zero weights a head returns its bias: -0.4 is a score of -2, 1.4 is 7."""
     (tmp_path / "pairs.tsv").write_text("a cat\ta dog\n")
-    for bias, shown, raw in ((-0.4, "0.00", -2.0), (0.5, "2.50", 2.5), (1.4, "5.00", 7.0)):
-        model = PairModel(SentenceEncoder.load(tiny), siamese(24))
-        torch.nn.init.zeros_(model.head.mlp[-1].weight)
-        torch.nn.init.constant_(model.head.mlp[-1].bias, bias)
-        model.save(tmp_path / "model")
-        main(["--model", str(tmp_path / "model"), "a cat", "a dog"])
+    for raw, shown in ((-2.0, "0.00"), (7.0, "5.00")):
+        model = ["--model", constant(tiny, tmp_path / "model", raw)]
+        main([*model, "a cat", "a dog"])
         assert capsys.readouterr().out == f"{shown}\n"
-        main(["--model", str(tmp_path / "model")])
+        main(model)
         assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[-6:]] == [shown] * len(EXAMPLES)
-        main(["--model", str(tmp_path / "model"), "--file", str(tmp_path / "pairs.tsv")])
+        main([*model, "--file", str(tmp_path / "pairs.tsv")])
         assert float(capsys.readouterr().out.split("\t")[0]) == pytest.approx(raw, abs=1e-5)
 
 

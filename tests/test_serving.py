@@ -15,8 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import machine, peers, serve_speed
-from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -28,17 +26,9 @@ EXAMPLES = ROOT / "docs" / "examples"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
 
 
-@pytest.fixture(scope="session")
-def package(tiny_package) -> Path:
-    return tiny_package
-
-
 def blocks(language: str) -> list[str]:
     """The page's blocks of code. Python is ``py`` there: those in ``python`` run without a package (test_readme.py)."""
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-# --------------------------------------------------------------------------------------------- the page
 
 
 @pytest.mark.parametrize(("language", "name"), [("py", "serve.py"), ("cpp", "encode.cpp")])
@@ -46,8 +36,8 @@ def test_the_page_shows_the_example_as_it_is(language, name):
     assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks(language)
 
 
-def test_the_first_example(package, tiny, tmp_path, monkeypatch):
-    shutil.copy(package, tmp_path / "all-MiniLM-L6-v2.pt2")
+def test_the_first_example(tiny_package, tiny, tmp_path, monkeypatch):
+    shutil.copy(tiny_package, tmp_path / "all-MiniLM-L6-v2.pt2")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
     exec(blocks("py")[0].replace('load("all-MiniLM-L6-v2"', f'load("{tiny.as_posix()}"'), names)
@@ -66,12 +56,16 @@ def test_the_example_of_a_reranker(tiny, tmp_path):
     assert names["best"][0] == names["passages"][names["scores"].argmax()]
 
 
-# ------------------------------------------------------------------------------------------- the server
-
-
 @pytest.fixture(scope="module")
-def port(package) -> Iterator[int]:
-    command = [sys.executable, str(EXAMPLES / "serve.py"), str(ROOT / "weights" / "tiny"), str(package), "--port", "0"]
+def port(tiny_package) -> Iterator[int]:
+    command = [
+        sys.executable,
+        str(EXAMPLES / "serve.py"),
+        str(ROOT / "weights" / "tiny"),
+        str(tiny_package),
+        "--port",
+        "0",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
     try:
         yield int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", server.stdout.readline())[1])
@@ -84,8 +78,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
-def test_the_server_refuses_a_package_in_one_line(package, tiny):
-    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(package), "--precision", "bfloat16"]
+def test_the_server_refuses_a_package_in_one_line(tiny_package, tiny):
+    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(tiny_package), "--precision", "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert done.returncode == 2
     assert re.fullmatch(r"error: .*with precision float32, not bfloat16.*\n", done.stderr)
@@ -114,29 +108,24 @@ def test_the_server_answers_with_the_vectors(port, tiny):
     assert request(port, "[]") == (200, [])
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("", "Content-Length is 0, not 1 to 1048576 bytes"),
-        ("a cat", "Expecting value"),
-        (b'["\xff"]', "codec can't decode"),
-        ('"a cat"', "not a JSON list of at most 1024 texts"),
-        ('{"texts": ["a cat"]}', "not a JSON list"),
-        ('["a cat", 7]', "text 1"),
-        ('["\\ud800"]', "text 0"),
-        (json.dumps(["a"] * 1025), "at most 1024 texts"),
-        ("[" * 100_000, "recursion"),
-    ],
-    ids=["nothing", "no JSON", "no UTF-8", "a string", "an object", "a number", "a surrogate", "too many", "too deep"],
-)
-def test_a_wrong_request_gets_a_message(port, body, said):
-    status, answer = request(port, body)
-    assert status == 400
-    assert said in answer["error"]
-    assert request(port, '["a dog"]')[0] == 200
+WRONG = {
+    "": "Content-Length is 0, not 1 to 1048576 bytes",
+    "a cat": "Expecting value",
+    b'["\xff"]': "codec can't decode",
+    '"a cat"': "not a JSON list of at most 1024 texts",
+    '{"texts": ["a cat"]}': "not a JSON list",
+    '["a cat", 7]': "text 1",
+    '["\\ud800"]': "text 0",
+    json.dumps(["a"] * 1025): "at most 1024 texts",
+    "[" * 100_000: "recursion",
+}
 
 
-def test_a_request_that_is_too_large_is_not_read(port):
+def test_a_wrong_request_gets_a_message_and_one_that_is_too_large_is_not_read(port):
+    for body, said in WRONG.items():
+        status, answer = request(port, body)
+        assert status == 400
+        assert said in answer["error"]
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(b"POST / HTTP/1.1\r\nContent-Length: 1048577\r\n\r\n")
         answer = b"".join(iter(lambda: connection.recv(4096), b""))
@@ -144,78 +133,37 @@ def test_a_request_that_is_too_large_is_not_read(port):
     assert b"Content-Length is 1048577, not 1 to 1048576 bytes" in answer
     assert request(port, '["a dog"]', **{"Content-Length": "many"})[0] == 400
     assert request(port, "", "GET")[0] == 501
-
-
-# ---------------------------------------------------------------------------------------------- from C++
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory) -> Path:
-    """``encode.cpp``, built by the page's command."""
-    if not shutil.which("g++") or not shutil.which("bash"):
-        pytest.skip("there is no g++, or no bash")
-    path = tmp_path_factory.mktemp("program") / "encode"
-    (block,) = (block for block in blocks("bash") if "g++" in block)
-    build = block.replace("python -c", f"'{sys.executable}' -c").replace("-o encode", f"-o '{path}'")
-    build = build[: build.index("./encode")]
-    done = subprocess.run(["bash", "-e", "-c", build], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    return path
+    assert request(port, '["a dog"]')[0] == 200
 
 
 @pytest.mark.slow
-def test_the_program_in_cpp_prints_the_vector(program, package, tiny):
+@pytest.mark.skipif(not shutil.which("g++") or not shutil.which("bash"), reason="there is no g++, or no bash")
+def test_the_program_in_cpp_prints_the_vector_or_one_line(tiny_package, tiny, tmp_path):
+    """``encode.cpp``, built by the page's command."""
+    program = tmp_path / "encode"
+    (block,) = (block for block in blocks("bash") if "g++" in block)
+    build = block.replace("python -c", f"'{sys.executable}' -c").replace("-o encode", f"-o '{program}'")
+    done = subprocess.run(
+        ["bash", "-e", "-c", build[: build.index("./encode")]], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
     encoder = SentenceEncoder.load(tiny)
     for text in TEXTS:
         ids = encoder.tokenizer.encode([text]).ids[0]
-        done = subprocess.run([program, package, *map(str, ids)], capture_output=True, text=True, env=environment())
+        done = run_program(program, tiny_package, *map(str, ids))
         assert done.returncode == 0, done.stderr
         found = np.array(done.stdout.split(), dtype=np.float32)
         assert abs(found - encoder.encode([text])[0]).max() <= MINILM_VECTOR
         assert json.loads(done.stderr)["model"] == "tiny"
+    for arguments in ([], [tmp_path / "nowhere.pt2", "2"], [tiny_package, "two"]):
+        done = run_program(program, *arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: " if arguments else "usage: ")
+        assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [([], "usage: "), (["nowhere.pt2", "2"], "error: "), (["{package}", "two"], "error: ")],
-)
-@pytest.mark.slow
-def test_the_program_in_cpp_refuses_what_it_cannot_use(program, package, arguments, said, tmp_path):
-    command = [str(program), *(argument.format(package=package) for argument in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(said)
-    assert len(done.stderr.splitlines()) == 1
-    assert done.stdout == ""
-
-
-# --------------------------------------------------------------------------------------- the benchmark
-
-
-@pytest.fixture
-def quick(monkeypatch) -> None:
-    rates = {"gflop_per_second": {}, "torch": "", "threads": 1, "flags": [], "cores": 1, "family": "", "cpu": "a CPU"}
-    monkeypatch.setattr(machine, "measure", lambda: rates)
-    monkeypatch.setattr(peers, "PAUSE", 0)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="this system does not say how much memory")
-def test_the_benchmark_of_servers(quick, tiny, capsys):
-    codes = serve_speed.servers(str(tiny), Path(), [], ["float32"])
-    eager = {"minisbert float32": codes["minisbert float32"]}
-    encoder = SentenceEncoder.load(tiny)
-    found = serve_speed.measure(eager, encoder, TEXTS[:2], TEXTS, rounds=1, requests=2)
-    row = found["sides"]["minisbert float32"]
-    assert all(value > 0 for value in row.values())
-    assert row["mebibytes"] > 100
-    serve_speed.show(found)
-    assert f"| {row['one']:.1f} | {row['few']:.1f} | {row['rate']:,.0f} |" in capsys.readouterr().out
-    other = {"minisbert float32": eager["minisbert float32"].replace(".encode,", ".encode, normalize=False,")}
-    with pytest.raises(InputError, match="minisbert float32 answers other vectors"):
-        serve_speed.measure(other, encoder, TEXTS[:2], TEXTS, rounds=1, requests=1)
-    with pytest.raises(InputError, match="a server ended before it listened"):
-        serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, TEXTS[:2], TEXTS, rounds=1, requests=1)
+def run_program(*command: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run([*command], capture_output=True, text=True, env=environment())
 
 
 def test_the_others_need_no_torch():

@@ -16,9 +16,9 @@ from minisbert.core import InputError, one_line
 from minisbert.system.console import say
 from minisbert.system.files import BROKEN_DISK, atomic_folder, foreign_entries, listed
 from minisbert.system.hub import offline, reason
-from minisbert.system.sources import SOURCES, AssetFile
+from minisbert.system.sources import DOWNLOADERS, AssetFile
 
-MANIFEST = Path(__file__).with_name("assets.toml")
+ASSETS_TOML = Path(__file__).with_name("assets.toml")
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Asset:
     about: str
     licence: str
     upstream: str
-    sources: tuple[dict, ...]
+    sources: list[dict]  # each of one kind, the key of its first entry
     files: tuple[AssetFile, ...]
 
     @property
@@ -36,28 +36,16 @@ class Asset:
         return home() / self.kind / self.name
 
     def state(self) -> str:
-        """``complete``, ``missing``, or what is wrong. Checks presence and size only; ``problems`` hashes."""
-        if not self.folder.exists():
-            return "missing"
-        for file in self.files:
-            path = self.folder / file.name
-            if not path.is_file():
-                return f"incomplete: {file.name} is missing"
-            if file.size is not None and path.stat().st_size != file.size:
-                return f"incomplete: {file.name} has {path.stat().st_size:,} bytes, not {file.size:,}"
-        return "complete"
+        """``complete``, ``missing``, or what is wrong, without hashing."""
+        found = problems(self, hashed=False)
+        return "missing" if not self.folder.exists() else f"incomplete: {found[0]}" if found else "complete"
 
 
 def assets() -> dict[str, Asset]:
     """Every asset of the manifest by name, in the manifest's order."""
-    entries = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))
+    entries = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
     return {
-        name: Asset(
-            name=name,
-            **{key: entry[key] for key in ("kind", "about", "licence", "upstream")},
-            sources=tuple(entry["sources"]),
-            files=tuple(AssetFile(**file) for file in entry["files"]),
-        )
+        name: Asset(name, **entry | {"files": tuple(AssetFile(**file) for file in entry["files"])})
         for name, entry in entries.items()
     }
 
@@ -72,21 +60,17 @@ def asset(name: str) -> Asset:
 
 def home() -> Path:
     """The parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, else this checkout, else the user's cache."""
-    if chosen := os.environ.get("MINISBERT_HOME"):
-        folder = Path(os.path.expanduser(chosen))
-        if str(folder).startswith("~") or (folder.exists() and not folder.is_dir()):
-            raise InputError(f"MINISBERT_HOME={one_line(chosen)} is not a folder: name another one, or unset it")
-        return folder
-    checkout = Path(__file__).parents[2]
-    if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
+    folder, checkout = os.environ.get("MINISBERT_HOME"), Path(__file__).parents[2]
+    if not folder and (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
         return checkout
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "minisbert"
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "minisbert"
-    if os.path.expanduser("~") == "~":
-        raise InputError("this user has no home folder: set MINISBERT_HOME to a folder for weights and data")
-    return Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "minisbert"
+    if not folder:
+        cache = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+        local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
+        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or local or cache, "minisbert")
+    path = Path(os.path.expanduser(folder))  # stays ~ if the user has no home folder
+    if str(path).startswith("~") or (path.exists() and not path.is_dir()):
+        raise InputError(f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data")
+    return path
 
 
 def ensure(name: str) -> Path:
@@ -105,18 +89,18 @@ def fetch(wanted: Asset) -> None:
 
     Raises ``InputError`` if the folder holds anything else, which would be lost.
     """
+    names = [file.name for file in wanted.files]
     if offline():
-        names = ", ".join(file.name for file in wanted.files)
         raise InputError(
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
-            f"put {names} into {wanted.folder}"
+            f"put {', '.join(names)} into {wanted.folder}"
         )
-    if foreign := foreign_entries(wanted.folder, [file.name for file in wanted.files]):
+    if foreign := foreign_entries(wanted.folder, names):
         raise InputError(
             f"{wanted.folder} also holds {listed(foreign)}, not part of {wanted.name}: fetching replaces the folder; "
             "move other files elsewhere first"
         )
-    failures = []
+    failures = ""
     with atomic_folder(wanted.folder) as folder:
         for source in wanted.sources:
             named = " ".join(next(iter(source.items())))
@@ -125,18 +109,16 @@ def fetch(wanted: Asset) -> None:
             if not failure:
                 return
             say(f"  {failure}")
-            failures.append(f"{named}: {failure}")
+            failures += f"\n  {named}: {failure}"
         raise InputError(
-            f"{wanted.name} could not be fetched:\n  "
-            + "\n  ".join(failures)
-            + f"\nOr put its files into {wanted.folder} by hand."
+            f"{wanted.name} could not be fetched:{failures}\nOr put its files into {wanted.folder} by hand."
         )
 
 
 def _fetch_from(source: dict, wanted: Asset, folder: Path) -> str:
     """Fill the folder from one source; what went wrong, or an empty string."""
     try:
-        SOURCES[next(iter(source))](wanted.files, source, folder)
+        DOWNLOADERS[next(iter(source))](wanted.files, source, folder)
     except Exception as error:  # whatever servers, archives, pip and huggingface_hub do, the next source is tried
         if isinstance(error, OSError) and error.errno in BROKEN_DISK:
             raise
@@ -144,19 +126,17 @@ def _fetch_from(source: dict, wanted: Asset, folder: Path) -> str:
     return "; ".join(problems(wanted, folder)).replace(f"{folder}{os.sep}", "")
 
 
-def problems(wanted: Asset, folder: Path | None = None) -> list[str]:
-    """Everything wrong with an asset on disk; hashes every file."""
+def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
+    """Everything wrong with an asset on disk: hashes every file, or checks presence and size only."""
     found = []
     for file in wanted.files:
-        path = (folder or wanted.folder) / file.name
-        kind, expected = file.digest
+        path, kind = (folder or wanted.folder) / file.name, "sha256" if file.sha256 else "md5"
         if not path.is_file():
             found.append(f"{path} is missing")
-            continue
-        with open(path, "rb") as stream:
-            actual = hashlib.file_digest(stream, kind).hexdigest()
-        if actual != expected:
-            size = "" if file.size in (None, path.stat().st_size) else f" and {path.stat().st_size:,} bytes"
-            right = f"{expected} and {file.size:,} bytes" if size else expected
-            found.append(f"{path} has {kind} {actual}{size}, not {right}")
+        elif file.size not in (None, path.stat().st_size):
+            found.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
+        elif hashed:
+            with open(path, "rb") as stream:
+                actual, expected = hashlib.file_digest(stream, kind).hexdigest(), getattr(file, kind)
+            found += [f"{path} has {kind} {actual}, not {expected}"] if actual != expected else []
     return found

@@ -6,7 +6,6 @@ Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 inter
 import argparse
 import os
 import re
-import signal
 import sys
 import threading
 import traceback
@@ -19,8 +18,9 @@ from tqdm import tqdm
 
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check
+from minisbert.system.interrupts import Interrupts
 
-MOST_LINES, MOST_CHARACTERS = 20, 4000  # of an error message
+ERROR_LINES, ERROR_CHARACTERS = 20, 4000  # of an error message, at most
 
 
 def run_command(main: Callable[[], None]) -> None:
@@ -30,7 +30,7 @@ def run_command(main: Callable[[], None]) -> None:
     """
     open_streams()
     try:
-        with interruptible():
+        with Interrupts():
             check_values(sys.argv[1:])
             main()
             sys.stdout.flush()  # now, while a full disk or a closed pipe can still be reported
@@ -79,7 +79,7 @@ def check_usage(*cases: tuple[object, str]) -> None:
 
 @contextmanager
 def exiting(code: int) -> Iterator[None]:
-    """Print a verdict inside this block and exit with ``code``, even if the reader of stdout (head, less) has gone."""
+    """Print a verdict in this block, then exit with ``code``, even if the reader of stdout (head, less) has gone."""
     try:
         yield
         sys.stdout.flush()
@@ -90,34 +90,16 @@ def exiting(code: int) -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Put the null device in the place of closed streams; escape what the terminal cannot encode."""
+    """Replace closed streams with the null device; escape what the terminal cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
-    streams: tuple[Any, Any] = (sys.stdout, sys.stderr)
-    for stream in streams:
-        stream.reconfigure(errors="backslashreplace")
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are a ``KeyboardInterrupt`` inside this block, whatever they were before.
-
-    What is half written is then removed. ``minisbert/__init__.py`` says what they were.
-    """
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    ignored = (signal.SIG_IGN, None)  # a shell's background job keeps ignoring Ctrl-C
-    for number in (number for number, handler in before.items() if handler not in ignored):
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in (number for number, handler in before.items() if handler not in ignored):
-            signal.signal(number, before[number])
+        if mode == "w":
+            getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
 def out_of_memory(error: Exception) -> str | None:
-    """What wanted how much memory, if the error is one of Python, numpy or torch that there is too little."""
+    """If Python, numpy or torch ran out of memory: the function that did, and how much it asked for."""
     text = str(error)
     if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
         return None
@@ -129,10 +111,10 @@ def out_of_memory(error: Exception) -> str | None:
 
 
 def clipped(message: str) -> str:
-    """At most 20 lines and 4,000 characters of a message."""
-    lines = message[:MOST_CHARACTERS].splitlines()
-    cut = len(message) > MOST_CHARACTERS or len(lines) > MOST_LINES
-    return "\n".join(lines[:MOST_LINES]) + (f"... ({len(message):,} characters)" if cut else "")
+    """The beginning of a message: at most 20 lines and 4,000 characters."""
+    lines = message[:ERROR_CHARACTERS].splitlines()
+    cut = len(message) > ERROR_CHARACTERS or len(lines) > ERROR_LINES
+    return "\n".join(lines[:ERROR_LINES]) + (f"... ({len(message):,} characters)" if cut else "")
 
 
 def settle_output() -> None:
@@ -167,12 +149,12 @@ class Bar(tqdm):
 
     def __init__(self, *arguments: Any, shown: bool = True, **options: Any):
         wait = 0.1 if sys.stderr.isatty() else 10.0
-        fixed = {"leave": False, "disable": not shown, "mininterval": wait, "file": Stderr(), "position": 0}
+        fixed = {"leave": False, "disable": not shown, "mininterval": wait, "file": Terminal(), "position": 0}
         super().__init__(*arguments, **{"delay": wait, "unit_scale": True} | options | fixed)
 
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
-        """How tqdm shows its line."""
+        """The function by which tqdm shows its line."""
         return tqdm.status_printer(file) if sys.stderr.isatty() else lambda text: say(text) if text else None
 
 
@@ -190,18 +172,16 @@ class LiveLine(Bar):
         super().__init__(bar_format="{desc}", miniters=1, delay=0.0 if sys.stderr.isatty() else 10.0)
 
     def show(self, text: str) -> None:
-        self.set_description_str(text, refresh=False)
-        if sys.stderr.isatty():
-            self.refresh()
-        else:
+        self.set_description_str(text, refresh=sys.stderr.isatty())
+        if not sys.stderr.isatty():
             self.update()  # every ten seconds
 
 
 class Progress(Bar):
-    """Progress of computing vectors, in tokens.
+    """Progress of computing vectors, in tokens: texts come longest first, so counting texts would mislead.
 
-    Not in texts: they come longest first, so an estimate by texts would be far off. Texts not yet tokenized are assumed
-    to be as long as the average so far. ``total`` is the number of texts, None if unknown.
+    Texts not yet tokenized are assumed to be as long as the average so far. ``total`` is the number of texts, None if
+    unknown.
 
     >>> with Progress(total=2) as line:
     ...     line.expect(texts=2, tokens=30)
@@ -220,12 +200,11 @@ class Progress(Bar):
             self.total = round(self.tokens * self.all_texts / max(self.texts, 1))
 
     def done(self, tokens: int) -> None:
-        """Add computed tokens."""
         self.update(tokens)
 
 
-class Stderr:
-    """The terminal, as a file for tqdm that never raises; a log file gets no control characters."""
+class Terminal:
+    """stderr as a file for tqdm that never raises; a log file gets no control characters."""
 
     def write(self, text: str) -> None:
         if sys.stderr.isatty():
@@ -237,6 +216,4 @@ class Stderr:
 
 def duration(seconds: float) -> str:
     """``duration(75) = '1:15'``, ``duration(4000) = '1:06:40'``."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return str(tqdm.format_interval(round(seconds))).removeprefix("0")

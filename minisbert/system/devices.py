@@ -9,6 +9,7 @@ import ctypes
 import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -32,7 +33,7 @@ def cpu_flags() -> set[str]:
 
 
 def instruction_sets() -> list[str]:
-    """The CPU's vector and matrix instructions, as code compiled for it may use them; else what torch uses of it."""
+    """The CPU's vector and matrix instructions, which code compiled for it may use; if unknown, those torch uses."""
     families = ("avx", "amx", "fma", "sse4", "bmi", "f16c", "sve", "asimd")
     found = sorted(flag for flag in cpu_flags() if flag.startswith(families))
     return found or [platform.machine(), torch.backends.cpu.get_cpu_capability()]
@@ -59,8 +60,8 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
         return False, f"bfloat16 support of {device.type} is unknown"
     if not (flags := cpu_flags()):
         return False, "the CPU's flags cannot be read here"
-    found = next((flag for flag in BFLOAT16_FLAGS if flag in flags), None)
-    return found is not None, f"the CPU has {found or 'none of ' + ', '.join(BFLOAT16_FLAGS)}"
+    found = [flag for flag in BFLOAT16_FLAGS if flag in flags]
+    return bool(found), f"the CPU has {found[0] if found else 'none of ' + ', '.join(BFLOAT16_FLAGS)}"
 
 
 def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -81,29 +82,29 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
 
 
 def add_threads_option(parser: argparse.ArgumentParser) -> None:
-    """``--threads N``, for ``use_threads``; ``parser`` may be a group of one."""
-    parser.add_argument(
-        "--threads", metavar="N", type=thread_count, help="CPU threads (default: OMP_NUM_THREADS, or one a core)"
-    )
+    """``--threads N``, for ``use_threads``."""
+    about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
+    parser.add_argument("--threads", metavar="N", type=thread_count, help=about)
 
 
 def thread_count(text: str) -> int:
     """An argparse type: a number of threads."""
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST_THREADS):
+    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_THREADS:
         raise argparse.ArgumentTypeError(f"{one_line(text)} is not a whole number from 1 to {MOST_THREADS}")
     return int(text)
 
 
 def use_threads(count: int | None) -> None:
-    """Compute with ``count`` CPU threads in torch and the tokenizer; None leaves it to them.
+    """Compute with ``count`` CPU threads in torch and the tokenizer, or with their defaults if None.
 
-    Call it before the first text is tokenized: the tokenizer's threads start then.
+    Call it before the first text is tokenized, when the tokenizer starts its threads.
     """
     if count is None:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or count
     if count > cores:
-        say(f"--threads {count}: this process has {cores} {'core' if cores == 1 else 'cores'}, more threads are slower")
+        plural = "" if cores == 1 else "s"
+        say(f"--threads {count}: this process has {cores} core{plural}, more threads are slower")
     torch.set_num_threads(count)
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
 
@@ -119,7 +120,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
-    """The generators as ``random_state`` found them."""
+    """Restore what ``random_state`` returned."""
     torch.set_rng_state(states["cpu"])
     if "cuda" in states:
         torch.cuda.set_rng_state(states["cuda"], device)
@@ -127,34 +128,23 @@ def set_random_state(states: dict[str, Tensor], device: torch.device) -> None:
         torch.mps.set_rng_state(states["mps"])
 
 
-def keep_few_kernels() -> None:
-    """Limit oneDNN's cache to 64 compiled kernels. Call it before the first matrix product; training does.
+def save_training_memory() -> None:
+    """Limit oneDNN's cache, and let torch ask Linux for pages of 2 MiB for large tensors. Call it before the first one.
 
-    oneDNN compiles a kernel for every shape, and length-grouped batches have many shapes. Its default cache of 1,024
-    kernels would hold hundreds of MiB that are never used again.
+    oneDNN compiles a kernel for every shape, and length-grouped batches have many: its default of 1,024 cached kernels
+    takes hundreds of MiB. Each micro-batch allocates a gradient of all word embeddings, 47 MB in MiniLM: Linux takes
+    longer to provide it in pages of 4 KiB than torch to fill it. Torch >= 2.2 (github.com/pytorch/pytorch/pull/115990).
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
-
-
-def use_huge_pages() -> None:
-    """Let torch ask Linux for pages of 2 MiB for large tensors. Call it before the first tensor; training does.
-
-    Each part of a batch makes a gradient of all word embeddings, 47 MB in MiniLM: in pages of 4 KiB the system needs
-    longer to hand them out than torch to fill them. Nothing changes where huge pages are never or always used. Torch
-    has it since 2.2 (github.com/pytorch/pytorch/pull/115990).
-    """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 def keep_freed_memory() -> None:
     """Let glibc reuse the memory that tensors free instead of returning it to the system. For commands, at start.
 
-    By default glibc returns every large buffer at once, and the system must zero new pages for each layer's results:
-    10 % of encoding time. The price: the process never shrinks. Without glibc this does nothing.
+    Otherwise the system must zero new pages for each layer's results, 10 % of encoding time. The process never shrinks.
     """
-    try:
+    with suppress(OSError):  # no glibc
         library = ctypes.CDLL("libc.so.6")
-    except OSError:
-        return
-    library.mallopt(MMAP_THRESHOLD, 2**25)  # the largest value that glibc accepts
-    library.mallopt(TRIM_THRESHOLD, 2**31 - 1)
+        library.mallopt(MMAP_THRESHOLD, 2**25)  # the largest value that glibc accepts
+        library.mallopt(TRIM_THRESHOLD, 2**31 - 1)

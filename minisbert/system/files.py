@@ -16,9 +16,9 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from minisbert.core import InputError, one_line, reading
 
-MOST_BYTES = 2**28  # of a text file that is read at once
+MOST_BYTES = 2**28  # of a model's files other than weights
 LITTER = (".DS_Store", "Thumbs.db", "desktop.ini")  # file managers put these into every folder that is opened
-LOCK, OLD = "lock", "old"  # in a workspace, beside what is being written: is its writer alive, and what is replaced
+LOCK, NEW, OLD = "lock", "new", "old"  # in a workspace: held by its writer, what is written, and what it replaces
 BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 
 
@@ -27,30 +27,24 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
     try:
         return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
     except UnicodeDecodeError as error:
-        read = error.object  # without the byte order mark: the error counts from there
-        line += read[: error.start].count(b"\n")
-        byte = f"0x{read[error.start]:02x}"
+        line += error.object[: error.start].count(b"\n")
+        byte = f"0x{error.object[error.start]:02x}"
         raise InputError(f"{where}, line {line}: not UTF-8 (byte {byte}); save it as UTF-8") from error
 
 
 def open_bytes(path: str | Path) -> IO[bytes]:
-    """Open a file for reading; ``InputError`` if it is missing, a folder, or a pipe with a name of its own.
-
-    A pipe of the shell, such as ``/dev/stdin`` or ``/dev/fd/63``, can be opened; another may never have a writer.
-    """
-    if Path(path).is_dir() or (Path(path).is_fifo() and not str(path).startswith("/dev/")):
+    """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer."""
+    shells = str(path).startswith("/dev/")  # a pipe of the shell: /dev/stdin, /dev/fd/63
+    if Path(path).is_dir() or (Path(path).is_fifo() and not shells):
         raise InputError(f"{path} is a {'folder' if Path(path).is_dir() else 'pipe'}, a file is needed")
     with reading(path):
         return open(path, "rb")
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, too large, or not UTF-8 (with the line)."""
+    """The text of a UTF-8 file; ``InputError`` if it is missing, a folder, or not UTF-8 (with the line)."""
     with open_bytes(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes, too large to be read at once")
-    return decode(content, str(path))
+        return decode(file.read(), str(path))
 
 
 def write_json(path: Path, content: object) -> None:
@@ -61,7 +55,7 @@ def write_json(path: Path, content: object) -> None:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Add the file's name to the error of a full or broken disk, which a failed write does not have."""
+    """Add the file's name to the error of a full or broken disk: that of a failed write has none."""
     try:
         yield
     except OSError as error:
@@ -89,7 +83,7 @@ def atomic_file(target: str | Path) -> Iterator[Path]:
     if Path(target).exists() and not Path(target).is_file():
         raise InputError(f"{target} is a folder or a device, a file is needed")
     with _workspace(target) as (target, workspace):
-        new = workspace / "new"
+        new = workspace / NEW
         new.touch()
         yield new
         flush(new)
@@ -103,12 +97,12 @@ def atomic_folder(target: str | Path) -> Iterator[Path]:
     An existing folder is replaced only once the new one is complete. If several processes write the same target, the
     last one wins. If the process is killed between the two renames that this takes, ``recover`` restores the old one.
     """
-    if Path(target).is_file():
-        raise InputError(f"{target} is a file, a folder is needed")
+    if Path(target).exists() and not Path(target).is_dir():
+        raise InputError(f"{target} is a file or a device, a folder is needed")
     if Path.cwd().is_relative_to(os.path.realpath(target)):
         raise InputError(f"{target} cannot be replaced because it is the current folder; name another folder")
     with _workspace(target) as (target, workspace):
-        new = workspace / "new"
+        new = workspace / NEW
         new.mkdir()
         yield new
         for path in new.rglob("*"):
@@ -124,30 +118,28 @@ def recover(target: str | Path) -> None:
     """
     target = Path(os.path.realpath(target))
     for workspace in target.parent.glob(f".{escape(target.name)}.partial-{'[0-9a-f]' * 8}"):
-        # A lock, not a process id, tells the living from the dead: in containers that share a disk, every run may have
-        # the same id. If it cannot be had, which is an OSError, nothing is removed.
+        # A lock shows whether the writer is alive, a process id does not: in containers that share a disk, every run
+        # may have the same id. If the lock cannot be acquired, which is an OSError, nothing is removed.
         with suppress(OSError, NotImplementedError), FileLock(workspace / LOCK, blocking=False):
             _settle(workspace, target)
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks (Windows, some network
-    disks) this does nothing."""
-    try:
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use."""
+    try:  # not FileLock, which may empty or delete the file; without locks (Windows, some network disks) do nothing
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except (ImportError, OSError):
-        pass
+    except (ImportError, OSError) as error:
+        if isinstance(error, BlockingIOError):
+            raise
 
 
 def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
-    """The files and folders that replacing ``folder`` would lose, sorted; a folder stands for all that it holds.
+    """The files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
 
-    ``known`` are the paths that may be lost, relative to ``folder``, with slashes; ``[0-9]_Dense/config.json`` is a
-    pattern. A link counts as an entry of its own and is not followed. Files of the system's file manager do not count.
+    ``known`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links are not
+    followed. Files of the system's file manager do not count.
     """
     found: list[str] = []
     pending = [folder] if folder.is_dir() else []
@@ -170,10 +162,7 @@ def listed(names: list[str], most: int = 3) -> str:
 
 @contextmanager
 def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
-    """The target itself, links followed, and a hidden folder next to it that is locked while this process writes.
-
-    Next to it, because a rename to another file system is not atomic.
-    """
+    """The target, links followed, and a hidden folder next to it that is locked while this process writes."""
     target = Path(os.path.realpath(target))  # replace what a link points to, not the link
     target.parent.mkdir(parents=True, exist_ok=True)
     recover(target)
@@ -188,7 +177,7 @@ def _workspace(target: str | Path) -> Iterator[tuple[Path, Path]]:
 
 def _create_workspace(target: Path) -> tuple[Path, BaseFileLock]:
     """A new folder for what becomes ``target``, and its lock."""
-    while True:
+    while True:  # next to target, because a rename to another file system is not atomic
         workspace = target.with_name(f".{target.name}.partial-{secrets.token_hex(4)}")
         workspace.mkdir()
         held = FileLock(workspace / LOCK, blocking=False, thread_local=False)

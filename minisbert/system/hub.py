@@ -1,8 +1,8 @@
 """Models on the Hugging Face Hub by name, in the cache that huggingface_hub keeps for all libraries.
 
-``owner/name`` is the newest revision, ``owner/name@revision`` a branch, a tag or a commit. Its variables work as
-everywhere: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Weights come as safetensors only: a pickle,
-which can execute code, is never downloaded.
+``owner/name`` is the newest revision, ``owner/name@revision`` a branch, a tag or a commit. The library's environment
+variables apply: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN. Weights come as safetensors only: a
+pickle, which can execute code, is never downloaded.
 """
 
 import os
@@ -29,7 +29,7 @@ def is_hub_name(model: str) -> bool:
 
 
 def download_model(name: str, revision: str | None = None) -> Path:
-    """The folder of a model of the hub in the cache, with what is missing downloaded; ``name`` may end in @revision.
+    """Download what the cache lacks of a model and return its folder there; ``name`` may end in @revision.
 
     Raises ``InputError`` with the remedy: an unknown name or revision, a gated model, no network, a full disk, or a
     repository without safetensors.
@@ -38,13 +38,13 @@ def download_model(name: str, revision: str | None = None) -> Path:
     folder, listing = snapshot(name, revision or given or None, MODEL_FILES, OTHER_FOLDERS)
     if any((folder / file).is_file() for file in ("model.safetensors", "model.safetensors.index.json")):
         return folder
+    problem = f"has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository"
     if pickles := [file for file in listing if file.endswith(PICKLES)]:
-        raise InputError(
-            f"{name} has weights only as pickles ({one_line(pickles[0])}), which can execute code and are not "
-            "downloaded: choose a repository with model.safetensors, or download the file yourself and run "
-            "python -m minisbert.checkpoint convert"
+        problem = (
+            f"has weights only as pickles ({one_line(pickles[0])}), which can execute code: choose a repository with "
+            "model.safetensors, or download the file yourself and run python -m minisbert.checkpoint convert"
         )
-    raise InputError(f"{name} has no model.safetensors{'' if listing else f' in {folder}'}: choose another repository")
+    raise InputError(f"{name} {problem}")
 
 
 def offline() -> bool:
@@ -62,20 +62,18 @@ def snapshot(
     from huggingface_hub import HfApi, constants, snapshot_download, try_to_load_from_cache  # here: they take 0.2 s
     from huggingface_hub.utils import filter_repo_objects, tqdm
 
-    class Bar(tqdm):
-        """The library's progress bar: on a terminal, while there is something to download."""
-
+    class DownloadBar(tqdm):  # the library's, shown on a terminal while there is something to download
         def __init__(self, *arguments: Any, **options: Any):
             options["disable"] = not missing or not sys.stderr.isatty()
             super().__init__(*arguments, **options)
 
-    asked = not constants.HF_HUB_OFFLINE and not offline()
+    local = constants.HF_HUB_OFFLINE or offline()
     wanted: dict[str, Any] = {"allow_patterns": list(patterns), "ignore_patterns": ignored}
     listing: list[str] = []
     missing: list[str] = []
     failure = None
     try:
-        if asked:
+        if not local:
             found = HfApi().model_info(name, revision=revision, timeout=SECONDS)
             listing = [file.rfilename for file in found.siblings or []]
             missing = [
@@ -83,13 +81,12 @@ def snapshot(
                 for file in filter_repo_objects(listing, **wanted)
                 if not isinstance(try_to_load_from_cache(name, file, revision=found.sha), str)
             ]
-    except Exception as error:  # whatever this library, the one below it, or a proxy in between raises
-        failure = error
+    except Exception as error:  # of this library, the one below it, or a proxy in between
+        failure, local = error, True
     if missing:
         say(f"downloading {name} from {constants.ENDPOINT}: {listed(missing)}")
     try:
-        cached = not asked or failure is not None
-        folder = snapshot_download(name, revision=revision, local_files_only=cached, tqdm_class=Bar, **wanted)
+        folder = snapshot_download(name, revision=revision, local_files_only=local, tqdm_class=DownloadBar, **wanted)
     except Exception as error:
         raise InputError(explained(name, revision, failure or error)) from error
     if failure:

@@ -22,7 +22,7 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():  # only it can set signal handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job keeps ignoring Ctrl-C
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):  # a shell's background job ignores Ctrl-C
                     self.replaced[number] = signal.signal(number, self._handle)
         return self
 
@@ -39,14 +39,13 @@ class Interrupts:
 
     @contextmanager
     def defer(self) -> Iterator[None]:
-        """Raise an interrupt that arrives inside this block at its end."""
-        if self.deferring:  # inside another block
-            yield
-            return
-        self.deferring = True
+        """Raise an interrupt that arrives inside this block at its end, or at the end of the outermost such block."""
+        outer, self.deferring = self.deferring, True
         try:
             yield
         finally:
-            self.deferring, waiting, self.waiting = False, self.waiting, False
+            self.deferring = outer
+            waiting = self.waiting and not outer
+            self.waiting = self.waiting and outer
         if waiting:
             raise KeyboardInterrupt

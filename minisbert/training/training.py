@@ -13,7 +13,7 @@ from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation import plots
 from minisbert.models.tuning import count_parameters, freeze
-from minisbert.system.devices import choose_precision, keep_few_kernels, use_huge_pages, use_threads
+from minisbert.system.devices import choose_precision, save_training_memory, use_threads
 from minisbert.training.folder import STATE, describe, recover_run
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.objective import Objective
@@ -31,8 +31,7 @@ CACHED_TOKENS = 4096  # per process: a larger batch whose loss compares rows is 
 
 def main(arguments: list[str] | None = None) -> None:
     """``python -m minisbert.train``."""
-    keep_few_kernels()
-    use_huge_pages()
+    save_training_memory()
     options = parse_again(parse(arguments), arguments)
     if options.recipe == "list" and options.resume is None:
         print(list_recipes())

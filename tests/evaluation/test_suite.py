@@ -215,7 +215,7 @@ def suite(tmp_path, monkeypatch) -> dict[str, list[tuple[str, str, str]]]:
         rest = "".join(f'{key} = "-"\n' for key in ("about", "licence", "upstream"))
         entries.append(f'[{folder.name}]\nkind = "data"\n{rest}sources = []\nfiles = [{files}]\n')
     (tmp_path / "assets.toml").write_text("\n".join(entries))
-    monkeypatch.setattr(assets, "MANIFEST", tmp_path / "assets.toml")
+    monkeypatch.setattr(assets, "ASSETS_TOML", tmp_path / "assets.toml")
     return written
 
 

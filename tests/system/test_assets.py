@@ -1,7 +1,6 @@
 """An asset is either complete and verified or absent, and the commands report which."""
 
 import hashlib
-import json
 import os
 import re
 import sys
@@ -11,93 +10,65 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from minisbert.assets import main
+from minisbert import assets as command
 from minisbert.core import InputError
-from minisbert.system import assets, hub, sources
+from minisbert.system import assets, hub
 from minisbert.system.assets import ensure, fetch, home
 from minisbert.system.console import run_command
-from tests.servers import cut, repository, send, serve, use_hub
+from minisbert.system.sources import AssetFile
+from tests.servers import cut, repository, serve, use_hub
 from tests.system.test_sources import CONTENT, GOOD, PACKERS, WRONG
 
-ENTRIES = tomllib.loads(assets.MANIFEST.read_text(encoding="utf-8"))
-SOURCES = [(name, source) for name, entry in ENTRIES.items() for source in entry["sources"]]
-FILES = [(name, file) for name, entry in ENTRIES.items() for file in entry["files"]]
+ENTRIES = tomllib.loads(assets.ASSETS_TOML.read_text(encoding="utf-8"))
 PAGES = {f"/tiny/{name}": data for name, data in CONTENT.items()}
 MODEL = "/tiny/model.bin"
 
 
-# ------------------------------------------------------------------------------------- the manifest
+PINNED = {  # the keys of a source by its kind, and what its value must be: one version, one commit
+    "wheel": ({"wheel", "inside"}, "[a-z0-9-]+==[0-9.]+"),
+    "hub": ({"hub", "revision"}, "[a-zA-Z0-9-]+/[a-zA-Z0-9.-]+"),
+    "url": ({"url"}, "https?://.+"),
+    "archive": ({"archive", "inside"}, r"https?://.+\.(zip|tar\.gz)"),
+}
 
 
 @pytest.mark.parametrize("name", ENTRIES)
-def test_an_entry_states_its_kind_licence_and_upstream(name):
+def test_an_entry_states_its_licence_and_pins_its_sources_and_files(name):
     entry = ENTRIES[name]
     assert set(entry) == {"kind", "about", "licence", "upstream", "sources", "files"}
     assert entry["kind"] in {"weights", "data"}
-    assert all(entry[key].strip() for key in ("about", "licence", "upstream"))
+    assert all(entry[key].strip() for key in entry if isinstance(entry[key], str))
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name)  # it becomes a folder name
-    assert entry["sources"]
-    assert entry["files"]
-
-
-@pytest.mark.parametrize(("name", "source"), SOURCES)
-def test_a_source_is_of_a_known_kind_and_pinned(name, source):
-    kind = next(iter(source))
-    assert kind in sources.SOURCES
-    if kind == "wheel":
-        assert set(source) == {"wheel", "inside"}
-        assert re.fullmatch(r"[a-z0-9-]+==[0-9.]+", source["wheel"])  # one version
-    elif kind == "hub":
-        assert set(source) == {"hub", "revision"}
-        assert re.fullmatch(r"[0-9a-f]{40}", source["revision"])  # one commit
-    elif kind == "url":
-        assert set(source) == {"url"}
-        assert len(ENTRIES[name]["files"]) == 1 or source["url"].endswith("/")
-    else:
-        assert set(source) == {"archive", "inside"}
-        assert source["archive"].endswith((".zip", ".tar.gz"))
-    assert not source.get("inside", "").startswith("/")
-
-
-@pytest.mark.parametrize(("asset", "file"), FILES, ids=[f"{name}/{file['name']}" for name, file in FILES])
-def test_a_file_has_its_hash_and_stays_in_its_folder(asset, file):
-    if asset == "quora":  # the one whose publisher gave no sha256
-        assert set(file) == {"name", "size", "md5"}
-        assert re.fullmatch(r"[0-9a-f]{32}", file["md5"])
-    else:
-        assert set(file) - {"size"} == {"name", "sha256"}
-        assert re.fullmatch(r"[0-9a-f]{64}", file["sha256"])
-    assert "size" not in file or (type(file["size"]) is int and file["size"] > 0)
-    path = PurePosixPath(file["name"])
-    assert str(path) == file["name"]
-    assert not path.is_absolute()
-    assert ".." not in path.parts
-    assert not set(file["name"]) & set('\\:*?"<>|')
-
-
-def test_no_file_is_in_the_manifest_twice():
-    assert len({(name, file["name"].lower()) for name, file in FILES}) == len(FILES)
-
-
-@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "stsb"])
-def test_what_the_first_steps_need_has_two_independent_sources(name):
-    kinds = {next(iter(source)) for source in ENTRIES[name]["sources"]}
-    assert "wheel" in kinds
-    assert kinds & {"hub", "archive"}
+    for source in entry["sources"]:
+        kind = next(iter(source))
+        keys, pattern = PINNED[kind]
+        assert set(source) == keys
+        assert re.fullmatch(pattern, source[kind])
+        assert re.fullmatch("[0-9a-f]{40}", source.get("revision", "0" * 40))
+        assert kind != "url" or len(entry["files"]) == 1 or source["url"].endswith("/")
+        assert not source.get("inside", "").startswith("/")
+    for file in entry["files"]:
+        kind, digits = ("md5", 32) if name == "quora" else ("sha256", 64)  # Quora published no sha256
+        assert set(file) - {"size"} == {"name", kind}
+        assert re.fullmatch(f"[0-9a-f]{{{digits}}}", file[kind])
+        assert file.get("size", 1) > 0
+        path = PurePosixPath(file["name"])
+        assert str(path) == file["name"]
+        assert not path.is_absolute()
+        assert ".." not in path.parts
+        assert not set(file["name"]) & set('\\:*?"<>|')
+    assert len({file["name"].lower() for file in entry["files"]}) == len(entry["files"]) > 0
+    if name in ("all-MiniLM-L6-v2", "stsb"):  # what the first steps need has two independent sources
+        assert {next(iter(source)) for source in entry["sources"]} > {"wheel"}
 
 
 def test_the_manifest_is_read_completely_and_in_order():
     read = assets.assets()
     assert list(read) == list(ENTRIES)
     for name, entry in ENTRIES.items():
-        assert read[name].name == name
-        assert (read[name].kind, read[name].licence) == (entry["kind"], entry["licence"])
-        assert list(read[name].sources) == entry["sources"]
+        assert vars(read[name]) | {"files": None} == entry | {"name": name, "files": None}
         given = [{key: value for key, value in vars(file).items() if value is not None} for file in read[name].files]
         assert given == entry["files"]
-
-
-# ------------------------------------------------------------------------------------ where they go
 
 
 @pytest.fixture(autouse=True)
@@ -119,8 +90,15 @@ def installed(tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def test_minisbert_home_decides(tmp_path, installed, monkeypatch):
+def test_the_home_is_the_variables_else_the_checkout_else_the_cache(tmp_path, installed, monkeypatch):
+    assert home() == tmp_path / "me" / ".cache" / "minisbert"
+    (installed / "pyproject.toml").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert home() == tmp_path / "cache" / "minisbert"  # no weights/: some other project's folder
+    (installed / "weights").mkdir()
+    for empty in ("MINISBERT_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(empty, "")  # counts as unset
+    assert home() == installed
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
     assert home() == tmp_path / "mine"
     assert assets.asset("stsb").folder == tmp_path / "mine" / "data" / "stsb"
@@ -129,44 +107,25 @@ def test_minisbert_home_decides(tmp_path, installed, monkeypatch):
     assert home() == tmp_path / "me" / "models"
 
 
-def test_a_home_that_is_no_folder(installed, monkeypatch):
-    for name in ("~nosuch", "~nosuch/models", os.devnull):
-        monkeypatch.setenv("MINISBERT_HOME", name)
-        with pytest.raises(InputError, match=f"MINISBERT_HOME='{name}' is not a folder: name another one"):
-            home()
-    monkeypatch.delenv("MINISBERT_HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a container that runs under a user id of its own
-    with pytest.raises(InputError, match="this user has no home folder: set MINISBERT_HOME"):
-        home()
-
-
-def test_a_checkout_keeps_its_assets(installed, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    (installed / "pyproject.toml").touch()
-    assert home() == tmp_path / "cache" / "minisbert"  # no weights/: some other project's folder
-    (installed / "weights").mkdir()
-    assert home() == installed
-    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path / "mine"))
-    assert home() == tmp_path / "mine"
-
-
-@pytest.mark.parametrize("empty", ["MINISBERT_HOME", "XDG_CACHE_HOME"])
-def test_an_empty_variable_counts_as_unset(empty, installed, tmp_path, monkeypatch):
-    monkeypatch.setenv(empty, "")
-    assert home() == tmp_path / "me" / ".cache" / "minisbert"
-
-
 @pytest.mark.parametrize(
     ("platform", "folder"), [("linux", ".cache"), ("darwin", "Library/Caches"), ("win32", "AppData")]
 )
 def test_the_cache_folder_of_each_system(platform, folder, installed, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
-    if platform == "win32":
-        monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "me" / "AppData"))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "me" / "AppData"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert home() == tmp_path / "me" / folder / "minisbert"
 
 
-# ---------------------------------------------------------------------------- a small asset to fetch
+def test_a_home_that_is_no_folder(installed, monkeypatch):
+    for name in ("~nosuch", "~nosuch/models", os.devnull):
+        monkeypatch.setenv("MINISBERT_HOME", name)
+        with pytest.raises(InputError, match=f"'{name}' is not a folder: set MINISBERT_HOME to one"):
+            home()
+    monkeypatch.delenv("MINISBERT_HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # a container with a user id that no one has
+    with pytest.raises(InputError, match="set MINISBERT_HOME"):
+        home()
 
 
 @pytest.fixture
@@ -181,20 +140,14 @@ def store(tmp_path, monkeypatch) -> Path:
 def declare(store, monkeypatch):
     """A function that makes a manifest with one asset, ``tiny``, from the given sources."""
 
-    def table(entries: dict) -> str:
-        return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in entries.items()) + " }"
-
-    def declare(*chosen: dict, hashed: str = "sha256") -> None:
-        files = [
-            {"name": name, "size": len(data), hashed: hashlib.new(hashed, data).hexdigest()}
+    def declare(*sources: dict, hashed: str = "sha256") -> None:
+        files = tuple(
+            AssetFile(name, len(data), **{hashed: hashlib.new(hashed, data).hexdigest()})
             for name, data in CONTENT.items()
-        ]
-        manifest = store.parent / "assets.toml"
-        manifest.write_text(
-            '[tiny]\nkind = "weights"\nabout = "made by a test"\nlicence = "CC0"\nupstream = "nobody"\n'
-            f"sources = [{', '.join(map(table, chosen))}]\nfiles = [{', '.join(map(table, files))}]\n"
         )
-        monkeypatch.setattr(assets, "MANIFEST", manifest)
+        tiny = assets.Asset("tiny", "weights", "made by a test", "CC0", "nobody", [*sources], files)
+        for module in (assets, command):
+            monkeypatch.setattr(module, "assets", lambda: {"tiny": tiny})
 
     return declare
 
@@ -207,31 +160,26 @@ def site(declare):
         yield site
 
 
-def stored(store: Path) -> dict[str, bytes]:
-    """Every file under the home, hidden and partial ones included."""
-    return {
-        path.relative_to(store).as_posix(): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()
-    }
+@pytest.fixture(params=[True, False], ids=["there before", "new"])
+def there_before(request, site, store) -> bool:
+    if request.param:
+        ensure("tiny")
+    return request.param
 
 
-WHOLE = {f"weights/tiny/{name}": data for name, data in CONTENT.items()}
-
-
-def whole(store: Path) -> bool:
-    """The asset is complete and there is nothing else, not even an empty partial folder."""
-    return stored(store) == WHOLE and [path.name for path in (store / "weights").iterdir()] == ["tiny"]
-
-
-def nothing(store: Path) -> bool:
-    return stored(store) == {} and list((store / "weights").iterdir()) == []
+def whole(store: Path, there: bool = True) -> bool:
+    """The asset is complete (or absent) and there is nothing else, not even an empty partial folder."""
+    stored = {path.relative_to(store).as_posix(): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    assert [path.name for path in (store / "weights").iterdir()] == (["tiny"] if there else [])
+    return stored == ({f"weights/tiny/{name}": data for name, data in CONTENT.items()} if there else {})
 
 
 def test_from_a_url(site, store, capsys):
     assert ensure("tiny") == store / "weights" / "tiny"
     assert whole(store)
     assert site.asked == list(PAGES)
-    told = f"fetching tiny (url {site.address}/tiny/) to {store / 'weights' / 'tiny'}\n"
-    assert capsys.readouterr() == ("", told)
+    shown = f"fetching tiny (url {site.address}/tiny/) to {store / 'weights' / 'tiny'}\n"
+    assert capsys.readouterr() == ("", shown)
 
 
 def test_from_the_hub_or_its_cache_at_the_pinned_commit(site, store, declare, tmp_path, monkeypatch):
@@ -243,20 +191,14 @@ def test_from_the_hub_or_its_cache_at_the_pinned_commit(site, store, declare, tm
     ensure("tiny")
     assert whole(store)
     assert not any("pytorch" in path for path in site.asked)
-    for name in CONTENT:
-        assert not (store / "weights" / "tiny" / name).is_symlink()
+    assert not any((store / "weights" / "tiny" / name).is_symlink() for name in CONTENT)
     site.asked.clear()
     fetch(assets.asset("tiny"))
     assert not any("/resolve/" in path for path in site.asked)
 
 
-def test_the_next_source_where_the_hub_does_not_answer_within_seconds(
-    site, store, declare, tmp_path, monkeypatch, capsys
-):
-    def slow(handler) -> None:
-        threading.Event().wait(2)
-
-    site.pages["/api/models/someone/tiny/revision/main"] = slow
+def test_the_next_source_if_the_hub_does_not_answer_within_seconds(site, store, declare, tmp_path, monkeypatch, capsys):
+    site.pages["/api/models/someone/tiny/revision/main"] = lambda handler: threading.Event().wait(2)
     use_hub(site, tmp_path / "cache", monkeypatch)
     monkeypatch.setattr(hub, "SECONDS", 0.2)
     declare({"hub": "someone/tiny", "revision": "main"}, {"url": f"{site.address}/tiny/"})
@@ -265,19 +207,15 @@ def test_the_next_source_where_the_hub_does_not_answer_within_seconds(
     assert "cannot be reached (timed out)" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------- sources that fail
-
-
-def test_wrong_bytes_make_the_next_source_be_tried(site, store, declare, capsys):
+def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):
     site.pages["/a.zip"] = PACKERS[".zip"](GOOD | {"inside/model.bin": WRONG})
     declare({"archive": f"{site.address}/a.zip", "inside": "inside"}, {"url": f"{site.address}/tiny/"})
     ensure("tiny")
     assert whole(store)
-    shown = capsys.readouterr().err.splitlines()
-    assert len(shown) == 3
-    assert shown[0].startswith(f"fetching tiny (archive {site.address}/a.zip)")
-    assert shown[1].startswith(f"  model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not ")
-    assert shown[2].startswith(f"fetching tiny (url {site.address}/tiny/)")
+    first, failed, second = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"fetching tiny (archive {site.address}/a.zip)")
+    assert failed.startswith(f"  model.bin has sha256 {hashlib.sha256(WRONG).hexdigest()}, not ")
+    assert second.startswith(f"fetching tiny (url {site.address}/tiny/)")
 
 
 def test_if_no_source_works_the_error_names_all(site, store, declare):
@@ -289,227 +227,112 @@ def test_if_no_source_works_the_error_names_all(site, store, declare):
         ensure("tiny")
     first, *tried, last = str(error.value).splitlines()
     assert first == "tiny could not be fetched:"
-    assert len(tried) == 2
     assert tried[0].startswith(f"  archive {site.address}/a.tar.gz: ")
-    assert tried[1] == f"  url {site.address}/tiny/: HTTP Error 404: Not Found"
+    assert tried[1:] == [f"  url {site.address}/tiny/: HTTP Error 404: Not Found"]
     assert last == f"Or put its files into {store / 'weights' / 'tiny'} by hand."
-    assert nothing(store)
+    assert whole(store, there=False)
 
 
 @pytest.mark.parametrize("page", [WRONG, cut(CONTENT["model.bin"], 1000), None], ids=["wrong", "cut", "missing"])
 @pytest.mark.parametrize("name", [MODEL, "/tiny/sub/config.json"])
-@pytest.mark.parametrize("there_before", [True, False])
 def test_a_failed_fetch_changes_nothing(page, name, there_before, site, store):
     """An old, complete copy stays until the new one is complete."""
-    if there_before:
-        ensure("tiny")
     site.pages[name] = page
     with pytest.raises(InputError, match="tiny could not be fetched"):
         fetch(assets.asset("tiny"))
-    assert whole(store) if there_before else nothing(store)
+    assert whole(store, there_before)
 
 
-@pytest.mark.parametrize("there_before", [True, False])
-@pytest.mark.parametrize("after", [0, 1, 2])
-def test_ctrl_c_changes_nothing(after, there_before, site, store, monkeypatch):
-    """During the first file, after it is complete, and while the hashes are computed."""
-    if there_before:
-        ensure("tiny")
-    copy, done = sources.copy, []
-
-    def interrupted(*arguments) -> None:
-        if len(done) == after:
-            raise KeyboardInterrupt
-        done.append(copy(*arguments))
-
-    monkeypatch.setattr(sources, "copy", interrupted)
-    monkeypatch.setattr(assets, "problems", lambda *_: interrupted())
-    with pytest.raises(KeyboardInterrupt):
-        fetch(assets.asset("tiny"))
-    assert len(done) == after
-    assert whole(store) if there_before else nothing(store)
-
-
-def test_a_home_or_folder_that_is_a_file_is_reported_at_once(site, store):
-    store.write_text("a file where the folder should be")
-    with pytest.raises(InputError, match=r"MINISBERT_HOME='.*home' is not a folder"):
-        ensure("tiny")
-    store.unlink()
-    (store / "weights").mkdir(parents=True)
-    (store / "weights" / "tiny").write_text("in the way")
-    with pytest.raises(InputError, match=r"weights/tiny is a file, a folder is needed"):
-        ensure("tiny")
-    assert (store / "weights" / "tiny").read_text() == "in the way"
-    assert site.asked == []
-
-
-@pytest.mark.parametrize("name", ["notes.txt", "sub/notes.txt", "model.bin.bak", "own/model.bin", ".git/HEAD"])
-@pytest.mark.parametrize("damaged", [True, False])
-def test_a_users_own_file_is_not_lost(name, damaged, site, store):
+def test_a_users_own_file_is_not_lost(site, store):
     ensure("tiny")
-    folder = store / "weights" / "tiny"
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_text("mine")
-    if damaged:
-        (folder / "model.bin").unlink()
     site.asked.clear()
-    shown = name if name.startswith("sub/") else name.split("/")[0]
-    with pytest.raises(InputError, match=f"tiny also holds {re.escape(repr(shown))}, not part of tiny"):
+    folder = store / "weights" / "tiny"
+    (folder / "sub" / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"tiny also holds 'sub/notes\.txt', not part of tiny"):
         fetch(assets.asset("tiny"))
-    assert (folder / name).read_text() == "mine"
-    assert (folder / "model.bin").exists() != damaged
+    assert (folder / "sub" / "notes.txt").read_text() == "mine"
+    assert (folder / "model.bin").exists()
     assert site.asked == []  # nothing is downloaded in vain
-
-
-# -------------------------------------------------------------------------------------- ensure
 
 
 def test_what_is_complete_is_not_fetched_again(site, store, monkeypatch, capsys):
     ensure("tiny")
     site.asked.clear()
     capsys.readouterr()
-    assert ensure("tiny") == store / "weights" / "tiny"
-    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
-    assert ensure("tiny") == store / "weights" / "tiny"
+    for offline in ("0", "1"):
+        monkeypatch.setenv("MINISBERT_OFFLINE", offline)
+        assert ensure("tiny") == store / "weights" / "tiny"
     assert site.asked == []
     assert capsys.readouterr() == ("", "")
 
 
-def make_missing(folder: Path) -> None:
-    (folder / "sub" / "config.json").unlink()
-
-
-def make_shorter(folder: Path) -> None:
-    (folder / "model.bin").write_bytes(CONTENT["model.bin"][:-1])
-
-
-def make_folder(folder: Path) -> None:
-    (folder / "model.bin").unlink()
-    (folder / "model.bin").mkdir()
+def make_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
 
 
 DAMAGE = {
-    make_missing: "incomplete: sub/config.json is missing",
-    make_shorter: "incomplete: model.bin has 2,047 bytes, not 2,048",
-    make_folder: "incomplete: model.bin is missing",
+    "sub/config.json is missing": Path.unlink,
+    "model.bin has 2,047 bytes, not 2,048": lambda path: os.truncate(path, 2047),
+    "model.bin is missing": make_folder,
 }
 
 
-@pytest.mark.parametrize(("damage", "state"), DAMAGE.items(), ids=[damage.__name__ for damage in DAMAGE])
-def test_what_is_incomplete_is_reported_and_fetched_again(damage, state, site, store, monkeypatch, capsys):
+@pytest.mark.parametrize("found", DAMAGE)
+def test_what_is_incomplete_is_reported_and_fetched_again(found, site, store, monkeypatch, capsys):
+    folder = store / "weights" / "tiny"
     assert assets.asset("tiny").state() == "missing"
     ensure("tiny")
     assert assets.asset("tiny").state() == "complete"
-    damage(store / "weights" / "tiny")
-    assert assets.asset("tiny").state() == state
+    DAMAGE[found](folder / found.split()[0])
+    assert assets.asset("tiny").state() == f"incomplete: {folder}/{found}"
     with pytest.raises(InputError, match=r"does not match the manifest: tiny; fetch again: .* fetch tiny"):
         run("verify")
-    assert f"tiny: {store / 'weights' / 'tiny'}" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"tiny: {folder}/{found}\n"
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
-    with pytest.raises(InputError, match=f"^tiny is {state} and MINISBERT_OFFLINE forbids .*; put model.bin, sub/conf"):
+    with pytest.raises(InputError, match=f"^tiny is incomplete: .*{found} and MINISBERT_OFFLINE forbids") as error:
         ensure("tiny")
-    monkeypatch.setenv("MINISBERT_OFFLINE", "0")
-    ensure("tiny")
-    assert whole(store)
-
-
-def test_offline_says_what_to_put_where(site, store, monkeypatch):
-    monkeypatch.setenv("MINISBERT_OFFLINE", "1")
-    with pytest.raises(InputError, match=r"^tiny is missing and MINISBERT_OFFLINE forbids") as error:
-        ensure("tiny")
-    assert str(error.value).endswith(f"put model.bin, sub/config.json into {store / 'weights' / 'tiny'}")
-    assert site.asked == []
+    assert str(error.value).endswith(f"put model.bin, sub/config.json into {folder}")
     monkeypatch.setenv("MINISBERT_OFFLINE", "")
     ensure("tiny")
     assert whole(store)
 
 
-@pytest.mark.parametrize("name", ["all-minilm", "", "../../etc", "two\nlines"])
-def test_an_unknown_name_lists_the_known_ones(name):
-    for ask in (
-        ensure,
-        lambda name: run("fetch", name),
-        lambda name: run("path", name),
-        lambda name: run("verify", name),
-    ):
-        if name or ask is ensure:
-            with pytest.raises(InputError, match=r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"):
-                ask(name)
-
-
-@pytest.mark.parametrize("there_before", [True, False])
-def test_two_concurrent_fetches_both_succeed(there_before, site, store):
-    """Each has its own partial folder; neither may break the other's result."""
-    if there_before:
-        ensure("tiny")
-    both_are_fetching = threading.Barrier(2)
-
-    def slow(handler) -> None:
-        both_are_fetching.wait(timeout=30)
-        send(handler, CONTENT["model.bin"])
-
-    site.pages[MODEL] = slow
-    errors = []
-
-    def work() -> None:
-        try:
-            fetch(assets.asset("tiny"))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert whole(store)
-
-
-# ------------------------------------------------------------------------------------- the commands
+def test_an_unknown_name_lists_the_known_ones():
+    known = r"^unknown asset '.*'; known assets: all-MiniLM-L6-v2, bert-base-unc"
+    for name in ("all-minilm", "", "../../etc", "two\nlines"):
+        with pytest.raises(InputError, match=known):
+            ensure(name)
+    for action in ("fetch", "path", "verify"):
+        with pytest.raises(InputError, match=known):
+            run(action, "all-minilm")
 
 
 def run(*arguments: str) -> None:
-    main(list(arguments))
+    command.main(list(arguments))
 
 
-def test_path_prints_the_folder_and_fetches_nothing(site, store, capsys):
-    run("path", "tiny")
-    assert capsys.readouterr() == (f"{store / 'weights' / 'tiny'}\n", "")
-    assert site.asked == []
-
-
-def test_fetch_repairs_a_file_of_the_right_size_and_prints_the_folder(site, store, capsys):
+def test_path_and_fetch_print_the_folder_and_fetch_repairs_a_file_of_the_right_size(site, store, capsys):
     """``ensure`` checks sizes only; the command downloads everything again."""
+    run("path", "tiny")
+    assert site.asked == []
     ensure("tiny")
     (store / "weights" / "tiny" / "model.bin").write_bytes(WRONG)
     run("fetch", "tiny")
     assert whole(store)
-    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n"
+    assert capsys.readouterr().out == f"{store / 'weights' / 'tiny'}\n" * 2
 
 
-def test_list_shows_state_licence_and_sources(site, store, declare, capsys):
-    declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"})
+def test_list_shows_state_licence_and_sources(declare, capsys):
+    declare({"url": "http://127.0.0.1/a.zip"}, {"hub": "someone/tiny", "revision": "abc"}, hashed="md5")
     run("list")
     assert capsys.readouterr().out == (
         "tiny  (weights, 0.0 MB, missing)\n"
         "  made by a test\n"
         "  nobody; licence: CC0\n"
         "  from url http://127.0.0.1/a.zip, else hub someone/tiny\n"
+        "  checked by md5 only: its publisher gave no sha256\n"
     )
-
-
-def test_an_asset_with_only_an_md5_is_checked_and_says_so(site, store, declare, capsys):
-    declare({"url": f"{site.address}/tiny/"}, hashed="md5")
-    ensure("tiny")
-    capsys.readouterr()
-    run("list")
-    assert "(weights, 0.0 MB, complete)" in (shown := capsys.readouterr().out)
-    assert shown.endswith("  checked by md5 only: its publisher gave no sha256\n")
-    run("verify", "tiny")
-    site.pages[MODEL] = WRONG
-    with pytest.raises(InputError, match=f"model.bin has md5 {hashlib.md5(WRONG).hexdigest()}, not "):
-        fetch(assets.asset("tiny"))
 
 
 @pytest.mark.parametrize("arguments", [("verify",), ("verify", "tiny")])
@@ -523,8 +346,8 @@ def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
     with pytest.raises(SystemExit, match="2"):  # as run by python -m minisbert.assets verify
         run_command(lambda: run(*arguments))
     right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
-    told = "error: does not match the manifest: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
-    assert capsys.readouterr() == (f"tiny: {path} has sha256 {wrong}, not {right}\n", told)
+    shown = "error: does not match the manifest: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
+    assert capsys.readouterr() == (f"tiny: {path} has sha256 {wrong}, not {right}\n", shown)
 
 
 def test_verify_of_what_is_missing(site, capsys):

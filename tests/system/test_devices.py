@@ -1,4 +1,4 @@
-"""Devices and precision: what ``auto`` chooses, what is refused and why."""
+"""Devices and precision: what ``auto`` chooses, what is refused and why; threads and memory."""
 
 import argparse
 import ctypes
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -35,9 +36,8 @@ def cpu_flags(tmp_path, monkeypatch):
     """A function that makes the CPU appear to have these flags."""
 
     def pretend(flags: str) -> None:
-        path = tmp_path / "cpuinfo"
-        path.write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
-        monkeypatch.setattr(devices, "CPU_INFO", path)
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : fpu sse2 avx2 {flags}\n")
+        monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
 
     return pretend
 
@@ -52,35 +52,33 @@ def test_a_device_that_cannot_be_used_is_an_error(name):
 
 def test_auto_is_a_device_that_can_be_used():
     assert torch.ones(1, device=choose_device("auto")).item() == 1
-    assert choose_device("cpu") == torch.device("cpu")
+    assert choose_device("cpu") == CPU
 
 
 @pytest.mark.parametrize("flag", ["avx512_bf16", "amx_bf16", "bf16"])
 def test_auto_chooses_bfloat16_if_the_cpu_has_it_and_says_why(cpu_flags, flag):
     cpu_flags(flag)
-    assert choose_precision("auto", CPU) == (torch.bfloat16, f"the CPU has {flag}")
-    assert choose_precision("bfloat16", CPU) == (torch.bfloat16, f"the CPU has {flag}")
+    for name in ("auto", "bfloat16"):
+        assert choose_precision(name, CPU) == (torch.bfloat16, f"the CPU has {flag}")
     assert choose_precision("float32", CPU) == (torch.float32, "as requested")
+    with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
+        choose_precision("int8", CPU)
 
 
 @pytest.mark.parametrize("flags", ["", "avx512f avx512vl", "bf160"])
 def test_without_the_flag_auto_is_float32_and_bfloat16_is_refused(cpu_flags, flags):
     cpu_flags(flags)
-    chosen, reason = choose_precision("auto", CPU)
-    assert chosen == torch.float32
-    assert "none of amx_bf16, avx512_bf16, bf16" in reason
-    with pytest.raises(InputError, match=r"bfloat16 cannot be used: the CPU has none of.*choose float32"):
+    reason = "the CPU has none of amx_bf16, avx512_bf16, bf16"
+    assert choose_precision("auto", CPU) == (torch.float32, reason)
+    with pytest.raises(InputError, match=f"bfloat16 cannot be used: {reason}; choose float32"):
         choose_precision("bfloat16", CPU)
 
 
-def test_an_unknown_cpu_is_assumed_to_lack_it(tmp_path, monkeypatch):
+def test_an_unknown_cpu_or_device_is_assumed_to_lack_it(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "none")
     assert bfloat16_hardware(CPU) == (False, "the CPU's flags cannot be read here")
-
-
-def test_an_unknown_precision_lists_the_known_ones():
-    with pytest.raises(InputError, match="precision 'int8' is not one of auto, float32, bfloat16"):
-        choose_precision("int8", CPU)
+    assert bfloat16_hardware(torch.device("mps")) == (False, "bfloat16 support of mps is unknown")
+    assert devices.instruction_sets()
 
 
 @pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True), ((9, 0), True)])
@@ -89,51 +87,51 @@ def test_a_gpu_has_bfloat16_from_compute_capability_8(monkeypatch, capability, a
     assert bfloat16_hardware(torch.device("cuda"))[0] == able
 
 
-class Library:
-    """Records the calls to the C library."""
+@pytest.mark.parametrize("name", ["cuda", "mps"])
+def test_the_random_state_of_an_accelerator_is_saved_and_restored(name, monkeypatch):
+    found, device = [], torch.device(name)
+    monkeypatch.setattr(getattr(torch, name), "get_rng_state", lambda *device: f"the state of {name}")
+    monkeypatch.setattr(getattr(torch, name), "set_rng_state", lambda *given: found.extend(given))
+    states = random_state(device)
+    assert states.keys() == {"cpu", name}
+    assert random_state(CPU).keys() == {"cpu"}
+    set_random_state(states, device)
+    assert found == [f"the state of {name}", *([device] if name == "cuda" else [])]
 
-    def __init__(self):
-        self.asked = []
 
-    def mallopt(self, name: int, value: int) -> None:
-        self.asked.append((name, value))
+def test_glibc_keeps_freed_memory_and_without_glibc_nothing_happens(monkeypatch):
+    asked, glibc = [], None
+    with suppress(OSError):
+        glibc = ctypes.CDLL("libc.so.6")
 
+    def mallopt(number: int, value: int) -> None:
+        asked.append((number, value))
+        assert glibc is None or glibc.mallopt(number, value) == 1  # it accepts the numbers
 
-def test_glibc_is_told_to_keep_freed_memory(monkeypatch):
-    library = Library()
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    class Library:
+        def __init__(self, name: str):
+            if asked:
+                raise OSError(f"{name}: cannot open shared object file")
+            self.mallopt = mallopt
+
+    monkeypatch.setattr(ctypes, "CDLL", Library)
     keep_freed_memory()
-    assert library.asked == [(-3, 32 * 1024 * 1024), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-
-
-def test_without_glibc_nothing_happens(monkeypatch):
-    def missing(name: str) -> None:
-        raise OSError(f"{name}: cannot open shared object file")
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
     keep_freed_memory()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="asks glibc itself")
-def test_glibc_accepts_the_numbers():
-    try:
-        library = ctypes.CDLL("libc.so.6")
-    except OSError:
-        pytest.skip("no glibc here")
-    assert library.mallopt(devices.MMAP_THRESHOLD, 2**25) == 1
+    assert asked == [(-3, 32 * 1024 * 1024), (-1, 2**31 - 1)]  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
 
 
 HUGE = """
 import re
 import torch
 import minisbert.training.training  # with everything that training imports: a tensor made on the way would be too early
-from minisbert.system.devices import use_huge_pages
-use_huge_pages()
+from minisbert.system.devices import save_training_memory
+save_training_memory()
 gradient = torch.zeros(30_522, 384)
 print(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 """
 
 
+@pytest.mark.slow
 def test_a_large_tensor_gets_huge_pages():
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[madvise]" not in setting.read_text():
@@ -143,16 +141,14 @@ def test_a_large_tensor_gets_huge_pages():
     assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
 
 
-# ----------------------------------------------------------------------------------------- threads
-
-
-@pytest.mark.parametrize("count", ["0", "-1", "1.5", "two", "", "1025", "9" * 5000, "²"])
-def test_a_number_of_threads_out_of_range_exits_2(count, capsys):
+def test_a_number_of_threads_out_of_range_exits_2(capsys):
     parser = argparse.ArgumentParser()
     add_threads_option(parser)
-    with pytest.raises(SystemExit, match="2"):
-        parser.parse_args([f"--threads={count}"])
-    assert f"argument --threads: '{count[:80]}" in capsys.readouterr().err
+    for count in ("0", "-1", "1.5", "two", "", "1025", "9" * 5000, "²", "1\n"):
+        with pytest.raises(SystemExit, match="2"):
+            parser.parse_args([f"--threads={count}"])
+        assert f"argument --threads: {count[:80]!r}" in capsys.readouterr().err.replace("...", "")
+    assert parser.parse_args(["--threads", "1024"]).threads == 1024
 
 
 @pytest.fixture
@@ -169,34 +165,16 @@ def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned
     assert ("--threads 3: this process has 2 cores, more threads are slower" in capsys.readouterr().err) == warned
 
 
-def test_without_affinity_all_cores_count(two_cores, monkeypatch, capsys):
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    use_threads(2)
-    assert "--threads 2: this process has 1 core, more" in capsys.readouterr().err
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    use_threads(2)
-    assert not capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["cuda", "mps"])
-def test_dropouts_generator_on_an_accelerator_is_saved_and_set(name, monkeypatch):
-    found = []
-    monkeypatch.setattr(getattr(torch, name), "get_rng_state", lambda *device: f"the state of {name}")
-    monkeypatch.setattr(getattr(torch, name), "set_rng_state", lambda *given: found.extend(given))
-    device = torch.device(name)
-    states = random_state(device)
-    assert states.keys() == {"cpu", name}
-    assert random_state(torch.device("cpu")).keys() == {"cpu"}
-    set_random_state(states, device)
-    assert found == [f"the state of {name}", *([device] if name == "cuda" else [])]
-
-
-def test_without_a_number_nothing_changes(two_cores):
-    before = torch.get_num_threads()
+def test_without_affinity_all_cores_count_and_without_a_number_nothing_changes(two_cores, monkeypatch, capsys):
     use_threads(None)
-    assert torch.get_num_threads() == before
     assert "RAYON_NUM_THREADS" not in os.environ
+    monkeypatch.delattr(os, "sched_getaffinity")
+    for cores, warning in ((1, "--threads 2: this process has 1 core, more"), (None, "")):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        use_threads(2)
+        shown = capsys.readouterr().err
+        assert warning in shown
+        assert bool(warning) == bool(shown)
 
 
 class Reached(Exception):
@@ -225,14 +203,15 @@ def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_pa
 
 
 CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+LIST = ["-m", "minisbert.assets", "list"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "given", "expected"),
     [
-        (["-u", "-m", "minisbert.assets", "list"], {}, CHOSEN),
-        (["-m", "minisbert.assets", "list"], {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
-        (["-m", "minisbert.assets", "list"], {"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
+        (["-u", *LIST], {}, CHOSEN),
+        (LIST, {"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"}),
+        (LIST, {"GOMP_SPINCOUNT": "5"}, {"GOMP_SPINCOUNT": "5"}),
         (["-c", "import minisbert"], {}, {}),
         (["-m", "theirs"], {}, {}),
     ],

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shutil
 import socket
 from collections.abc import Iterator
@@ -55,24 +56,16 @@ def served(site: Site) -> list[str]:
     return [path.partition(f"/resolve/{COMMIT}/")[2] for path in site.asked if "/resolve/" in path]
 
 
-@pytest.mark.parametrize("name", ["BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"])
-def test_names_of_the_hub(name):
-    assert is_hub_name(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["tiny", "/a/b", "./a", "../a/b", "../a", "~/a", "a/b/c", "a/", "/a", "a//b", "a\\b", "a/b c", "a/b@", ""]
-)
-def test_paths_are_no_names_of_the_hub(name, site):
-    assert not is_hub_name(name)
-    with pytest.raises(InputError, match="neither a folder nor one of"):
-        find_model(name)
-    assert site.asked == []
-
-
-def test_a_bare_name_gets_a_hint(site):
+def test_names_of_the_hub_and_paths(site):
+    for name in ("BAAI/bge-small-en-v1.5", "a/b", "someone/tiny@v2", "someone/tiny@refs/pr/1"):
+        assert is_hub_name(name)
+    for name in [*"tiny /a/b ./a ../a/b ../a ~/a a/b/c a/ /a a//b a\\b a/b@".split(), "a/b c", ""]:
+        assert not is_hub_name(name)
+        with pytest.raises(InputError, match="neither a folder nor one of"):
+            find_model(name)
     with pytest.raises(InputError, match="have an owner in their name, such as sentence-transformers/"):
         find_model("all-mpnet-base-v2")
+    assert site.asked == []
 
 
 def test_a_model_by_its_name_gives_the_vectors_of_its_folder(site, tiny):
@@ -80,27 +73,17 @@ def test_a_model_by_its_name_gives_the_vectors_of_its_folder(site, tiny):
     np.testing.assert_array_equal(vectors, SentenceEncoder.load(tiny).encode(TEXTS))
 
 
-def test_only_what_a_model_is_loaded_from_is_downloaded(site, files):
+def test_only_what_a_model_is_loaded_from_is_downloaded_and_only_once(site, files):
     folder = download_model("someone/tiny")
     assert names(folder) == {*files} - {"README.md"}
     assert not {*served(site)} & {*STRAY}
-
-
-def test_a_second_load_downloads_nothing(site):
-    folder = download_model("someone/tiny")
     site.asked.clear()
     assert download_model("someone/tiny") == folder
     assert served(site) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "revision"),
-    [
-        ("someone/tiny@v1", None),
-        ("someone/tiny", "v1"),
-        (f"someone/tiny@{OLDER}", None),
-        ("someone/tiny@refs/pr/9", None),
-    ],
+    ("name", "revision"), [("someone/tiny", "v1"), (f"someone/tiny@{OLDER}", None), ("someone/tiny@refs/pr/9", None)]
 )
 def test_a_revision(name, revision, site, files):
     older = files | {"config_sentence_transformers.json": b'{"older": true}'}
@@ -118,7 +101,14 @@ def test_a_folder_goes_before_a_name(site, tiny, tmp_path, monkeypatch):
     assert site.asked == []
 
 
-# ------------------------------------------------------------------------------------ without the hub
+def tell(name: str = "someone/tiny") -> str:
+    """The one line about a model that cannot be loaded."""
+    with pytest.raises(InputError) as error:
+        find_model(name)
+    text = str(error.value)
+    assert len(text.splitlines()) == 1
+    assert len(text) < 400
+    return text
 
 
 def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,43 +125,30 @@ def our_offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINISBERT_OFFLINE", "1")
 
 
-@pytest.mark.parametrize("way", [unreachable, offline, our_offline])
-def test_what_the_cache_has_needs_no_hub(way, site, monkeypatch, capsys):
+WAYS = [(unreachable, "cannot be reached"), (offline, "offline mode"), (our_offline, "offline mode")]
+
+
+@pytest.mark.parametrize(("way", "words"), WAYS)
+def test_what_the_cache_has_needs_no_hub(way, words, site, monkeypatch, capsys):
     folder = download_model("someone/tiny")
     site.asked.clear()
     capsys.readouterr()
     way(monkeypatch)
     assert download_model("someone/tiny") == folder
     assert download_model("someone/tiny", COMMIT) == folder
-    assert site.asked == []
-    told = capsys.readouterr().err
-    assert told.count(f"using {folder}") == (2 if way is unreachable else 0)
-
-
-@pytest.mark.parametrize(
-    ("way", "words"), [(unreachable, "cannot be reached"), (offline, "offline mode"), (our_offline, "offline mode")]
-)
-def test_without_the_hub_and_the_cache(way, words, site, monkeypatch):
-    way(monkeypatch)
-    with pytest.raises(InputError, match=f"^someone/tiny is .*{words}") as error:
-        find_model("someone/tiny")
-    assert str(error.value).count("\n") == 0
+    assert capsys.readouterr().err.count(f"using {folder}") == (2 if way is unreachable else 0)
+    (folder / "1_Pooling" / "config.json").unlink()
+    shutil.rmtree(folder.parents[1] / "refs")
+    assert words in tell()  # an incomplete model is not used
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    assert words in tell()
     assert site.asked == []
 
 
-def test_a_hub_that_never_answers_is_given_up_within_seconds(site, files, monkeypatch):
+def test_a_hub_that_never_answers_is_given_up_within_seconds(site, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(InputError, match=r"cannot be reached .*timed out"):
-            download_model("someone/tiny")
-
-
-def test_an_incomplete_model_in_the_cache_is_not_used(site, monkeypatch):
-    folder = download_model("someone/tiny")
-    (folder / "1_Pooling" / "config.json").unlink()
-    offline(monkeypatch)
-    with pytest.raises(InputError, match="not all of it"):
-        download_model("someone/tiny")
+        assert re.search("cannot be reached .*timed out", tell())
 
 
 def test_a_cache_that_another_library_filled_is_used(site, files, monkeypatch):
@@ -190,18 +167,6 @@ def test_the_library_finds_what_we_downloaded(site, files, monkeypatch):
     assert Path(snapshot_download("someone/tiny", allow_patterns="[0-9]_*/config.json")) == folder
 
 
-# ------------------------------------------------------------------------------------- one clear line
-
-
-def tell(site: Site) -> str:
-    with pytest.raises(InputError) as error:
-        find_model("someone/tiny")
-    text = str(error.value)
-    assert len(text.splitlines()) == 1
-    assert len(text) < 400
-    return text
-
-
 ANSWERS = [
     (refuse(404, "RepoNotFound"), "neither a local folder nor a model on "),
     (refuse(401, "RepoNotFound"), "needs HF_TOKEN"),
@@ -216,39 +181,33 @@ ANSWERS = [
 @pytest.mark.parametrize(("answer", "words"), ANSWERS)
 def test_what_the_hub_answers(answer, words, site):
     site.pages["/api/models/someone/tiny"] = site.pages["/api/models/someone/tiny/revision/main"] = answer
-    assert words in tell(site)
+    assert words in tell()
 
 
 def test_a_gated_model_lets_itself_be_listed_but_not_downloaded(site):
     for path in site.pages:
         if "/resolve/" in path:
             site.pages[path] = refuse(403, "GatedRepo")
-    assert f"is gated: accept its terms at {site.address}/someone/tiny, then set HF_TOKEN" in tell(site)
+    assert f"is gated: accept its terms at {site.address}/someone/tiny, then set HF_TOKEN" in tell()
 
 
 def test_a_revision_that_is_gone(site):
     site.pages["/api/models/someone/tiny/revision/v9"] = refuse(404, "RevisionNotFound")
-    with pytest.raises(InputError, match=r"someone/tiny has no revision 'v9': give a branch, a tag or a commit"):
-        find_model("someone/tiny@v9")
+    assert "someone/tiny has no revision 'v9': give a branch, a tag or a commit" in tell("someone/tiny@v9")
 
 
 @pytest.mark.parametrize(
     ("held", "words"),
     [
-        (
-            ["config.json", "pytorch_model.bin"],
-            r"only as pickles \('pytorch_model\.bin'\).*minisbert\.checkpoint convert",
-        ),
-        (["config.json", "tf_model.h5"], r"has no model\.safetensors: choose another repository"),
-        ([], r"has no model\.safetensors"),
+        (["config.json", "pytorch_model.bin"], "has weights only as pickles ('pytorch_model.bin'), which can execute"),
+        (["config.json", "tf_model.h5"], "has no model.safetensors: choose another repository"),
+        ([], "has no model.safetensors in "),
     ],
 )
-@pytest.mark.parametrize("twice", [False, True])
-def test_a_repository_without_safetensors(held, words, twice, site, files):
+def test_a_repository_without_safetensors(held, words, site, files):
     site.pages |= repository("someone/tiny", {name: (files | STRAY)[name] for name in held}, COMMIT, "main")
-    for _ in range(1 + twice):
-        with pytest.raises(InputError, match=words):
-            find_model("someone/tiny")
+    for _ in range(2):
+        assert words in tell()
     assert not {*served(site)} & {*STRAY}
 
 
@@ -257,13 +216,12 @@ def test_a_full_disk(site, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", full)
-    assert "(No space left on device): free some space, or set HF_HOME" in tell(site)
+    assert "(No space left on device): free some space, or set HF_HOME" in tell()
 
 
-@pytest.mark.parametrize("name", ["a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"])
-def test_names_that_the_hub_does_not_allow(name, site):
-    with pytest.raises(InputError, match="neither a folder nor a name on"):
-        find_model(name)
+def test_names_that_the_hub_does_not_allow(site):
+    for name in ("a--b/c", "a/b.", "a/" + "b" * 99, "a/b..b"):
+        assert "neither a folder nor a name on" in tell(name)
 
 
 def test_a_connection_that_breaks_leaves_nothing_that_looks_complete(site, files, monkeypatch):
@@ -275,6 +233,6 @@ def test_a_connection_that_breaks_leaves_nothing_that_looks_complete(site, files
 
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)  # between its five attempts
     site.pages[path] = broken
-    assert "cannot be reached" in tell(site)
+    assert "cannot be reached" in tell()
     site.pages[path] = page
     assert (find_model("someone/tiny") / "model.safetensors").read_bytes() == body
