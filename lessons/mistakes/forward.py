@@ -6,12 +6,10 @@ name: "layer drops the mask" and "encoder's mask inverted".
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.bert import attention, layer_norm
-from minisbert.diagnosis.mistakes.blocks import positions_of
+from minisbert.diagnosis.mistakes.bert import attention, summed
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Drop = Callable[[Tensor], Tensor]
@@ -30,7 +28,7 @@ _mean, _attend = pooling.mean_pool, pooling.attention_pool
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     fixed = x.detach()
     scale = (fixed.var(-1, correction=0, keepdim=True) + eps).sqrt()
-    return layer_norm(x, weight, bias, fixed.mean(-1, keepdim=True), scale)
+    return (x - fixed.mean(-1, keepdim=True)) / scale * weight + bias
 
 
 @mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
@@ -134,20 +132,12 @@ def _kept(x: Tensor) -> Tensor:
 
 @mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(_summed(self, ids, token_types, positions))
+    return self.norm(summed(self, ids, token_types, positions))
 
 
 @mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(self.dropout(_summed(self, ids, token_types, positions)))
-
-
-def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None, positions: Tensor | None) -> Tensor:
-    """The sum before LayerNorm, of any family."""
-    x = self.word(ids) + self.position(positions_of(ids, positions) + self.offset)
-    if self.token_type is None:
-        return x
-    return x + self.token_type(torch.zeros_like(ids) if types is None else types)
+    return self.norm(self.dropout(summed(self, ids, token_types, positions)))
 
 
 @mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")

@@ -1,13 +1,14 @@
 """Plant a known mistake in the running package, and remove it again.
 
 A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments. The modules
-listed in ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+of ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from minisbert.core import bert
@@ -48,6 +49,22 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
     return enter
 
 
+def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]) -> None:
+    """Enter a mistake for each row, name, meaning and keyword arguments: ``right`` called with these arguments."""
+    for name, meaning, choices in rows:
+        mistake(owner, attribute, name, meaning)(with_choices(right, choices))
+
+
+def with_choices(function: Callable, choices: dict[str, Any]) -> Callable:
+    """``functools.partial`` for keyword arguments, as a function: a class binds it as a method."""
+
+    @wraps(function)
+    def stand_in(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named, **choices)
+
+    return stand_in
+
+
 @contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
@@ -67,28 +84,27 @@ def written_out() -> Iterator[None]:
 
 @contextmanager
 def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
-    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables."""
-    modules = [*_package(), *([] if isinstance(owner, type) else [owner])]
-    places = [(vars(module), key) for module in modules for key, value in vars(module).items() if value is original]
-    tables = [table for module in _package() for table in vars(module).values() if isinstance(table, dict)]
-    places += [(table, key) for table in tables for key, value in table.items() if value is original]
-    inherited = isinstance(owner, type) and attribute not in vars(owner)
+    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables.
+
+    Modules of this folder keep the original: a stand-in may call what it replaces.
+    """
+    modules = [vars(module) for name, module in sys.modules.items() if name.startswith("minisbert.")]
+    modules = [space for space in modules if not space["__name__"].startswith("minisbert.diagnosis")]
+    tables = [value for space in modules for value in space.values() if isinstance(value, dict)]
+    is_class = isinstance(owner, type)
+    holders = [*modules, *tables] + ([] if is_class else [vars(owner)])
+    places = [(holder, key) for holder in holders for key, value in holder.items() if value is original]
+    inherited = is_class and attribute not in vars(owner)
     try:
-        if isinstance(owner, type):
+        for holder, key in places:
+            holder[key] = stand_in
+        if is_class:
             setattr(owner, attribute, stand_in)
-        for table, key in places:
-            table[key] = stand_in
         yield
     finally:
+        for holder, key in places:
+            holder[key] = original
         if inherited:
             delattr(owner, attribute)
-        elif isinstance(owner, type):
+        elif is_class:
             setattr(owner, attribute, original)
-        for table, key in places:
-            table[key] = original
-
-
-def _package() -> list[Any]:
-    """The package's loaded modules, without those of mistakes: a stand-in may call what it replaces."""
-    loaded = [(name, module) for name, module in sys.modules.items() if name.startswith("minisbert.") and module]
-    return [module for name, module in loaded if not name.startswith("minisbert.diagnosis")]
