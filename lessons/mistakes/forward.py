@@ -9,7 +9,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.bert import attention, summed
+from minisbert.diagnosis.mistakes.bert import attention_with, summed
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Drop = Callable[[Tensor], Tensor]
@@ -33,18 +33,18 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 @mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, hidden=-1e9, dropout=dropout)
+    return attention_with(query, key, value, mask, hidden=-1e9, dropout=dropout)
 
 
 @mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = attention(query, key, value, mask)[1].detach()
+    probabilities = attention_with(query, key, value, mask)[1].detach()
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask)
+    return attention_with(query, key, value, mask)
 
 
 @mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
@@ -56,13 +56,13 @@ def _(query, key, value, mask=None, dropout=0.0):
 
 @mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _dropout(attention(query, key, value, mask)[1], dropout)
+    probabilities = _dropout(attention_with(query, key, value, mask)[1], dropout)
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
 def _(query, key, value, mask=None, dropout=0.0):
-    context, probabilities = attention(query, key, value, mask)
+    context, probabilities = attention_with(query, key, value, mask)
     return _dropout(context, dropout), probabilities
 
 

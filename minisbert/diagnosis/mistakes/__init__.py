@@ -6,6 +6,6 @@ piece to the same table, and those of the forward pass that change no vector.
 """
 
 from minisbert.diagnosis.mistakes import bert, modern, pooling
-from minisbert.diagnosis.mistakes.planting import MISTAKES, forward_mistakes, planted
+from minisbert.diagnosis.mistakes.planting import MISTAKES, planted, with_each_mistake
 
-__all__ = ["MISTAKES", "bert", "forward_mistakes", "modern", "planted", "pooling"]
+__all__ = ["MISTAKES", "bert", "modern", "planted", "pooling", "with_each_mistake"]

@@ -34,7 +34,7 @@ def _(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------- layer norm
 
 
-def layer_norm(
+def layer_norm_with(
     x, weight, bias, eps, *, own_eps=None, rooted=True, correction=0, centred=True, axis=-1, gamma=1, beta=1
 ):
     """``own_eps`` is used instead of ``eps``; ``gamma`` and ``beta`` are 0 to leave out the weight or the bias."""
@@ -48,7 +48,7 @@ def layer_norm(
 wrong_choices(
     bert,
     "layer_norm",
-    layer_norm,
+    layer_norm_with,
     ("LayerNorm eps 1e-5", "eps is torch's default 1e-5, not the checkpoint's", {"own_eps": 1e-5}),
     ("eps outside the root", "eps is added to the standard deviation, not to the variance", {"rooted": False}),
     ("unbiased variance", "the variance is divided by D - 1 (torch's default), not by D", {"correction": 1}),
@@ -62,7 +62,7 @@ wrong_choices(
 # ----------------------------------------------------------------------------------------- attention
 
 
-def attention(query, key, value, mask=None, dropout=0.0, *, hidden=float("-inf"), power=0.5, axis=-1):
+def attention_with(query, key, value, mask=None, dropout=0.0, *, hidden=float("-inf"), power=0.5, axis=-1):
     """A pad gets the score ``hidden``, the scores are divided by K to the ``power``, ``axis`` is the softmax's."""
     scores = query @ key.transpose(-2, -1) / query.shape[-1] ** power
     if mask is not None:
@@ -73,35 +73,35 @@ def attention(query, key, value, mask=None, dropout=0.0, *, hidden=float("-inf")
 
 @mistake(bert, "attention", "no attention mask", "pads take part in attention")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, None, dropout)
+    return attention_with(query, key, value, None, dropout)
 
 
 @mistake(bert, "attention", "attention mask inverted", "the real tokens are hidden, and the pads are read")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, None if mask is None else ~mask, dropout)
+    return attention_with(query, key, value, None if mask is None else ~mask, dropout)
 
 
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = attention(query, key, value)[1]
+    probabilities = attention_with(query, key, value)[1]
     probabilities = probabilities if mask is None else probabilities * mask
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query / query.shape[1] ** 0.5, key, value, mask, dropout)
+    return attention_with(query / query.shape[1] ** 0.5, key, value, mask, dropout)
 
 
 @mistake(bert, "attention", "q and k swapped", "queries and keys are swapped")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(key, query, value, mask, dropout)
+    return attention_with(key, query, value, mask, dropout)
 
 
 wrong_choices(
     bert,
     "attention",
-    attention,
+    attention_with,
     ("mask of -10", "pads get a score of -10: little attention instead of none", {"hidden": -10.0}),
     ("no 1/sqrt(K)", "the scores are not divided by sqrt(K)", {"power": 0.0}),
     ("1/K", "the scores are divided by K, not by sqrt(K)", {"power": 1.0}),
@@ -154,7 +154,7 @@ def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]
     return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
 
 
-def layer(self, x, mask, *, first=1, second=1, last="feed_forward"):
+def layer_with(self, x, mask, *, first=1, second=1, last="feed_forward"):
     """``first`` and ``second`` are factors of the residuals, ``last`` is the block whose LayerNorm ends the layer."""
     attended, probabilities = self.attention(x, mask)
     x = self.attention_norm(first * x + attended)
@@ -164,7 +164,7 @@ def layer(self, x, mask, *, first=1, second=1, last="feed_forward"):
 wrong_choices(
     bert.Layer,
     "forward",
-    layer,
+    layer_with,
     ("attention's residual forgotten", "the input is not added to attention's output", {"first": 0}),
     ("feed-forward's residual forgotten", "the input is not added to feed-forward's output", {"second": 0}),
     ("one LayerNorm for both blocks", "feed-forward uses attention's LayerNorm", {"last": "attention"}),
@@ -180,14 +180,14 @@ def summed(self, ids, token_types, positions=None, *, start=0, position=1, token
     return x + token_type * self.token_type(torch.zeros_like(ids) if token_types is None else token_types)
 
 
-def embeddings(self, ids, token_types, positions=None, *, typed=True, **choices):
+def embeddings_with(self, ids, token_types, positions=None, *, typed=True, **choices):
     return self.norm(summed(self, ids, token_types if typed else None, positions, **choices))
 
 
 wrong_choices(
     bert.Embeddings,
     "forward",
-    embeddings,
+    embeddings_with,
     ("positions from 1", "the first token gets position 1, not 0", {"start": 1}),
     ("positions forgotten", "the position embeddings are not added", {"position": 0}),
     ("token types ignored", "every token gets type 0, the first sentence", {"typed": False}),

@@ -33,11 +33,6 @@ class Mistake:
 MISTAKES: dict[str, Mistake] = {}
 
 
-def forward_mistakes() -> list[Mistake]:
-    """The mistakes that ``trace`` and ``certify`` look for: those of this folder, without the lessons' other ones."""
-    return [one for one in MISTAKES.values() if one.stand_in.__module__.startswith(__package__)]
-
-
 def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Callable], Callable]:
     """Decorator: enter a stand-in for ``owner.attribute`` into ``MISTAKES``."""
 
@@ -70,6 +65,17 @@ def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
     with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
         yield
+
+
+def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
+    """What ``compute`` gives with each mistake of this folder planted, unless the mistake breaks the code."""
+    for chosen in [one for one in MISTAKES.values() if one.stand_in.__module__.startswith(__package__)]:
+        try:
+            with written_out(), planted(chosen):  # PyTorch's own operations contain what it replaces
+                result = compute()
+        except Exception:  # of any kind; then the mistake does not explain the numbers in question
+            continue
+        yield chosen, result
 
 
 @contextmanager
