@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from minisbert.core import InputError
-from minisbert.diagnosis.inspection import command, compare, inspect
+from minisbert.diagnosis.inspection import compare_files, inspect, training_command
 from tests.test_inspect import train_on
 
 HEADERS = ("", "score,sentence1,sentence2", "label,sentence1,sentence2", "id,question1,question2,is_duplicate")
@@ -99,8 +99,8 @@ def test_what_inspect_recommends_training_reads(tmp_path_factory, file, scale):
     path = tmp_path_factory.getbasetemp() / file[0]
     path.write_bytes(file[1])
     found = inspect(path, scale=scale)
-    compare([found])
-    line = command([found])
+    compare_files([found])
+    line = training_command([found])
     assert line or not found.findings.usable
     if found.findings.usable:
         train_on(line)
@@ -133,8 +133,8 @@ def test_rows_that_are_held_out(tmp_path, rows, usable):
     path = Path(tmp_path / "a.tsv")
     path.write_text("".join(f"{row}\n" for row in rows))
     found = inspect(path)
-    compare([found])
+    compare_files([found])
     assert ("too-few" not in found.findings) == usable
     if not usable:
         with pytest.raises(InputError, match="too few to hold some out"):
-            train_on(command([found]))
+            train_on(training_command([found]))
