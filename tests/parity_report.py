@@ -13,8 +13,8 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -35,8 +35,7 @@ FOLDED = (
 )
 
 
-@dataclass(frozen=True)
-class Line:
+class Line(NamedTuple):
     """One or more comparisons of one kind, shown by the ``worst`` of them."""
 
     name: str
@@ -44,8 +43,7 @@ class Line:
     count: int
 
 
-@dataclass(frozen=True)
-class Catch:
+class Catch(NamedTuple):
     """How a mistake was caught: the first check that fails, and its number that is furthest off."""
 
     mistake: Mistake
@@ -75,17 +73,21 @@ def fold(comparisons: Iterable[Comparison]) -> list[Line]:
     return sorted(lines, key=lambda line: -share(line.worst))
 
 
+def cells(worst: Comparison, times: str) -> list[str]:
+    """Shape and dtype in words."""
+    return [times.join(map(str, worst.shape)) or "scalar", str(worst.dtype).removeprefix("torch.")]
+
+
 def summary(comparisons: Iterable[Comparison]) -> list[str]:
     """A table for the terminal."""
     comparisons = list(comparisons)
     lines = fold(comparisons)
     width = max((len(line.name) for line in lines), default=0) + 2
     table = [f"{'':<{width}}{'tensors':>7}  {'worst shape':<17}{'dtype':<9}{'max':>9}{'mean':>10}{'used':>10}  at"]
-    for line in lines:
-        worst = line.worst
-        shape, dtype = " x ".join(map(str, worst.shape)), str(worst.dtype).removeprefix("torch.")
-        kind = f"{line.name:<{width}}{line.count:>7}  {shape:<17}{dtype:<9}"
+    for name, worst, count in lines:
+        shape, dtype = cells(worst, " x ")
         used = f"{100 * share(worst):.2g} %"
+        kind = f"{name:<{width}}{count:>7}  {shape:<17}{dtype:<9}"
         table.append(f"{kind}{worst.largest:>9.1e}{worst.mean:>10.1e}{used:>10}  {worst.worst}")
     return [*table, f"{len(comparisons)} tensors compared; used: share of the absolute tolerance"]
 
@@ -166,14 +168,12 @@ def table_of_pieces(found: dict[str, list[Comparison]]) -> list[str]:
         "|---|---|--:|---|---|--:|--:|--:|--:|---|",
     ]
     for check, comparisons in found.items():
-        for line in fold(comparisons):
-            worst = line.worst
-            shape = " × ".join(map(str, worst.shape)) or "scalar"
+        for name, worst, count in fold(comparisons):
             differences = [f"{value:.1e}" if value else "0" for value in (worst.largest, worst.mean)]
-            dtype, used = str(worst.dtype).removeprefix("torch."), 100 * share(worst)
+            used = 100 * share(worst)
             rest = [f"{worst.tolerance:g}", f"{used:.1e}" if 0 < used < 1e-2 else f"{used:.2g}"]
             index = ", ".join(map(str, worst.worst))
-            text.append(table_row(check, line.name, line.count, shape, dtype, *differences, *rest, index))
+            text.append(table_row(check, name, count, *cells(worst, " × "), *differences, *rest, index))
     return text
 
 
@@ -187,9 +187,8 @@ def table_of_mistakes(catches: list[Catch]) -> list[str]:
         "| mistake | what is wrong | piece | caught by | max difference | times the tolerance |",
         "|---|---|---|---|--:|--:|",
     ]
-    for entry in catches:
-        mistake, worst = entry.mistake, entry.worst
-        shown = [entry.check, f"{worst.largest:.1e}", f"{share(worst):.1e}"] if worst else ["**nothing**", "", ""]
+    for mistake, check, worst in catches:
+        shown = [check, f"{worst.largest:.1e}", f"{share(worst):.1e}"] if worst else ["**nothing**", "", ""]
         text.append(table_row(mistake.name, mistake.meaning, f"`{mistake.target}`", *shown))
     return text
 

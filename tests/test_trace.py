@@ -262,7 +262,7 @@ def in_process(monkeypatch) -> None:
     pytest.importorskip("transformers")
 
     def run_script(command: list, **_: object) -> CompletedProcess:
-        monkeypatch.setattr(sys, "argv", [*map(str, command[2:])])
+        monkeypatch.setattr(sys, "argv", list(map(str, command[2:])))
         try:
             script.main()
         except Exception as error:
