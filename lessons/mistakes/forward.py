@@ -33,7 +33,7 @@ def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
 
 @mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, mask, hidden=-1e9, dropout=dropout)
+    return attention_with(query, key, value, mask, score=-1e9, dropout=dropout)
 
 
 @mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")

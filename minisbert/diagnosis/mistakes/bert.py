@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 
-# the right one, kept from before anything is planted
-_forward = bert.Bert.forward
+LEAST = float("-inf")
+_forward = bert.Bert.forward  # the right one, kept from before anything is planted
 
 # ---------------------------------------------------------------------------------------------- gelu
 
@@ -62,23 +62,32 @@ wrong_choices(
 # ----------------------------------------------------------------------------------------- attention
 
 
-def attention_with(query, key, value, mask=None, dropout=0.0, *, hidden=float("-inf"), power=0.5, axis=-1):
-    """A pad gets the score ``hidden``, the scores are divided by K to the ``power``, ``axis`` is the softmax's."""
-    scores = query @ key.transpose(-2, -1) / query.shape[-1] ** power
-    if mask is not None:
-        scores = scores.masked_fill(~mask, hidden)
+def attention_with(
+    query, key, value, mask=None, dropout=0.0, *, swapped=False, power=0.5, heads=0.0, hide="pads", score=LEAST, axis=-1
+):
+    """Scores divided by K to the ``power`` and H to the power ``heads``; what ``hide`` says gets ``score``."""
+    query, key = (key, query) if swapped else (query, key)
+    scores = query @ key.transpose(-2, -1) / (query.shape[-1] ** power * query.shape[1] ** heads)
+    if mask is not None and hide:
+        scores = scores.masked_fill(~mask if hide == "pads" else mask, score)
     probabilities = scores.softmax(axis)
     return nn.functional.dropout(probabilities, dropout) @ value, probabilities
 
 
-@mistake(bert, "attention", "no attention mask", "pads take part in attention")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, None, dropout)
-
-
-@mistake(bert, "attention", "attention mask inverted", "the real tokens are hidden, and the pads are read")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query, key, value, None if mask is None else ~mask, dropout)
+wrong_choices(
+    bert,
+    "attention",
+    attention_with,
+    ("no attention mask", "pads take part in attention", {"hide": ""}),
+    ("mask of -10", "pads get a score of -10: little attention instead of none", {"score": -10.0}),
+    ("attention mask inverted", "the real tokens are hidden, and the pads are read", {"hide": "tokens"}),
+    ("no 1/sqrt(K)", "the scores are not divided by sqrt(K)", {"power": 0.0}),
+    ("1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)", {"heads": 0.5}),
+    ("1/K", "the scores are divided by K, not by sqrt(K)", {"power": 1.0}),
+    ("q and k swapped", "queries and keys are swapped", {"swapped": True}),
+    ("softmax over the wrong axis", "the softmax is over the queries, not the keys", {"axis": -2, "score": -1e9}),
+    ("softmax over the heads", "the softmax is over the heads, not the keys", {"axis": 1, "score": -1e9}),
+)
 
 
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
@@ -86,28 +95,6 @@ def _(query, key, value, mask=None, dropout=0.0):
     probabilities = attention_with(query, key, value)[1]
     probabilities = probabilities if mask is None else probabilities * mask
     return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(query / query.shape[1] ** 0.5, key, value, mask, dropout)
-
-
-@mistake(bert, "attention", "q and k swapped", "queries and keys are swapped")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention_with(key, query, value, mask, dropout)
-
-
-wrong_choices(
-    bert,
-    "attention",
-    attention_with,
-    ("mask of -10", "pads get a score of -10: little attention instead of none", {"hidden": -10.0}),
-    ("no 1/sqrt(K)", "the scores are not divided by sqrt(K)", {"power": 0.0}),
-    ("1/K", "the scores are divided by K, not by sqrt(K)", {"power": 1.0}),
-    ("softmax over the wrong axis", "the softmax is over the queries, not the keys", {"axis": -2, "hidden": -1e9}),
-    ("softmax over the heads", "the softmax is over the heads, not the keys", {"axis": 1, "hidden": -1e9}),
-)
 
 
 @mistake(bert.Attention, "merge", "heads merged without transposing", "(B, H, T, K) is reshaped to (B, T, D) directly")
