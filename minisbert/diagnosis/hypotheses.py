@@ -84,10 +84,6 @@ class Sample:
             yield from self.finished([ATTENDED], tokens)
             yield from self.finished([BOTH], everything)
 
-    def right(self) -> np.ndarray:
-        """The vectors (S, W) as the model asks for them."""
-        return np.concatenate(next(self.hypotheses()).vectors)
-
     def rounding_error(self, dtype: torch.dtype) -> float:
         """How far the right vectors are off if weights and every module's result are rounded to ``dtype``.
 
@@ -99,7 +95,8 @@ class Sample:
         for module in other.encoder.bert.modules():
             if not any(True for _ in module.children()):  # Linear, LayerNorm, Embedding
                 module.register_forward_hook(lambda _, __, result: result.to(dtype).float())
-        return float(row_differences(self.right(), other.right()).max())
+        right, rounded = (np.concatenate(next(sample.hypotheses()).vectors) for sample in (self, other))  # (S, W)
+        return float(row_differences(right, rounded).max())
 
     # ----------------------------------------------------------------------------------- tokens to vectors
 
@@ -170,6 +167,10 @@ class Sample:
 
     # ------------------------------------------------------------------------------------------- pads
 
+    def padded(self, ids: list[int], size: int) -> Tensor:
+        pads = [self.encoder.tokenizer.pad_id] * (size - len(ids))
+        return torch.tensor([ids + pads], device=self.encoder.device)  # (1, P)
+
     def pads_pooled(self, tokenization: Tokenization) -> list[Tensor]:
         """For each text the pooled vectors with 0, 1, 2, ... pads, (C, D).
 
@@ -180,9 +181,9 @@ class Sample:
             return []
         pooled, size = [], min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
         for ids in tokenization.ids:
-            row = torch.tensor([ids + [tokenizer.pad_id] * (size - len(ids))], device=self.encoder.device)
-            count = torch.arange(1, size + 1, device=row.device)  # (P,)
-            running = self.encoder.bert(row, count[None] <= len(ids))[0]  # (P, D), the last pad's own state
+            count = torch.arange(1, size + 1, device=self.encoder.device)  # (P,)
+            # (P, D): the state of the last pad if there are so many
+            running = self.encoder.bert(self.padded(ids, size), count[None] <= len(ids))[0]
             if mode == "mean":
                 running = running.double().cumsum(dim=0) / count[:, None]
             if mode == "max":
@@ -197,9 +198,9 @@ class Sample:
         cut = [min(length, tokenizer.limit) for length in self.lengths]
         tokens, everything = [], []
         for number, ids in zip(self.rows, tokenization.ids, strict=True):
-            sizes = sorted({len(ids), tokenizer.limit, *PADDED, *padded_lengths(number, cut)})
-            rows = [ids + [tokenizer.pad_id] * (size - len(ids)) for size in sizes if len(ids) <= size <= longest]
-            hidden = [self.encoder.bert(torch.tensor([row], device=self.encoder.device)) for row in rows]  # (1, P, D)
+            likely = {len(ids), tokenizer.limit, *PADDED, *padded_lengths(number, cut)}
+            sizes = [size for size in sorted(likely) if len(ids) <= size <= longest]
+            hidden = [self.encoder.bert(self.padded(ids, size)) for size in sizes]  # (1, P, D) each
             tokens.append(torch.cat([pool(x[:, : len(ids)]) for x in hidden]))
             everything.append(torch.cat([pool(x) for x in hidden]))
         return tokens, everything
