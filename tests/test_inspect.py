@@ -153,6 +153,8 @@ def test_scores_of_0_to_1_on_a_scale_of_5(tmp_path):
     path = write(tmp_path, "a.tsv", joined([f"{i / 59}\tcat {i}\tdog {i}" for i in range(60)]))
     assert inspect(path, scale=5.0).findings["label-off-scale"].places == ["no label is above 1 on a scale of 0 to 5"]
     assert "label-off-scale" not in inspect(path, scale=1.0).findings
+    path = write(tmp_path, "b.tsv", joined(["3" + line[1:] for line in SCORED]))
+    assert inspect(path).findings["constant-label"].places == ["line 1: '3'"]
 
 
 @pytest.mark.parametrize("label", "01")
