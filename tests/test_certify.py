@@ -5,6 +5,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,7 @@ WRONG: dict[str, tuple[str, Callable[[SentenceEncoder], np.ndarray]]] = {
     "truncated, scaled": ("scaled to length 1", lambda e: unit(right(e)[:, :12])),
     "other lengths": ("the directions are right", lambda e: right(e) * np.arange(3, 12)[:, None]),
     "other texts": ("another model's vectors", lambda e: np.random.default_rng(3).normal(size=(9, 24))),
+    "noise": ("no known cause: half of", lambda e: right(e) + np.random.default_rng(3).normal(0, 0.05, (9, 24))),
     "a zero row": ("1 of 9 vectors are all zeros", lambda e: right(e) * (np.arange(9) != 4)[:, None]),
 }
 
@@ -257,6 +259,12 @@ def test_plain_means_though_the_model_asks_for_more(encoder, tiny, pooling, scal
     found = certify(model, TEXTS, right(encoder), prompt)
     assert found.causes == (cause,)
     assert not prompt or f"{prompt!r}" in found.meaning
+
+
+def test_a_prompt_that_should_not_be_pooled(encoder):
+    model = copy.deepcopy(encoder)
+    model.settings = replace(model.settings, include_prompt=False)
+    assert certify(model, TEXTS, encoder.encode(TEXTS, prompt="the cat "), "the cat ").causes == ("prompt pooled",)
 
 
 def test_a_dense_layer_left_out():
