@@ -335,72 +335,69 @@ def test_bad_files_are_refused_by_name(tiny, tmp_path, capsys, file, content, sa
 # --------------------------------------------------------------------- other engines, and public threads
 
 
+class Engines:
+    """The tiny model in sentence-transformers (``st``) and as an ONNX file."""
+
+    def __init__(self, model: Path, file: Path):
+        from sentence_transformers import SentenceTransformer
+
+        from benchmarks.conversion import export_onnx
+
+        export_onnx(model, file)
+        self.st, self.file = SentenceTransformer(str(model), device="cpu"), file
+
+    def inputs(self, limit: int | None = None, special: bool = True) -> dict[str, np.ndarray]:
+        """All texts in one padded batch, as examples for ONNX Runtime have it."""
+        options = {"max_length": limit, "add_special_tokens": special, "return_tensors": "np"}
+        found = self.st.tokenizer(TEXTS, padding=True, truncation=True, **options)
+        return {name: found[name].astype(np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+
+    def states(self, inputs: dict[str, np.ndarray]) -> np.ndarray:
+        import onnxruntime
+
+        return onnxruntime.InferenceSession(str(self.file)).run(None, inputs)[0].astype(np.float64)  # (B, T, D)
+
+    def means(self, masked: bool = True, **options: object) -> np.ndarray:
+        inputs = self.inputs(**options)
+        mask = inputs["attention_mask"]
+        hidden = self.states(inputs | ({} if masked else {"attention_mask": np.ones_like(mask)}))
+        return (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
+
+
 @pytest.fixture(scope="module")
-def engines(tiny, tmp_path_factory) -> tuple:
-    """The tiny model in sentence-transformers and as an ONNX file."""
+def engines(tiny, tmp_path_factory) -> Engines:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from sentence_transformers import SentenceTransformer
-
-    from benchmarks.conversion import export_onnx
-
-    file = tmp_path_factory.mktemp("onnx") / "tiny.onnx"
-    export_onnx(tiny, file)
-    return SentenceTransformer(str(tiny), device="cpu"), file
+    return Engines(tiny, tmp_path_factory.mktemp("onnx") / "tiny.onnx")
 
 
-def batch(st, special: bool = True, limit: int | None = None) -> dict[str, np.ndarray]:
-    """All texts in one padded batch, as examples for ONNX Runtime have it."""
-    options = {"max_length": limit, "add_special_tokens": special, "return_tensors": "np"}
-    found = st.tokenizer(TEXTS, padding=True, truncation=True, **options)
-    return {name: found[name].astype(np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
-
-
-def onnx_states(file: Path, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    import onnxruntime
-
-    return onnxruntime.InferenceSession(str(file)).run(None, inputs)[0].astype(np.float64)  # (B, T, D)
-
-
-def onnx_means(file: Path, inputs: dict[str, np.ndarray], masked: bool = True) -> np.ndarray:
-    mask = inputs["attention_mask"]
-    hidden = onnx_states(file, inputs | ({} if masked else {"attention_mask": np.ones_like(mask)}))
-    return (hidden * mask[:, :, None]).sum(axis=1) / mask.sum(axis=1, keepdims=True)
-
-
-def capitals(st, file):
+def capitals(e: Engines) -> np.ndarray:
     from tokenizers.normalizers import BertNormalizer
 
-    st.tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
-    return st.encode(TEXTS)
+    e.st.tokenizer.backend_tokenizer.normalizer = BertNormalizer(lowercase=False)
+    return e.st.encode(TEXTS)
 
 
-def cut_elsewhere(st, file):
-    st.max_seq_length = 24
-    return st.encode(TEXTS)
+def cut_elsewhere(e: Engines) -> np.ndarray:  # there at 512 tokens, not at 256
+    e.st.max_seq_length = 24
+    return e.st.encode(TEXTS)
 
 
 PUBLIC = {
     # a thread at github.com: the causes, how the vectors come about
-    "huggingface/text-embeddings-inference/issues/146": ("cut", cut_elsewhere),  # at 512 tokens, not at 256
-    "martin-conur/quackformers/pull/83": ("cut", lambda st, file: unit(onnx_means(file, batch(st, limit=8)))),
+    "huggingface/text-embeddings-inference/issues/146": ("cut", cut_elsewhere),
+    "martin-conur/quackformers/pull/83": ("cut", lambda e: unit(e.means(limit=8))),
     "huggingface/sentence-transformers/issues/2569": (
-        *("pads pooled", lambda st, file: unit(onnx_states(file, batch(st)).mean(axis=1))),
+        *("pads pooled", lambda e: unit(e.states(e.inputs()).mean(axis=1))),
     ),
-    "ksanman/AllMiniLML6v2Sharp/issues/6": (
-        *("pads attended", lambda st, file: unit(onnx_means(file, batch(st), masked=False))),
-    ),
-    # there the other way round
-    "nixiesearch/nixiesearch/issues/465": ("cls pooling", lambda st, file: unit(onnx_states(file, batch(st))[:, 0])),
-    "run-llama/llama_index/pull/8145": ("not normalised", lambda st, file: onnx_means(file, batch(st))),
-    # missing there
-    "qdrant/fastembed/issues/251": ("prompt added", lambda st, file: st.encode(TEXTS, prompt="passage: ")),
+    "ksanman/AllMiniLML6v2Sharp/issues/6": ("pads attended", lambda e: unit(e.means(masked=False))),
+    "nixiesearch/nixiesearch/issues/465": ("cls pooling", lambda e: unit(e.states(e.inputs())[:, 0])),  # or vice versa
+    "run-llama/llama_index/pull/8145": ("not normalised", Engines.means),
+    "qdrant/fastembed/issues/251": ("prompt added", lambda e: e.st.encode(TEXTS, prompt="passage: ")),  # there missing
     "vllm-project/vllm/pull/11815": ("lower-casing missing", capitals),
-    "ollama/ollama/issues/6187": ("order", lambda st, file: st.encode(TEXTS)[[0, 1, 4, 3, 2, 5, 6, 8, 7]]),
-    "aosama/astronomical/issues/596": (
-        *("no special tokens", lambda st, file: unit(onnx_means(file, batch(st, special=False)))),
-    ),
+    "ollama/ollama/issues/6187": ("order", lambda e: e.st.encode(TEXTS)[[0, 1, 4, 3, 2, 5, 6, 8, 7]]),
+    "aosama/astronomical/issues/596": ("no special tokens", lambda e: unit(e.means(special=False))),
     "ollama/ollama/pull/12242": (
-        *("truncated, normalised after truncation", lambda st, file: unit(st.encode(TEXTS)[:, :16])),
+        *("truncated, normalised after truncation", lambda e: unit(e.st.encode(TEXTS)[:, :16])),
     ),
 }
 
@@ -409,34 +406,37 @@ PUBLIC = {
 @pytest.mark.parametrize("thread", PUBLIC)
 def test_causes_from_public_threads_are_named(encoder, engines, thread):
     causes, make = PUBLIC[thread]
-    st, file = engines
-    limit, normalizer = st.max_seq_length, st.tokenizer.backend_tokenizer.normalizer
+    limit, normalizer = engines.st.max_seq_length, engines.st.tokenizer.backend_tokenizer.normalizer
     try:
-        vectors = make(st, file)
+        vectors = make(engines)
     finally:
-        st.max_seq_length, st.tokenizer.backend_tokenizer.normalizer = limit, normalizer
+        engines.st.max_seq_length, engines.st.tokenizer.backend_tokenizer.normalizer = limit, normalizer
     found = certify(encoder, TEXTS, np.asarray(vectors, dtype=np.float64))
     assert ", ".join(found.causes) == causes, found.meaning
     assert found.left < 2e-6
 
 
-@pytest.mark.reference
-@pytest.mark.parametrize("engine", ["sentence-transformers", "float16", "ONNX Runtime", "OpenVINO", "OpenVINO float32"])
-def test_no_false_alarm_on_other_engines(encoder, engines, engine):
-    st, file = engines
-    if engine == "sentence-transformers":
-        vectors = st.encode(TEXTS, batch_size=4)
-    elif engine == "float16":
-        vectors = copy.deepcopy(st).half().encode(TEXTS)
-    elif engine == "ONNX Runtime":
-        vectors = unit(onnx_means(file, batch(st)))
-    else:  # by default OpenVINO computes in bfloat16 where the CPU has it
-        import openvino as ov
+def openvino_means(e: Engines, **hint: str) -> np.ndarray:
+    import openvino as ov
 
-        inputs, hint = batch(st), {} if engine == "OpenVINO" else {"INFERENCE_PRECISION_HINT": "f32"}
-        hidden = ov.Core().compile_model(str(file), "CPU", hint)(inputs)[0].astype(np.float64)
-        vectors = unit((hidden * inputs["attention_mask"][:, :, None]).sum(axis=1))
-    found = certify(encoder, TEXTS, np.asarray(vectors, dtype=np.float64))
+    inputs = e.inputs()
+    hidden = ov.Core().compile_model(str(e.file), "CPU", hint)(inputs)[0].astype(np.float64)
+    return (hidden * inputs["attention_mask"][:, :, None]).sum(axis=1)  # scaled later
+
+
+OTHERS = {
+    "sentence-transformers": lambda e: e.st.encode(TEXTS, batch_size=4),
+    "float16": lambda e: copy.deepcopy(e.st).half().encode(TEXTS),
+    "ONNX Runtime": lambda e: unit(e.means()),
+    "OpenVINO": lambda e: unit(openvino_means(e)),  # in bfloat16 if the CPU has it
+    "OpenVINO float32": lambda e: unit(openvino_means(e, INFERENCE_PRECISION_HINT="f32")),
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("engine", OTHERS)
+def test_no_false_alarm_on_other_engines(encoder, engines, engine):
+    found = certify(encoder, TEXTS, np.asarray(OTHERS[engine](engines), dtype=np.float64))
     assert found.harmless, found.meaning
 
 
