@@ -6,6 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 from subprocess import CompletedProcess
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -269,7 +270,7 @@ def in_process(monkeypatch) -> None:
             return CompletedProcess(command, 1, stderr=str(error))
         return CompletedProcess(command, 0)
 
-    monkeypatch.setattr(tracing.subprocess, "run", run_script)
+    monkeypatch.setattr(tracing, "subprocess", SimpleNamespace(run=run_script))
 
 
 @pytest.mark.reference

@@ -6,11 +6,10 @@ import torch
 from torch import Tensor
 
 from minisbert.core import pooling
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 from minisbert.models import poolings, sentence_encoder
 
-# the right ones, kept from before anything is planted: a stand-in may call what it replaces
-_attend = pooling.attention_pool
+LEAST = float("-inf")
 
 
 def wrong_mask(piece: str, change: Callable[[Tensor], Tensor], name: str, meaning: str) -> None:
@@ -72,28 +71,23 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
 
 
-@mistake(pooling, "attention_pool", "pads score 0", "pads get a score of 0, not minus infinity, so they get a weight")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    real = torch.ones_like(hidden[..., :1]) if mask is None else mask.unsqueeze(-1)
-    return (((hidden @ weight.T + bias) * real).softmax(1) * hidden * real).sum(1)
+def attention_pool_with(hidden, mask, weight, bias, *, score=LEAST, inverted=False, axis=1):
+    """``score`` is what the pads get, or the tokens if ``inverted``; ``axis`` is the softmax's."""
+    real = hidden.new_ones(hidden.shape[:2]).bool() if mask is None else mask.bool()
+    hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)
+    out = real if inverted and mask is not None else ~real
+    scores = (hidden @ weight.T + bias).masked_fill(out.unsqueeze(-1), score)  # (B, T, 1)
+    return (scores.softmax(axis) * hidden).sum(1)
 
 
-@mistake(pooling, "attention_pool", "attention shares over the batch", "a text's weights depend on the other texts")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    scores = hidden @ weight.T + bias
-    scores = scores if mask is None else scores.masked_fill(~mask.bool().unsqueeze(-1), -1e9)
-    return (scores.softmax(0) * hidden).sum(1)
-
-
-@mistake(
-    pooling, "attention_pool", "attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads"
+wrong_choices(
+    pooling,
+    "attention_pool",
+    attention_pool_with,
+    ("pads score 0", "pads get a score of 0, not minus infinity, so they get a weight", {"score": 0.0}),
+    ("attention shares over the batch", "a text's weights depend on the other texts", {"axis": 0, "score": -1e9}),
+    ("attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads", {"inverted": True}),
 )
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    if mask is None:
-        return _attend(hidden, None, weight, bias)
-    real = mask.bool().unsqueeze(-1)
-    hidden = hidden.masked_fill(~real, 0.0)
-    return ((hidden @ weight.T + bias).masked_fill(real, float("-inf")).softmax(1) * hidden).sum(1)
 
 
 @mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
