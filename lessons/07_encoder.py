@@ -18,7 +18,7 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.diagnosis.tracing import (
     HIDDEN,
     VECTOR,
-    compare,
+    compare_states,
     explain,
     first_divergence,
     huggingface,
@@ -87,7 +87,7 @@ else:
 
 ours = our_states(encoder, inputs)
 tolerances = {name: VECTOR if name == "vector" else HIDDEN for name in ours}
-rows = compare(ours, theirs, inputs["mask"], tolerances)
+rows = compare_states(ours, theirs, inputs["mask"], tolerances)
 print_rows(rows)
 assert first_divergence(rows) is None, "every tensor within its tolerance"
 assert max(row.difference for row in rows) < 1e-5, "a few millionths"
@@ -153,7 +153,7 @@ def table(name):
     """The rows of a comparison in which the other side has made this mistake."""
     with planted(MISTAKES[name]):
         wrong = our_states(encoder, inputs)
-    return compare(ours, wrong, inputs["mask"], tolerances)
+    return compare_states(ours, wrong, inputs["mask"], tolerances)
 
 
 found = table("one layer short")
@@ -195,7 +195,7 @@ secret = random.Random(7).choice(["no 1/sqrt(K)", "1/K", "heads interleaved", "q
 with planted(MISTAKES[secret]):
     port = our_states(encoder, inputs)
 
-rows = compare(ours, port, inputs["mask"], tolerances)
+rows = compare_states(ours, port, inputs["mask"], tolerances)
 print_rows(rows)
 first = first_divergence(rows)
 assert first is not None, "the port differs"
@@ -206,7 +206,7 @@ assert first is not None, "the port differs"
 # makes everything equal. A wrong number is as good as a fingerprint.
 
 # %%
-whole, part = suspects(rows, lambda: compare(our_states(encoder, inputs), port, inputs["mask"], tolerances))
+whole, part = suspects(rows, lambda: compare_states(our_states(encoder, inputs), port, inputs["mask"], tolerances))
 print(explain(rows, whole, part, list(ours)))
 assert whole == [secret], "one mistake, and only one, gives exactly these numbers"
 

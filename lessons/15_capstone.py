@@ -26,7 +26,7 @@ from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.diagnosis.tracing import (
     HIDDEN,
     VECTOR,
-    compare,
+    compare_states,
     explain,
     first_divergence,
     inputs_of,
@@ -310,7 +310,7 @@ def states_with(chosen):
 
 
 ported = states_with(pieces | {"bert.attention": attention_with_typo})
-rows = compare(truth, ported, inputs["mask"], tolerances)
+rows = compare_states(truth, ported, inputs["mask"], tolerances)
 print_rows(rows[:4])
 assert first_divergence(rows).name == "layers.0.attention", "embeddings and their LayerNorm agree: it is in attention"
 
@@ -320,7 +320,7 @@ assert first_divergence(rows).name == "layers.0.attention", "embeddings and thei
 
 # %%
 def again():
-    return compare(our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances)
+    return compare_states(our_states(fast_encoder, inputs), ported, inputs["mask"], tolerances)
 
 
 whole, part = suspects(rows, again)
@@ -337,13 +337,13 @@ def tanh_gelu(x):
 
 
 ported = states_with(pieces | {"bert.attention": attention_with_typo, "bert.gelu": tanh_gelu})
-rows = compare(truth, ported, inputs["mask"], tolerances)
+rows = compare_states(truth, ported, inputs["mask"], tolerances)
 whole, part = suspects(rows, again)
 print(explain(rows, whole, part, list(truth)))
 assert whole == [], "none alone"
 assert part == {"q and k swapped": "layers.0"}, "with this one at least the first attention agrees"
 ported = states_with(pieces | {"bert.gelu": tanh_gelu})  # the first is repaired; look again
-rows = compare(truth, ported, inputs["mask"], tolerances)
+rows = compare_states(truth, ported, inputs["mask"], tolerances)
 whole, part = suspects(rows, again)
 print(explain(rows, whole, part, list(truth)))
 assert whole == ["tanh GELU"], "one at a time, from the front"

@@ -15,14 +15,14 @@ import math
 from dataclasses import asdict
 from pathlib import Path
 
-from minisbert.core import InputError, reading
+from minisbert.core import reading
 from minisbert.diagnosis import tracing
-from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare, first_divergence, our_states
+from minisbert.diagnosis.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
 from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.folders import find_model
 from minisbert.models.options import check_written
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import command_parser, exiting, run_command, say
+from minisbert.system.console import check_usage, command_parser, exiting, run_command, say
 from minisbert.system.devices import add_threads_option, use_threads
 from minisbert.system.files import atomic_file
 
@@ -39,10 +39,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--double", action="store_true", help="compute in float64: real differences stand out more")
     add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
-    options = parser.parse_args(arguments)
-    if options.against not in (None, "hf") and options.texts:
-        raise InputError(f"the texts are those of {options.against}: give none here")
-    return options
+    return parser.parse_args(arguments)
 
 
 def as_json(row: Stage) -> dict:
@@ -53,6 +50,7 @@ def as_json(row: Stage) -> dict:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     against = options.against or "hf"
+    check_usage((against != "hf" and options.texts, f"the texts are those of {against}: give none here"))
     check_written("--write", options.write, [".safetensors"], options.model, options.against)
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
@@ -68,17 +66,17 @@ def main(arguments: list[str] | None = None) -> None:
         if options.against is None:
             return
     other = other or tracing.huggingface(find_model(options.model), inputs, options.double)
-    unknown = tracing.check_fit(ours, other, against)
+    unknown = tracing.unknown_names(ours, other, against)
 
     hidden, vector = (DOUBLE, DOUBLE) if options.double else (HIDDEN, VECTOR if encoder.normalize else HIDDEN)
     tolerances = {name: vector if name == "vector" else hidden for name in ours}
-    rows = compare(ours, other, inputs["mask"], tolerances)
-    first = first_divergence(rows)
-    whole, part = [], {}
-    if first:
-        whole, part = tracing.suspects(
-            rows, lambda: compare(our_states(encoder, inputs), other, inputs["mask"], tolerances)
-        )
+
+    def compare() -> list[Stage]:
+        return compare_states(our_states(encoder, inputs), other, inputs["mask"], tolerances)
+
+    rows = compare()
+    first = tracing.first_divergence(rows)
+    whole, part = tracing.suspects(rows, compare) if first else ([], {})
     verdict = tracing.explain(rows, whole, part, list(ours))
     with exiting(1 if first else 0):
         if options.json:
@@ -87,9 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(json.dumps(about | found | {"unknown": unknown, "verdict": verdict}))
             return
         texts = inputs["mask"].sum(dim=1).tolist()
-        print(
-            f"model      {options.model}, {encoder.pooling_mode} pooling, {'float64' if options.double else 'float32'}"
-        )
+        precision = "float64" if options.double else "float32"
+        print(f"model      {options.model}, {encoder.pooling_mode} pooling, {precision}")
         print(f"against    {'Hugging Face transformers' if against == 'hf' else against}")
         print(f"texts      {len(texts)}, with {', '.join(map(str, texts))} tokens; pads are not compared")
         print(f"tolerance  {hidden:g}, for the final vector {vector:g}\n")

@@ -14,9 +14,9 @@ from minisbert.core import InputError
 from minisbert.data import datasets
 from minisbert.data.findings import FAULTS, NOTE, PROBLEM, WARNING, Findings
 from minisbert.data.rows import Rows
-from minisbert.diagnosis.inspection import command, compare, inspect, repeats
+from minisbert.diagnosis.inspection import compare_files, inspect, repeats, training_command
 from minisbert.diagnosis.inspection_plot import draw_inspection
-from minisbert.diagnosis.text_checks import hash_of, near_empty, normalised
+from minisbert.diagnosis.text_checks import near_empty, normalised, text_hash
 from minisbert.inspect import main
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.options import parse
@@ -28,10 +28,9 @@ CSV = [line.replace("\t", ",") for line in SCORED]
 LABELLED = [f"{i % 2}\ta cat is {i}\ta dog is {i}" for i in range(60)]
 TRIPLETS = [f"a cat is {i}\tthe cat is {i}\ta dog is {i}" for i in range(60)]
 TUPLES = [json.dumps({"anchor": f"cat {i}", "positive": f"the cat {i}", "negative": f"dog {i}"}) for i in range(60)]
-NLI = [
-    json.dumps({"gold_label": toys.NLI_LABELS[i % 3], "sentence1": f"a cat {i}", "sentence2": f"a dog {i}"})
-    for i in range(60)
-]
+NLI_ROW = '{{"gold_label": "{}", "sentence1": "a cat {}", "sentence2": "a dog {}"}}'
+NLI = [NLI_ROW.format(toys.NLI_LABELS[i % 3], i, i) for i in range(60)]
+HEADER = "label\tsentence1\tsentence2"
 SENTENCES = [f"a cat is {i}" for i in range(60)]
 
 
@@ -63,11 +62,7 @@ PLANTED = {
     "nli-table": ("a.tsv", joined([f"neutral\tcat {i}\tdog {i}" for i in range(60)]), "line 1"),
     "index-column": ("a.csv", joined([f"{i},a cat {i},the cat {i}" for i in range(60)]), "line 1"),
     "unknown-header": ("a.tsv", joined(["rating\tleft\tright", *SCORED]), "line 1: 'rating, left, right'"),
-    "header-inside": (
-        "a.tsv",
-        put(["label\tsentence1\tsentence2", *LABELLED], 11, "label\tsentence1\tsentence2"),
-        "line 11",
-    ),
+    "header-inside": ("a.tsv", put([HEADER, *LABELLED], 11, HEADER), "line 11"),
     "not-json": ("a.jsonl", put(TUPLES, 12, '{"anchor": "a cat",'), 'line 12: \'{"anchor": "a cat",\''),
     "json-form": ("a.jsonl", joined([json.dumps({"text": line}) for line in SENTENCES]), "line 1"),
     "missing-key": ("a.jsonl", put(NLI, 13, '{"gold_label": "neutral", "sentence1": "a cat"}'), "line 13: {"),
@@ -79,11 +74,7 @@ PLANTED = {
     "other-scale": ("a.tsv", joined([f"{i % 11}\tcat {i}\tdog {i}" for i in range(60)]), "0 to 10"),
     "constant-label": ("a.tsv", joined(["1\t" + line.split("\t", 1)[1] for line in SCORED]), "line 1: '1'"),
     "imbalance": ("a.tsv", put(["0" + line[1:] for line in LABELLED], 16, "1\tcat\tdog"), "label 1: 1 of 60 rows"),
-    "no-gold-label": (
-        "a.jsonl",
-        put(NLI, 17, NLI[16].replace("neutral", "-").replace("contradiction", "-")),
-        "line 17",
-    ),
+    "no-gold-label": ("a.jsonl", put(NLI, 17, NLI_ROW.format("-", 16, 16)), "line 17"),
     "contradictions": ("a.tsv", put(SCORED, 18, "5\ta dog is 3\ta cat is 3"), "lines 4 and 18"),
     "identical-low": ("a.tsv", put(SCORED, 19, "1\ta cat\ta cat"), "line 19: '1'"),
     # texts
@@ -99,27 +90,13 @@ PLANTED = {
     "too-long": ("a.txt", put(SENTENCES, 29, "the cat and " * 9), "line 29"),
     "unknown-script": ("a.txt", put(SENTENCES, 30, "the кошка"), "line 30 (Cyrillic): 'кошка'"),
 }
-# of two files: the name of the first, its content, the name of the second, its content
+OVERLAP = [*SCORED[30:33], "1\tA cat, is 8!\ta dog is 8", *SCORED[34:]]
 PLANTED_BETWEEN = {
-    "other-form": (
-        "a.tsv",
-        joined(SCORED),
-        "b.txt",
-        joined(SENTENCES),
-        "sentences; as --dev cosine reads scored pairs",
-    ),
-    "scale-differs": ("a.tsv", joined(SCORED), "b.tsv", PLANTED["other-scale"][1], "0 to 10, not 5"),
-    "overlap": (
-        "a.tsv",
-        joined(SCORED[:30]),
-        "b.tsv",
-        joined(SCORED[28:]),
-        "2 of 32 rows, the first in line 1, are in",
-    ),
-    "overlap-normalised": (
-        *("a.tsv", joined(SCORED[:30]), "b.tsv", put(SCORED[30:], 4, "1\tA cat, is 8!\ta dog is 8")),
-        "1 of 30 rows, the first in line 4, are in",
-    ),
+    # the first file's rows, the second file and its content, where the report says that it is
+    "other-form": (SCORED, "b.txt", joined(SENTENCES), "sentences; as --dev cosine reads scored pairs"),
+    "scale-differs": (SCORED, "b.tsv", PLANTED["other-scale"][1], "0 to 10, not 5"),
+    "overlap": (SCORED[:30], "b.tsv", joined(SCORED[28:]), "2 of 32 rows, the first in line 1, are in"),
+    "overlap-normalised": (SCORED[:30], "b.tsv", joined(OVERLAP), "1 of 30 rows, the first in line 4, are in"),
 }
 # problems that the readers cannot see: they would train on nonsense, or on labels that teach nothing
 UNSEEN = ("index-column", "constant-label")
@@ -162,7 +139,7 @@ def test_a_planted_fault_is_named_with_its_line_and_is_as_bad_as_training_finds_
     assert place in found.findings[name].places[0]
     assert found.findings[name].remedy
     problems = {key for key, finding in found.findings.items() if finding.level == PROBLEM}
-    line = command([found])
+    line = training_command([found])
     if line is None:
         assert problems
     elif problems - set(UNSEEN):
@@ -172,24 +149,25 @@ def test_a_planted_fault_is_named_with_its_line_and_is_as_bad_as_training_finds_
         train_on(line, ("cosine", "contrastive"))
 
 
-def test_scores_of_0_to_1_on_a_scale_that_is_given_as_5(tmp_path):
+def test_scores_of_0_to_1_on_a_scale_of_5(tmp_path):
     path = write(tmp_path, "a.tsv", joined([f"{i / 59}\tcat {i}\tdog {i}" for i in range(60)]))
     assert inspect(path, scale=5.0).findings["label-off-scale"].places == ["no label is above 1 on a scale of 0 to 5"]
     assert "label-off-scale" not in inspect(path, scale=1.0).findings
+    path = write(tmp_path, "b.tsv", joined(["3" + line[1:] for line in SCORED]))
+    assert inspect(path).findings["constant-label"].places == ["line 1: '3'"]
 
 
-def test_equal_texts_that_are_labelled_as_different(tmp_path):
-    path = write(tmp_path, "a.tsv", put(LABELLED, 19, "0\ta cat\ta cat"))
-    assert "line 19" in inspect(path).findings["identical-low"].places[0]
-    path = write(tmp_path, "b.tsv", put(LABELLED, 19, "1\ta cat\ta cat"))
-    assert "identical-low" not in inspect(path).findings
+@pytest.mark.parametrize("label", "01")
+def test_equal_texts_must_not_be_labelled_as_different(tmp_path, label):
+    path = write(tmp_path, "a.tsv", put(LABELLED, 19, f"{label}\ta cat\ta cat"))
+    assert ("identical-low" in inspect(path).findings) == (label == "0")
 
 
 @pytest.mark.parametrize("name", PLANTED_BETWEEN)
 def test_a_planted_fault_between_files_is_named(name, tmp_path):
-    first, one, second, other, place = PLANTED_BETWEEN[name]
-    files = [inspect(write(tmp_path, first, one)), inspect(write(tmp_path, second, other))]
-    compare(files)
+    first, second, content, place = PLANTED_BETWEEN[name]
+    files = [inspect(write(tmp_path, "a.tsv", joined(first))), inspect(write(tmp_path, second, content))]
+    compare_files(files)
     assert place in files[1].findings[name].places[0]
     assert name not in files[0].findings
 
@@ -227,7 +205,7 @@ def test_a_good_file_has_no_fault_and_the_command_for_its_form(name, tmp_path):
     path = write(tmp_path, name, content)
     found = inspect(path)
     assert set(found.findings) <= {"other-scale"}
-    line = command([found], "weights/tiny", 16)
+    line = training_command([found], "weights/tiny", 16)
     scale = " --scale 1" if name == "unit.tsv" else ""
     start = f"python -m minisbert.train --objective {objective} --data {path}"
     assert line == f"{start}{scale} --model weights/tiny --max-length 16"
@@ -238,9 +216,9 @@ def test_a_good_file_has_no_fault_and_the_command_for_its_form(name, tmp_path):
 def test_dev_and_test_are_in_the_command(tmp_path):
     files = toys.write_all(tmp_path)
     found = [inspect(Path(files[name])) for name in ("triplets", "dev", "test")]
-    compare(found)
+    compare_files(found)
     assert all(one.findings.usable for one in found)
-    assert command(found).endswith(
+    assert training_command(found).endswith(
         f"--objective mnr --data {files['triplets']} --dev {files['dev']} --test {files['test']}"
     )
 
@@ -257,20 +235,16 @@ def test_reading_goes_on_after_each_bad_row_and_keeps_the_line_numbers(tmp_path)
     assert findings["stray-quotes"].places == ["line 3: '2,\"x\" y,z'", "line 7: '5,\"open,f'"]
 
 
-def test_repeats_point_to_the_first():
-    later, first = repeats(np.array([7, 8, 7, 9, 8, 7], np.uint64))
-    assert (later.tolist(), first.tolist()) == ([2, 4, 5], [0, 1, 0])
-
-
-def test_pieces_of_text():
+def test_pieces():
+    assert list(repeats([7, 8, 7, 9, 8, 7])) == [(2, 0), (4, 1), (5, 0)]
     assert normalised("It's  5! ÉCOLE") == "its5école"
-    assert hash_of("a", "bc") != hash_of("ab", "c")
+    assert text_hash("a", "bc") != text_hash("ab", "c")
     assert [near_empty(text) for text in ("...", "a", "ok", "猫", "")] == [True, True, False, False, True]
 
 
 def test_the_order_of_a_pair_matters_in_nli_alone(tmp_path):
-    back = json.dumps({"gold_label": "neutral", "sentence1": "a dog 1", "sentence2": "a cat 1"})
-    found = inspect(write(tmp_path, "a.jsonl", put(NLI, 9, back)))  # line 2 is the pair in the other order
+    back = {"gold_label": "neutral", "sentence1": "a dog 1", "sentence2": "a cat 1"}  # line 2 in the other order
+    found = inspect(write(tmp_path, "a.jsonl", put(NLI, 9, json.dumps(back))))
     assert "contradictions" not in found.findings
 
 
@@ -294,14 +268,23 @@ def test_the_report(tiny, tmp_path, capsys):
     main([str(path), "--model", str(tiny)])
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"{path}: labelled pairs, 3 columns separated by tabs"
-    assert out[1].split() == ["rows", "60"]
-    assert out[2].split() == ["texts", "120,", "120", "distinct"]
+    assert out[1:3] == ["  rows     60", "  texts    120, 120 distinct"]
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in "\n".join(out)
     assert "note     too-long: texts beyond the model's limit" in "\n".join(out)
-    assert out[-2:] == [
-        "Train with:",
-        f"  python -m minisbert.train --objective contrastive --data {path} --model {tiny}",
-    ]
+    train = f"python -m minisbert.train --objective contrastive --data {path} --model {tiny}"
+    assert out[-2:] == ["Train with:", f"  {train}"]
+
+
+def test_many_scores_are_counted_in_ranges_and_what_files_share(tiny, tmp_path, capsys):
+    content = joined([f"{(i + 0.5) / 60}\tcat {i}\tdog {i}" for i in range(60)])
+    files = [str(write(tmp_path, name, content)) for name in ("a.tsv", "b.tsv")]
+    main([*files, "--model", str(tiny)])
+    out = capsys.readouterr().out
+    bars = [line.split("  ") for line in out.splitlines() if line.endswith("#")]
+    assert len(bars) == 20
+    assert [cell.strip() for cell in bars[9] if cell] == ["0.9 to 1", "6", "#" * 24]
+    assert f"shared by {files[0]} and {files[1]}:\n  60 rows, 0 more but for case and punctuation; 120 texts\n" in out
+    assert "warning  overlap (60): rows that another file has too\n" in out
 
 
 def test_the_exit_code_survives_a_closed_pipe(tiny, tmp_path):

@@ -2,17 +2,17 @@
 
 import math
 import re
-import subprocess
-import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lessons.mistakes import MISTAKES
-from tests import checks, parity_report
-from tests.conftest import ROOT
-from tests.parity import Comparison
+from tests import checks, parity, parity_report
+from tests.conftest import ROOT, pytest_terminal_summary
+from tests.parity import COMPARISONS, Comparison
 from tests.parity_report import catch, fold, folded, main, markdown, run_checks, share, summary
+from tests.test_parity import assert_equal
 
 FEW_CHECKS = ("gelu", "layer_norm", "correlations")
 FEW_MISTAKES = ("tanh GELU", "no beta", "Pearson not centred", "one layer short")  # FEW_CHECKS miss the last
@@ -80,32 +80,18 @@ def test_a_mistake_is_caught_by_its_largest_difference(few):
 
 
 def test_parameters_and_gradients_are_folded_into_their_worst():
-    lines = fold(
-        [
-            difference("gradient of layers.0.attention.query.weight", 1e-12, 1e-9),
-            difference("gradient of embeddings", 4e-10, 1e-9),
-            difference("gelu", 2e-11),
-            difference("gelu, gradient of input 0", 1e-13, 1e-9),
-        ]
-    )
-    assert [(line.name, line.count, line.worst.largest) for line in lines] == [
-        ("gradients", 2, 4e-10),
-        ("gelu", 1, 2e-11),
-        ("gelu, gradients", 1, 1e-13),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("attention, masked, gradient of input 2", "attention, masked, gradients"),
-        ("tiny-roberta gradient of layers.0.attention.key.bias", "tiny-roberta, gradients"),
-        ("after 10 steps layers.1.feed_forward.up.bias", "parameters after 10 steps"),
-        ("10 losses", "10 losses"),
-    ],
-)
-def test_names_of_folded_lines(name, line):
-    assert folded(name) == line
+    gradients = [difference("gradient of layers.0.attention.query.weight", 1e-12, 1e-9)]
+    gradients.append(difference("gradient of embeddings", 4e-10, 1e-9))
+    lines = fold([*gradients, difference("gelu", 2e-11), difference("gelu, gradient of input 0", 1e-13, 1e-9)])
+    found = [(line.name, line.count, line.worst.largest) for line in lines]
+    assert found == [("gradients", 2, 4e-10), ("gelu", 1, 2e-11), ("gelu, gradients", 1, 1e-13)]
+    names = {
+        "attention, masked, gradient of input 2": "attention, masked, gradients",
+        "tiny-roberta gradient of layers.0.attention.key.bias": "tiny-roberta, gradients",
+        "after 10 steps layers.1.feed_forward.up.bias": "parameters after 10 steps",
+        "10 losses": "10 losses",
+    }
+    assert {name: folded(name) for name in names} == names
 
 
 def test_not_a_number_is_the_worst_of_all():
@@ -122,13 +108,21 @@ def test_summary_of_a_run():
     assert table[-1].startswith("2 tensors compared")
 
 
-def test_option_of_pytest():
-    command = [sys.executable, "-m", "pytest", "tests/test_parity.py", "-k", "gelu", "--parity-report"]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
-    table = run.stdout.partition("parity with the reference")[2]
-    assert "\ngelu, gradients" in table
-    assert "2 tensors compared" in table
+def test_option_of_pytest(request, monkeypatch):
+    """Every comparison of a run is in its report."""
+    shown: list[str] = []
+    reporter = SimpleNamespace(write_line=shown.append, section=shown.append)
+    before = len(COMPARISONS)
+    assert_equal("gelu")
+    monkeypatch.setattr(parity, "COMPARISONS", COMPARISONS[before:])
+    for wanted in (False, True):
+        shown.clear()
+        assert request.config.getoption("--parity-report") is not None
+        monkeypatch.setattr(request.config.option, "parity_report", wanted)
+        pytest_terminal_summary(reporter, request.config)
+        assert ("parity with the reference" in shown) == wanted
+    assert "\ngelu, gradients" in shown[-1]
+    assert "2 tensors compared" in shown[-1]
 
 
 def test_the_committed_report_is_not_stale():

@@ -18,12 +18,11 @@ from lessons.mistakes import (
     scores,
     training,
 )
-from minisbert.diagnosis.mistakes import MISTAKES, bert, blocks, modern, planted, pooling
+from minisbert.diagnosis.mistakes import MISTAKES, bert, modern, planted, pooling
 
 __all__ = [
     "MISTAKES",
     "bert",
-    "blocks",
     "compression",
     "distillation",
     "forward",

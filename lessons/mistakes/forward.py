@@ -6,12 +6,10 @@ name: "layer drops the mask" and "encoder's mask inverted".
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert, pooling
-from minisbert.diagnosis.mistakes.bert import attention, layer_norm
-from minisbert.diagnosis.mistakes.blocks import positions_of
+from minisbert.diagnosis.mistakes.bert import attention_with, summed
 from minisbert.diagnosis.mistakes.planting import mistake
 
 Drop = Callable[[Tensor], Tensor]
@@ -30,23 +28,23 @@ _mean, _attend = pooling.mean_pool, pooling.attention_pool
 def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     fixed = x.detach()
     scale = (fixed.var(-1, correction=0, keepdim=True) + eps).sqrt()
-    return layer_norm(x, weight, bias, fixed.mean(-1, keepdim=True), scale)
+    return (x - fixed.mean(-1, keepdim=True)) / scale * weight + bias
 
 
 @mistake(bert, "attention", "finite mask", "pads get a finite score: below all others today, and one day not")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, hidden=-1e9, dropout=dropout)
+    return attention_with(query, key, value, mask, score=-1e9, dropout=dropout)
 
 
 @mistake(bert, "attention", "detached probabilities", "the probabilities are detached: right forward, wrong backward")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = attention(query, key, value, mask)[1].detach()
+    probabilities = attention_with(query, key, value, mask)[1].detach()
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "no attention dropout", "the probabilities are never dropped")
 def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask)
+    return attention_with(query, key, value, mask)
 
 
 @mistake(bert, "attention", "dropout on the scores", "a dropped score is 0, and softmax still gives it a share")
@@ -58,13 +56,13 @@ def _(query, key, value, mask=None, dropout=0.0):
 
 @mistake(bert, "attention", "probabilities after dropout", "the probabilities that are returned are the dropped ones")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = _dropout(attention(query, key, value, mask)[1], dropout)
+    probabilities = _dropout(attention_with(query, key, value, mask)[1], dropout)
     return probabilities @ value, probabilities
 
 
 @mistake(bert, "attention", "dropout on the context", "values are dropped, before or after they are mixed")
 def _(query, key, value, mask=None, dropout=0.0):
-    context, probabilities = attention(query, key, value, mask)
+    context, probabilities = attention_with(query, key, value, mask)
     return _dropout(context, dropout), probabilities
 
 
@@ -134,20 +132,12 @@ def _kept(x: Tensor) -> Tensor:
 
 @mistake(bert.Embeddings, "forward", "embeddings without dropout", "what enters the first layer is never dropped")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(_summed(self, ids, token_types, positions))
+    return self.norm(summed(self, ids, token_types, positions))
 
 
 @mistake(bert.Embeddings, "forward", "dropout before the LayerNorm", "the sum is dropped, and then normalised")
 def _(self: bert.Embeddings, ids: Tensor, token_types: Tensor | None, positions: Tensor | None = None) -> Tensor:
-    return self.norm(self.dropout(_summed(self, ids, token_types, positions)))
-
-
-def _summed(self: bert.Embeddings, ids: Tensor, types: Tensor | None, positions: Tensor | None) -> Tensor:
-    """The sum before LayerNorm, of any family."""
-    x = self.word(ids) + self.position(positions_of(ids, positions) + self.offset)
-    if self.token_type is None:
-        return x
-    return x + self.token_type(torch.zeros_like(ids) if types is None else types)
+    return self.norm(self.dropout(summed(self, ids, token_types, positions)))
 
 
 @mistake(bert.Bert, "forward", "encoder's mask inverted", "the layers read the pads, not the tokens")

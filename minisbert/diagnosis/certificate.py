@@ -12,28 +12,28 @@ from functools import cached_property
 import numpy as np
 import torch
 
+from minisbert.core.tokenizer import pad_batch
 from minisbert.diagnosis.comparison import (
     FLOAT32,
     Precision,
     agreement,
-    cosines,
-    differences,
     nearest,
     order_in_words,
     quantization,
+    row_cosines,
+    row_differences,
     stored_precision,
     unit,
 )
 from minisbert.diagnosis.hypotheses import Hypothesis, Sample
-from minisbert.diagnosis.mistakes import forward_mistakes, planted
-from minisbert.diagnosis.mistakes.planting import written_out
-from minisbert.diagnosis.tokenizations import full_lengths, unpooled
+from minisbert.diagnosis.mistakes import with_each_mistake
+from minisbert.diagnosis.tokenizations import full_lengths
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
 
 SAMPLE = 12  # texts that are recomputed
-FEW = 4  # texts of the sample, for a first look
+FIRST = 4  # of these, the shortest: most mistakes are ruled out by them alone
 NOISE = 4  # another engine's float16 may be this many times as far off as ours
 LESS = 4  # in float16 and bfloat16 a cause must leave at most this part of the difference
 EQUAL, ROUNDED, EXPLAINED, UNEXPLAINED = "equal", "rounded", "explained", "unexplained"
@@ -69,7 +69,7 @@ def certify(
 ) -> Certificate:
     """Compare ``values`` (N, W) with the vectors of N texts.
 
-    Raises ``ValueError`` for another number of rows, and for a width that the model cannot have.
+    Raises ``ValueError`` for another number of rows, and for a width that no known cause gives.
     """
     if len(values) != len(texts):
         raise ValueError(
@@ -79,41 +79,44 @@ def certify(
     if (code := quantization(ours, values)) is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
     case = Case(encoder.eager(), texts, ours, values, choose_prompt(encoder.settings, prompt))
-    steps = (case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake, case.half_precision)
-    found = (step() for step in steps)
-    return next((certificate for certificate in found if certificate is not None), None) or case.unexplained()
+    steps = [case.hypothesis, case.mistake]
+    if ours.shape == values.shape:
+        steps = [case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake]
+        steps += [case.half_precision, case.unexplained]
+    found = next(filter(None, (step() for step in steps)), None)
+    if found is None:
+        widths = f"the vectors have {values.shape[1]} columns, the model's have {ours.shape[1]}"
+        raise ValueError(f"{widths}, and no known cause gives these: another model's?")
+    return found
 
 
 class Case:
-    """The vectors in question, (N, W), beside our own, (N, D). Every method is one explanation, or None."""
+    """The vectors in question, (N, W), beside our own, (N, D). Every method is one explanation, or None.
+
+    Only ``hypothesis`` and ``mistake`` apply if the widths differ.
+    """
 
     def __init__(
         self, encoder: SentenceEncoder, texts: Sequence[str], ours: np.ndarray, values: np.ndarray, prompt: str
     ):
         self.encoder, self.texts, self.ours, self.values, self.prompt = encoder, texts, ours, values, prompt
-        self.precision, self.same_width = stored_precision(values), ours.shape == values.shape
-        self.base, self.tried = Certificate(UNEXPLAINED), []
-        widest = max(encoder.width, encoder.pooling.width(encoder.bert.config.hidden_size))
-        if values.shape[1] > widest:
-            raise ValueError(f"{self.widths()}: they are another model's")
-        if self.same_width:
-            plain, beyond = differences(ours, values), differences(ours, values, self.precision)  # (N,) each
-            row, differing = int(plain.argmax()), np.flatnonzero(beyond > FLOAT32).tolist()
-            cosine = float(cosines(ours, values).min())
+        self.precision = stored_precision(values)
+        self.base, self.gaps = Certificate(UNEXPLAINED), np.zeros(len(texts))
+        self.tried: list[tuple[float, Hypothesis]] = []  # what each leaves, without its vectors
+        if ours.shape == values.shape:
+            plain, self.gaps = row_differences(ours, values), row_differences(ours, values, self.precision)  # (N,)
+            row, differing = int(plain.argmax()), np.flatnonzero(self.gaps > FLOAT32).tolist()
+            cosine = float(row_cosines(ours, values).min())
             self.base = Certificate(UNEXPLAINED, "", (), float(plain[row]), row, cosine, differing)
-
-    def widths(self) -> str:
-        return f"the vectors have {self.values.shape[1]} columns, the model's have {self.ours.shape[1]}"
 
     @cached_property
     def sample(self) -> Sample:
         """The texts to recompute: the worst, the best, the longest, the shortest, and some across the file."""
-        say(f"not equal: {min(SAMPLE, len(self.texts))} texts are computed again under every known cause")
-        texts = self.texts
+        texts, count = self.texts, min(SAMPLE, len(self.texts))
+        say(f"not equal: {count} texts are computed again under every known cause")
         lengths = full_lengths(self.encoder.tokenizer, [self.prompt + text for text in texts])
-        gaps = differences(self.ours, self.values, self.precision) if self.same_width else np.zeros(len(texts))
-        worst, longest = np.argsort(-gaps, kind="stable"), np.argsort(-np.array(lengths), kind="stable")
-        across = np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int)
+        worst, longest = np.argsort(-self.gaps, kind="stable"), np.argsort(-np.array(lengths), kind="stable")
+        across = np.linspace(0, len(texts) - 1, count).astype(int)
         wanted = map(int, [*worst[:4], *longest[:3], longest[-1], worst[-1], *across])
         rows = sorted(list(dict.fromkeys(wanted))[:SAMPLE])
         self.base = replace(self.base, checked=len(rows))
@@ -124,13 +127,13 @@ class Case:
 
     def zeros(self) -> Certificate | None:
         zero = np.flatnonzero(~self.values.any(axis=1))
-        if not self.same_width or not len(zero):
+        if not len(zero):
             return None
         said = f"{len(zero):,} of {len(self.values):,} vectors are all zeros, such as line {zero[0] + 1}"
         return self.found(said, "zeros", verdict=UNEXPLAINED)
 
     def rounded(self) -> Certificate | None:
-        if not self.same_width or self.base.differing:
+        if self.base.differing:
             return None
         if self.base.difference <= FLOAT32:
             return replace(self.base, verdict=EQUAL)
@@ -138,10 +141,8 @@ class Case:
 
     def order(self, bound: float = FLOAT32) -> Certificate | None:
         """The rows are right, but in another order."""
-        if not self.same_width:
-            return None
         rows = nearest(self.ours, self.values)
-        left = differences(self.ours[rows], self.values[: len(rows)], self.precision)
+        left = row_differences(self.ours[rows], self.values[: len(rows)], self.precision)
         if (left > bound).any() or (rows == np.arange(len(rows))).all():
             return None
         tokens, limit = full_lengths(self.encoder.tokenizer, self.texts), self.encoder.tokenizer.limit
@@ -153,10 +154,10 @@ class Case:
         """The first hypothesis that gives the vectors of the sample."""
         given = self.values[self.sample.rows]  # (S, W)
         for hypothesis in self.sample.hypotheses():
-            if not hypothesis.causes:
+            if not hypothesis.steps:  # the model's own way
                 continue
             pairs = zip(hypothesis.vectors, given, strict=True)
-            left = max(float(differences(many, one[None], self.precision).min()) for many, one in pairs)
+            left = max(float(row_differences(many, one[None], self.precision).min()) for many, one in pairs)
             if left <= FLOAT32:
                 return self.explained(hypothesis, left)
             self.tried.append((left, replace(hypothesis, vectors=[])))
@@ -169,9 +170,10 @@ class Case:
 
     def lengths(self) -> Certificate | None:
         """Right directions, wrong lengths."""
-        if not self.same_width or self.precision.absolute:
+        if self.precision.absolute:
             return None
-        left = differences(unit(self.ours), unit(self.values), Precision("", 2 * self.precision.relative)).max()
+        directions = Precision("", 2 * self.precision.relative)
+        left = row_differences(unit(self.ours), unit(self.values), directions).max()
         sizes = np.linalg.norm(self.values, axis=1)
         # up to 1 % is rounding in bfloat16
         if left > 2 * FLOAT32 or np.abs(sizes / np.linalg.norm(self.ours, axis=1) - 1).max() < 0.01:
@@ -180,29 +182,31 @@ class Case:
         return self.found(meaning, "lengths", left=float(left))
 
     def mistake(self) -> Certificate | None:
-        """The known mistake of the forward pass that gives these vectors."""
-        comparable = self.encoder.width == self.values.shape[1] and not unpooled(self.encoder, self.prompt)
-        for mistake in forward_mistakes() if comparable else []:
-            try:
-                with written_out(), planted(mistake):  # PyTorch's own operations contain what it replaces
-                    equal = self.computed()
-            except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
-                continue
-            if equal:
-                return self.found(mistake.meaning, mistake.name, left=0.0)
-        if not self.same_width:
-            raise ValueError(f"{self.widths()}, and they are not its first ones: another model's?")
+        """The known mistake of the forward pass that gives these vectors.
+
+        Only for vectors of the model's width, and unless the model leaves the prompt's tokens out of the pooling.
+        """
+        if self.encoder.width == self.values.shape[1] and (self.encoder.settings.include_prompt or not self.prompt):
+            for mistake, explains in with_each_mistake(self.computed):
+                if explains:
+                    return self.found(mistake.meaning, mistake.name, left=0.0)
         return None
 
+    @torch.no_grad()
     def computed(self) -> bool:
-        """Whether the sample's vectors are what the encoder computes now; the shortest texts first."""
-        ids = self.encoder.tokenizer.encode([self.prompt + text for text in self.sample.texts]).ids
-        order, given = sorted(range(len(ids)), key=lambda row: len(ids[row])), self.values[self.sample.rows]
-        gaps = (
-            differences(self.sample.batch([ids[row] for row in rows]), given[rows], self.precision)
-            for rows in (order[:FEW], order)
-        )
-        return all(bool(gap.max() <= FLOAT32) for gap in gaps)
+        """Whether the encoder as it is now gives the vectors of the sample, in padded batches; shortest texts first."""
+        encoder, given = self.encoder, self.values[self.sample.rows]
+        ids = encoder.tokenizer.encode([self.prompt + text for text in self.sample.texts]).ids
+        order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
+        for rows in (order[:FIRST], order):
+            padded = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)
+            vectors = encoder(*(x if x is None else x.to(encoder.device) for x in padded))[
+                :, : given.shape[1]
+            ]  # (S, W)
+            gaps = row_differences(vectors.double().cpu().numpy(), given[rows], self.precision)
+            if not gaps.max() <= FLOAT32:
+                return False
+        return True
 
     # ------------------------------------------------------------------------------- without a proof
 
@@ -227,13 +231,13 @@ class Case:
         """What can be said without a cause."""
         rows = nearest(self.ours, self.values)
         in_place = float((rows == np.arange(len(rows))).mean())
-        typical = float(np.median(np.abs(cosines(self.ours, self.values))))
-        if typical < 0.5 and in_place < 0.5:
-            alike = agreement(self.ours, self.values)
-            other = "of these texts" if alike > 0.5 else "of these texts, or vectors of other texts"
-            said = f"another model's vectors {other}: half of the cosines are below {typical:.2f}, and the similarities"
-            said = f"{said} of the texts with each other correlate at {alike:.2f}"
-            return self.found(said, "other", verdict=UNEXPLAINED)
-        said = f"no known cause: half of the cosines are below {typical:.4f}"
-        said = f"{said}, and {100 * in_place:.0f} % of the vectors are closest to their own text's"
-        return self.found(said, verdict=UNEXPLAINED)
+        typical = float(np.median(np.abs(row_cosines(self.ours, self.values))))
+        if typical >= 0.5 or in_place >= 0.5:
+            said = f"no known cause: half of the cosines are below {typical:.4f}"
+            said += f", and {100 * in_place:.0f} % of the vectors are closest to their own text's"
+            return self.found(said, verdict=UNEXPLAINED)
+        alike = agreement(self.ours, self.values)
+        other = "of these texts" if alike > 0.5 else "of these texts, or vectors of other texts"
+        said = f"another model's vectors {other}: half of the cosines are below {typical:.2f}, and the similarities"
+        said += f" of the texts with each other correlate at {alike:.2f}"
+        return self.found(said, "other", verdict=UNEXPLAINED)

@@ -49,7 +49,7 @@ def unit(values: np.ndarray) -> np.ndarray:
     return values / np.linalg.norm(values, axis=-1, keepdims=True).clip(1e-30)
 
 
-def differences(ours: np.ndarray, other: np.ndarray, precision: Precision | None = None) -> np.ndarray:
+def row_differences(ours: np.ndarray, other: np.ndarray, precision: Precision | None = None) -> np.ndarray:
     """The largest difference of each row, (..., D) twice -> (...), relative to the length of ours.
 
     The rounding to ``precision`` is subtracted first: 0 means that it explains everything.
@@ -60,7 +60,7 @@ def differences(ours: np.ndarray, other: np.ndarray, precision: Precision | None
     return gap.max(axis=-1) / np.linalg.norm(ours, axis=-1).clip(1e-30)
 
 
-def cosines(ours: np.ndarray, other: np.ndarray) -> np.ndarray:
+def row_cosines(ours: np.ndarray, other: np.ndarray) -> np.ndarray:
     """The cosine of matching rows (N, D) -> (N,), exact near 1: from the distance of the unit vectors."""
     return 1 - ((unit(ours) - unit(other)) ** 2).sum(axis=-1) / 2
 
@@ -87,9 +87,8 @@ def quantization(ours: np.ndarray, other: np.ndarray) -> str | None:
         return None
     for name, shift in (("ubinary", 0), ("binary", 128)):
         codes = other + shift
-        if codes.min() < 0 or codes.max() > 255:
-            continue
-        if same_bits(ours, np.unpackbits(codes.astype(np.uint8), axis=1, count=ours.shape[1])):
+        fits = codes.min() >= 0 and codes.max() <= 255
+        if fits and same_bits(ours, np.unpackbits(codes.astype(np.uint8), axis=1, count=ours.shape[1])):
             return f"binary: one bit for each column ({name} in sentence-transformers)"
     return None
 

@@ -1,4 +1,4 @@
-"""The vectors that known differences of other engines would give: other tokens, pads, poolings, endings, mistakes.
+"""The vectors that known differences of other engines would give: other tokens, pads, poolings, endings.
 
 ``certificate`` compares them with the vectors in question.
 """
@@ -13,30 +13,35 @@ from torch import Tensor
 
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
-from minisbert.core.tokenizer import pad_batch
-from minisbert.diagnosis.comparison import differences
-from minisbert.diagnosis.tokenizations import Tokenization, padded_lengths, tokenizations
-from minisbert.models.poolings import first_last_pool
+from minisbert.diagnosis.comparison import row_differences
+from minisbert.diagnosis.tokenizations import Step, Tokenization, padded_lengths, tokenizations
+from minisbert.models.poolings import first_last_pool, last_token_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PADDED = (32, 64, 128, 256, 512)  # fixed lengths to which texts are padded
+PADS = ("pads pooled", "pads were pooled with the tokens")
+ATTENDED = ("pads attended", "tokens attended to pads: the attention mask was left out")
+BOTH = ("pads attended and pooled", f"{ATTENDED[1]}, and the pads were pooled too")
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A way in which the vectors may have been computed. ``causes`` are keys, ``meaning`` says the same in words.
+    """A way in which the vectors may have been computed.
 
     ``vectors`` has for each text the vectors (C, W) that it can give: usually one, or one for each number of pads.
     """
 
-    causes: tuple[str, ...]
-    meaning: str
+    steps: list[Step]
     vectors: list[np.ndarray]
     limit: int | None = None  # only texts with more tokens are affected
 
+    @property
+    def causes(self) -> tuple[str, ...]:
+        return tuple(cause for cause, _ in self.steps)
 
-def last_pool(hidden: Tensor) -> Tensor:
-    return hidden[:, -1]
+    @property
+    def meaning(self) -> str:
+        return ", and ".join(clause for _, clause in self.steps)
 
 
 def inner_pool(hidden: Tensor) -> Tensor:
@@ -48,7 +53,7 @@ POOLINGS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "mean": (mean_pool, "the mean over the tokens"),
     "cls": (cls_pool, "[CLS], the first token,"),
     "max": (max_pool, "the largest value of each column"),
-    "last": (last_pool, "the last token"),
+    "last": (last_token_pool, "the last token"),
     "inner": (inner_pool, "the mean without [CLS] and [SEP]"),
 }
 
@@ -67,40 +72,17 @@ class Sample:
 
     @torch.no_grad()
     def hypotheses(self) -> Iterator[Hypothesis]:
-        """All of them, the cheap ones first. The model's own way, which has no causes, comes before them."""
+        """All of them, the cheap ones first. The model's own way, which has no steps, comes before them."""
         others = tokenizations(self.encoder, self.texts, self.prompt)
         right = next(others)
         yield from self.without_pads(right)
-        yield from self.finished(["pads pooled"], ["pads were pooled with the tokens"], self.pads_pooled(right))
+        yield from self.finished([PADS], self.pads_pooled(right))
         for tokenization in others:
             yield from self.without_pads(tokenization)
         if self.encoder.pooling_mode in POOLINGS:
             tokens, everything = self.pads_attended(right)
-            said = "tokens attended to pads: the attention mask was left out"
-            yield from self.finished(["pads attended"], [said], tokens)
-            yield from self.finished(["pads attended and pooled"], [said, "the pads were pooled too"], everything)
-
-    def without_pads(self, tokenization: Tokenization) -> Iterator[Hypothesis]:
-        """Every pooling and every ending."""
-        for cause, said, pooled in self.poolings(tokenization):
-            clauses = [tokenization.meaning, said]
-            yield from self.finished([tokenization.cause, cause], clauses, pooled, tokenization.limit)
-
-    def finished(
-        self, causes: list[str], clauses: list[str], pooled: list[Tensor], limit: int | None = None
-    ) -> Iterator[Hypothesis]:
-        """The hypotheses about what follows the pooling; pooled (C, D) for each text."""
-        if not pooled:
-            return
-        starts = np.cumsum([len(vectors) for vectors in pooled])[:-1]
-        for more_causes, more_clauses, vectors in self.endings(torch.cat(pooled)):
-            meaning = ", and ".join(filter(None, [*clauses, *more_clauses]))
-            every = tuple(filter(None, [*causes, *more_causes]))
-            yield Hypothesis(every, meaning, np.split(vectors.double().cpu().numpy(), starts), limit)
-
-    def right(self) -> np.ndarray:
-        """The vectors (S, W) as the model asks for them."""
-        return np.concatenate(next(self.hypotheses()).vectors)
+            yield from self.finished([ATTENDED], tokens)
+            yield from self.finished([BOTH], everything)
 
     def rounding_error(self, dtype: torch.dtype) -> float:
         """How far the right vectors are off if weights and every module's result are rounded to ``dtype``.
@@ -113,17 +95,8 @@ class Sample:
         for module in other.encoder.bert.modules():
             if not any(True for _ in module.children()):  # Linear, LayerNorm, Embedding
                 module.register_forward_hook(lambda _, __, result: result.to(dtype).float())
-        return float(differences(self.right(), other.right()).max())
-
-    @torch.no_grad()
-    def batch(self, rows: list[list[int]]) -> np.ndarray:
-        """The vectors (S, W) of a padded batch of ids, by the model as it is now."""
-        padded = pad_batch(rows, self.encoder.tokenizer.pad_id)
-        ids, mask = (x if x is None else x.to(self.encoder.device) for x in padded)
-        states: dict[str, Tensor] = {}
-        hidden = self.encoder.bert(ids, mask, None, states)  # (S, T, D)
-        _, _, vectors = next(self.endings(self.encoder.pool(hidden, mask, states["layers.0"])))
-        return vectors.double().cpu().numpy()
+        right, rounded = (np.concatenate(next(sample.hypotheses()).vectors) for sample in (self, other))  # (S, W)
+        return float(row_differences(right, rounded).max())
 
     # ----------------------------------------------------------------------------------- tokens to vectors
 
@@ -137,55 +110,66 @@ class Sample:
             self.cache[key] = self.encoder.bert(row, None, types, trace), trace["layers.0"]
         return self.cache[key]
 
-    def poolings(self, tokenization: Tokenization) -> Iterator[tuple[str, str, list[Tensor]]]:
+    def without_pads(self, tokenization: Tokenization) -> Iterator[Hypothesis]:
+        """Every pooling and every ending."""
+        for steps, pooled in self.poolings(tokenization):
+            yield from self.finished([*tokenization.steps, *steps], pooled, tokenization.limit)
+
+    def poolings(self, tokenization: Tokenization) -> Iterator[tuple[list[Step], list[Tensor]]]:
         """Pooled vectors (1, D) of each text under each hypothesis about the pooling; the model's own first."""
         states = [self.states(ids, tokenization.token_type) for ids in tokenization.ids]
         mode, encoder, skip = self.encoder.pooling_mode, self.encoder, tokenization.skip
+        instead = f"the model has {mode} pooling"
         if all(hidden.shape[1] > skip for hidden, _ in states):
-            yield "", "", [encoder.pool(hidden, None, first, skip) for hidden, first in states]
+            yield [], [encoder.pool(hidden, None, first, skip) for hidden, first in states]
         for name, (pool, meaning) in POOLINGS.items():
             if name != mode:
-                said = f"{meaning} was taken, the model has {mode} pooling"
-                yield f"{name} pooling", said, [pool(hidden) for hidden, _ in states]
+                step = (f"{name} pooling", f"{meaning} was taken, {instead}")
+                yield [step], [pool(hidden) for hidden, _ in states]
         if mode != "first-last":
-            said = f"the first and the last layer were averaged, the model has {mode} pooling"
-            yield "first-last pooling", said, [first_last_pool(hidden, None, first) for hidden, first in states]
+            step = ("first-last pooling", f"the first and the last layer were averaged, {instead}")
+            yield [step], [first_last_pool(hidden, None, first) for hidden, first in states]
         if mode != "pooler" and encoder.bert.pooler is not None:
-            said = f"BERT's pooler output was taken, the model has {mode} pooling"
-            yield "pooler", said, [encoder.bert.pool(hidden) for hidden, _ in states]
+            step = ("pooler", f"BERT's pooler output was taken, {instead}")
+            yield [step], [encoder.bert.pool(hidden) for hidden, _ in states]
         if skip:
-            said = "the prompt's tokens were pooled too"
-            yield "prompt pooled", said, [encoder.pool(hidden, None, first) for hidden, first in states]
+            step = ("prompt pooled", "the prompt's tokens were pooled too")
+            yield [step], [encoder.pool(hidden, None, first) for hidden, first in states]
 
-    def endings(self, pooled: Tensor) -> Iterator[tuple[list[str], list[str], Tensor]]:
-        """Vectors (S, W) under each hypothesis about what follows the pooling; the model's own way first."""
-        dense = self.encoder.dense
-        if not len(dense) or dense[0].linear.in_features == pooled.shape[1]:
-            yield from self.scaled(dense(pooled))
-        if len(dense):
-            for causes, clauses, vectors in self.scaled(pooled):
-                yield ["no dense", *causes], ["the dense layer was left out", *clauses], vectors
+    def finished(self, steps: list[Step], pooled: list[Tensor], limit: int | None = None) -> Iterator[Hypothesis]:
+        """The hypotheses about what follows the pooling, the model's own way first; pooled (C, D) for each text."""
+        if not pooled:
+            return
+        starts, joined, dense = np.cumsum([len(rows) for rows in pooled])[:-1], torch.cat(pooled), self.encoder.dense
+        ways = [(steps, dense(joined))] if not len(dense) or dense[0].linear.in_features == joined.shape[1] else []
+        ways += [([*steps, ("no dense", "the dense layer was left out")], joined)] if len(dense) else []
+        for before, vectors in ways:
+            for more, result in self.scaled(vectors):
+                yield Hypothesis([*before, *more], np.split(result.double().cpu().numpy(), starts), limit)
 
-    def scaled(self, vectors: Tensor) -> Iterator[tuple[list[str], list[str], Tensor]]:
-        """Vectors (S, D) cut to the width in question, and scaled to length 1 or not."""
+    def scaled(self, vectors: Tensor) -> Iterator[tuple[list[Step], Tensor]]:
+        """Vectors (S, D) cut to the width in question, and scaled to length 1 or not; the model's own way first."""
         width, full = self.width, vectors.shape[1]
         if width > full:
             return
         usual = min(self.encoder.settings.truncate_dim or full, full)
-        causes = ["truncated"] if width != usual else []
-        clauses = [f"the first {width} columns were kept, the model has {usual}"] if causes else []
+        cut = [("truncated", f"the first {width} columns were kept, the model has {usual}")] if width != usual else []
         raw, unit = vectors[:, :width], normalize(vectors)[:, :width]
         if self.encoder.normalize:
-            yield causes, clauses, unit
-            yield [*causes, "not normalised"], [*clauses, "the vectors were not scaled to length 1"], raw
+            yield cut, unit
+            yield [*cut, ("not normalised", "the vectors were not scaled to length 1")], raw
         else:
-            yield causes, clauses, raw
-            yield [*causes, "normalised"], [*clauses, "the vectors were scaled to length 1"], unit
+            yield cut, raw
+            yield [*cut, ("normalised", "the vectors were scaled to length 1")], unit
         if width < full:
-            said = "the remaining columns were scaled to length 1"
-            yield [*causes, "normalised after truncation"], [*clauses, said], normalize(raw)
+            step = ("normalised after truncation", "the remaining columns were scaled to length 1")
+            yield [*cut, step], normalize(raw)
 
     # ------------------------------------------------------------------------------------------- pads
+
+    def padded(self, ids: list[int], size: int) -> Tensor:
+        pads = [self.encoder.tokenizer.pad_id] * (size - len(ids))
+        return torch.tensor([ids + pads], device=self.encoder.device)  # (1, P)
 
     def pads_pooled(self, tokenization: Tokenization) -> list[Tensor]:
         """For each text the pooled vectors with 0, 1, 2, ... pads, (C, D).
@@ -197,14 +181,14 @@ class Sample:
             return []
         pooled, size = [], min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
         for ids in tokenization.ids:
-            row = torch.tensor([ids + [tokenizer.pad_id] * (size - len(ids))], device=self.encoder.device)
-            count = torch.arange(1, size + 1, device=row.device)  # (P,)
-            hidden = self.encoder.bert(row, count[None] <= len(ids))[0]  # (P, D)
-            running = hidden  # the last pad's own state
-            if mode != "lasttoken":
-                sums = hidden.double().cumsum(dim=0) / count[:, None]
-                running = hidden.cummax(dim=0).values if mode == "max" else sums
-            pooled.append(running[len(ids) - 1 :].to(hidden.dtype))
+            count = torch.arange(1, size + 1, device=self.encoder.device)  # (P,)
+            # (P, D): the state of the last pad if there are so many
+            running = self.encoder.bert(self.padded(ids, size), count[None] <= len(ids))[0]
+            if mode == "mean":
+                running = running.double().cumsum(dim=0) / count[:, None]
+            if mode == "max":
+                running = running.cummax(dim=0).values
+            pooled.append(running[len(ids) - 1 :].to(self.encoder.dtype))
         return pooled
 
     def pads_attended(self, tokenization: Tokenization) -> tuple[list[Tensor], list[Tensor]]:
@@ -214,9 +198,9 @@ class Sample:
         cut = [min(length, tokenizer.limit) for length in self.lengths]
         tokens, everything = [], []
         for number, ids in zip(self.rows, tokenization.ids, strict=True):
-            sizes = sorted({len(ids), tokenizer.limit, *PADDED, *padded_lengths(number, cut)})
-            rows = [ids + [tokenizer.pad_id] * (size - len(ids)) for size in sizes if len(ids) <= size <= longest]
-            hidden = [self.encoder.bert(torch.tensor([row], device=self.encoder.device)) for row in rows]  # (1, P, D)
+            likely = {len(ids), tokenizer.limit, *PADDED, *padded_lengths(number, cut)}
+            sizes = [size for size in sorted(likely) if len(ids) <= size <= longest]
+            hidden = [self.encoder.bert(self.padded(ids, size)) for size in sizes]  # (1, P, D) each
             tokens.append(torch.cat([pool(x[:, : len(ids)]) for x in hidden]))
             everything.append(torch.cat([pool(x) for x in hidden]))
         return tokens, everything

@@ -13,7 +13,7 @@ import numpy as np
 from minisbert.data.findings import Findings
 from minisbert.data.formats import LABELLED, NLI, NLI_LABELS, PAIRS, TRIPLETS, Format, Row
 from minisbert.data.rows import is_number
-from minisbert.diagnosis.text_checks import Lengths, check_text, hash_of, is_quoted, normalised
+from minisbert.diagnosis.text_checks import TokenLengths, is_quoted, judge_text, normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
 
 MOST_COUNTS = 12  # distinct labels that are counted one by one; more become a histogram
@@ -25,7 +25,7 @@ class InspectedFile:
     def __init__(self, path: Path, tokenizer: Tokenizer | None, scale: float | None = None):
         self.path, self.scale = path, scale
         self.findings = Findings()
-        self.lengths = Lengths(tokenizer) if tokenizer else None
+        self.lengths = TokenLengths(tokenizer) if tokenizer else None
         self.form: Format | None = None
         self.layout = ""
         self.lines, self.labels = array("Q"), array("d")
@@ -45,60 +45,56 @@ class InspectedFile:
             self.findings.add(row.skipped, row.line)
             return
         for text in row.texts:
-            check_text(row.line, text, self.findings)
+            judge_text(row.line, text, self.findings)
             if "tabs" in self.layout and is_quoted(text):
                 self.findings.add("quoted-tabs", row.line, text)
-            self.texts.append(hash_of(text))
+            self.texts.append(text_hash(text))
             if self.lengths:
                 self.lengths.add(row.line, text)
         self.lines.append(row.line)
         if row.label is not None:
             self.labels.append(row.label)
+        pair = row.texts[:2]
         self.binary.append(row.cell in ("0", "1"))
-        self.identical.append(len(row.texts) > 1 and row.texts[0] == row.texts[1])
-        self.numbers.append(is_number(row.texts[0]))
-        self.exact.append(hash_of(*row.texts, row.cell))
-        self.spaced.append(hash_of(*(" ".join(text.split()) for text in row.texts), row.cell))
+        self.identical.append(len(pair) == 2 and pair[0] == pair[1])
+        self.numbers.append(is_number(pair[0]))
+        self.exact.append(text_hash(*row.texts, row.cell))
+        self.spaced.append(text_hash(*(" ".join(text.split()) for text in row.texts), row.cell))
         # the order of a pair matters in NLI alone: B may follow from A, and A not from B
         order = list if self.form is NLI else sorted
-        self.pairs.append(hash_of(*order(row.texts[:2])))
-        self.normal.append(hash_of(*order(map(normalised, row.texts[:2]))))
-        if self.form in (PAIRS, TRIPLETS):
-            self.check_tuple(row.line, row.texts)
+        self.pairs.append(text_hash(*order(pair)))
+        self.normal.append(text_hash(*order(map(normalised, pair))))
+        if self.form in (PAIRS, TRIPLETS) and self.identical[-1]:
+            self.findings.add("same-positive", row.line, pair[0])
+        if set(pair) & set(row.texts[2:]):
+            self.findings.add("same-negative", row.line, pair[0])
 
-    def check_tuple(self, line: int, texts: list[str]) -> None:
-        if texts[0] == texts[1]:
-            self.findings.add("same-positive", line, texts[0])
-        if set(texts[:2]) & set(texts[2:]):
-            self.findings.add("same-negative", line, texts[0])
+    def label_counts(self, bars: bool = False) -> dict[str, int]:
+        """How many rows have each label, by its name; of classes only those that occur.
 
-    def label_counts(self) -> dict[str, int]:
-        """How many rows have each label, by its name; those of classes alone if the labels are classes."""
-        values, counts = np.unique(np.array(self.labels), return_counts=True)
+        As ``bars``, many scores are counted in ten ranges of the scale: ``{"0 to 0.5": 12, ...}``.
+        """
+        labels = np.array(self.labels)
+        values, counts = np.unique(labels, return_counts=True)
         found = dict(zip(values.tolist(), counts.tolist(), strict=True))
         if self.form is NLI:
             return {name: found[i] for i, name in enumerate(NLI_LABELS) if i in found}
-        return {f"{value:g}": n for value, n in found.items()}
-
-    def label_bars(self) -> dict[str, int]:
-        """The counts, or if the labels are many those of ten ranges of the scale: ``{"0 to 0.5": 12, ...}``."""
-        if self.form in (LABELLED, NLI) or len(np.unique(np.array(self.labels))) <= MOST_COUNTS:
-            return self.label_counts()
-        ends = (0.0, self.scale) if self.scale else None
-        numbers, edges = np.histogram(np.array(self.labels), 10, ends)
-        bars = {f"{low:.3g} to {high:.3g}": int(n) for (low, high), n in zip(pairwise(edges), numbers, strict=True)}
-        off = len(self.labels) - sum(bars.values())
-        return bars | ({"off the scale": off} if off else {})
+        if not bars or self.form is LABELLED or len(found) <= MOST_COUNTS:
+            return {f"{value:g}": n for value, n in found.items()}
+        numbers, edges = np.histogram(labels, 10, (0.0, self.scale) if self.scale else None)
+        ranges = {f"{low:.3g} to {high:.3g}": int(n) for (low, high), n in zip(pairwise(edges), numbers, strict=True)}
+        off = len(labels) - sum(ranges.values())
+        return ranges | ({"off the scale": off} if off else {})
 
     def summary(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
         content = {"path": str(self.path), "form": self.name, "layout": self.layout, "rows": len(self.lines)}
         content |= {"texts": len(self.texts), "distinct_texts": len(np.unique(np.array(self.texts)))}
-        if self.lengths and self.lengths.counts:
+        if self.lengths and self.lengths.tokens:
             content |= {"tokens": self.lengths.summary(), "unknown_words": dict(self.lengths.scripts)}
         if self.labels:
             labels = np.array(self.labels)
             named = {"min": float(labels.min()), "max": float(labels.max()), "mean": float(labels.mean())}
-            content["labels"] = named | {"counts": self.label_bars()}
+            content["labels"] = named | {"counts": self.label_counts(bars=True)}
         content["findings"] = [vars(finding) for finding in self.findings.values()]
         return content | {"usable": self.findings.usable}

@@ -1,7 +1,7 @@
 """Inspecting files of training data: what is wrong with each, what they share, and the command that trains on them."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from minisbert.data.datasets import all_numbers, hold_out
 from minisbert.data.findings import NOTE
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, Format, read_rows
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, read_rows
 from minisbert.data.recognition import recognise
 from minisbert.data.rows import Rows
 from minisbert.diagnosis.inspected_file import InspectedFile
@@ -22,7 +22,7 @@ ODD = 0.05  # share of the labels that may be off the scale or the kind that the
 RARE = 0.1  # share of the rows below which a label is rare
 SEED = 42  # of --seed, by which training holds rows out
 # the objective for each format, and the format that it needs as --dev and --test
-OBJECTIVES = {
+RECOMMENDED = {
     SCORED: ("cosine", SCORED),
     LABELLED: ("contrastive", LABELLED),
     NLI: ("softmax", NLI),
@@ -33,33 +33,29 @@ OBJECTIVES = {
 
 
 def inspect(
-    path: Path,
-    tokenizer: Tokenizer | None = None,
-    scale: float | None = None,
-    progress: bool = False,
+    path: Path, tokenizer: Tokenizer | None = None, scale: float | None = None, progress: bool = False
 ) -> InspectedFile:
     """Read a file to its end and judge it. Lengths are counted if there is a tokenizer; ``scale`` ends the scores.
 
     Raises ``InputError`` only for a file that cannot be opened.
     """
     found = InspectedFile(path, tokenizer, scale)
-    form, found.layout = recognise(path, found.findings)
-    collect(found, form, progress)
+    found.form, found.layout = recognise(path, found.findings)
+    collect(found, progress)
     # a score and a label of 0 or 1 look alike: of three columns without a header, the labels of all rows tell
-    if form is SCORED and found.layout.startswith("3 ") and "header" not in found.layout and mostly(found.binary):
+    if found.form is SCORED and found.layout.startswith("3 ") and "header" not in found.layout and mostly(found.binary):
         layout, found = found.layout, InspectedFile(path, tokenizer, scale)
-        found.layout = layout
-        collect(found, LABELLED, progress)
+        found.form, found.layout = LABELLED, layout
+        collect(found, progress)
     judge(found)
     return found
 
 
-def collect(found: InspectedFile, form: Format | None, progress: bool) -> None:
+def collect(found: InspectedFile, progress: bool) -> None:
     """Read the rows as training does, but to the end of the file."""
-    found.form = form
-    if form:
+    if found.form:
         rows = Rows(found.path, "train", on_fault=found.findings.add)
-        for row in Bar(read_rows(rows, form, scale=None), desc=str(found.path), unit=" rows", shown=progress):
+        for row in Bar(read_rows(rows, found.form, scale=None), desc=str(found.path), unit=" rows", shown=progress):
             found.add(row)
 
 
@@ -83,8 +79,6 @@ def judge(found: InspectedFile) -> None:
         judge_classes(found)
     if found.form in (PAIRS, TRIPLETS) and all_numbers(found.numbers):
         found.findings.add("number-texts", int(found.lines[0]))
-    if found.labels:
-        judge_contradictions(found)
     judge_repeats(found)
 
 
@@ -105,16 +99,15 @@ def judge_scores(found: InspectedFile) -> None:
     add_rows(found, "label-off-scale", (labels < 0) | (labels > found.scale))
     if found.scale > 1 and labels.max() <= 1:
         found.findings.add("label-off-scale", f"no label is above 1 on a scale of 0 to {found.scale:g}")
-    if len(np.unique(labels)) == 1:
+    if labels.min() == labels.max():
         found.findings.add("constant-label", int(found.lines[0]), f"{labels[0]:g}")
     add_rows(found, "identical-low", np.array(found.identical, bool) & (labels < found.scale / 2))
 
 
 def judge_classes(found: InspectedFile) -> None:
-    labels = np.array(found.labels)
+    labels, counts = np.array(found.labels), found.label_counts()
     if found.form is LABELLED:
         add_rows(found, "identical-low", np.array(found.identical, bool) & (labels == 0))
-    counts = found.label_counts()
     rare = min(counts, key=counts.__getitem__)
     if len(counts) == 1:
         found.findings.add("constant-label", int(found.lines[0]), rare)
@@ -123,21 +116,19 @@ def judge_classes(found: InspectedFile) -> None:
         found.findings.add("imbalance", place, count=counts[rare])
 
 
-def judge_contradictions(found: InspectedFile) -> None:
-    later, first = repeats(np.array(found.pairs))
-    for i, j in zip(later, first, strict=True):
-        if found.labels[i] != found.labels[j]:
-            found.findings.add("contradictions", f"lines {found.lines[j]} and {found.lines[i]}")
-
-
 def judge_repeats(found: InspectedFile) -> None:
-    later, first = repeats(np.array(found.exact))
-    for i, j in zip(later, first, strict=True):
-        found.findings.add("duplicates", f"line {found.lines[i]}, as line {found.lines[j]}")
-    known = set(later.tolist())
-    for i, j in zip(*repeats(np.array(found.spaced)), strict=True):
-        if int(i) not in known:
-            found.findings.add("whitespace-twins", f"line {found.lines[i]}, as line {found.lines[j]}")
+    """The same texts with other labels, the same rows, and the same but for white space."""
+    lines, add = found.lines, found.findings.add
+    for i, j in repeats(found.pairs) if found.labels else []:
+        if found.labels[i] != found.labels[j]:
+            add("contradictions", f"lines {lines[j]} and {lines[i]}")
+    known = set()
+    for i, j in repeats(found.exact):
+        known.add(i)
+        add("duplicates", f"line {lines[i]}, as line {lines[j]}")
+    for i, j in repeats(found.spaced):
+        if i not in known:
+            add("whitespace-twins", f"line {lines[i]}, as line {lines[j]}")
 
 
 def add_rows(found: InspectedFile, name: str, mask: np.ndarray) -> None:
@@ -146,21 +137,18 @@ def add_rows(found: InspectedFile, name: str, mask: np.ndarray) -> None:
         found.findings.add(name, int(found.lines[i]), f"{found.labels[i]:g}")
 
 
-def repeats(hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The places of values that occurred before, in order, and of the first of each: ``[7, 8, 7] -> [2], [0]``."""
-    order = np.argsort(hashes, kind="stable")
-    new = np.ones(len(hashes), bool)
-    new[1:] = hashes[order][1:] != hashes[order][:-1]
-    first = order[np.maximum.accumulate(np.where(new, np.arange(len(hashes)), 0))]
-    later, first = order[~new], first[~new]
-    places = np.argsort(later)
-    return later[places], first[places]
+def repeats(hashes: Sequence[int]) -> Iterable[tuple[int, int]]:
+    """The places of values that occurred before, in order, each with the first: ``[7, 8, 7, 7] -> (2, 0), (3, 0)``."""
+    _, first, place = np.unique(np.array(hashes), return_index=True, return_inverse=True)
+    first = first[place]
+    later = np.flatnonzero(first != np.arange(len(place)))
+    return zip(later, first[later], strict=True)
 
 
 # -------------------------------------------------------------------------------------- several files
 
 
-def compare(files: Sequence[InspectedFile]) -> list[dict[str, Any]]:
+def compare_files(files: Sequence[InspectedFile]) -> list[dict[str, Any]]:
     """What each file shares with those before it; adds the findings to the later one.
 
     ``exact`` rows have the same first two texts, in either order; ``normalised`` ones the same but for case, white
@@ -170,16 +158,16 @@ def compare(files: Sequence[InspectedFile]) -> list[dict[str, Any]]:
     for later in files[1:]:
         if later.lines:
             judge_format(files[0], later)
-    return [share(earlier, later) for i, later in enumerate(files) for earlier in files[:i]]
+    return [overlap(earlier, later) for i, later in enumerate(files) for earlier in files[:i]]
 
 
-def share(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
+def overlap(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
     """What two files have in common; adds the findings to the later one."""
     exact = np.isin(np.array(later.pairs), np.array(earlier.pairs))
     close = np.isin(np.array(later.normal), np.array(earlier.normal)) & ~exact
     for name, mask in (("overlap", exact), ("overlap-normalised", close)):
         if count := int(mask.sum()):
-            line = later.lines[np.flatnonzero(mask)[0]]
+            line = later.lines[mask.argmax()]
             place = f"{count:,} of {len(later.lines):,} rows, the first in line {line}, are in {earlier.path}"
             later.findings.add(name, place, count=count)
     texts = np.isin(np.unique(np.array(later.texts)), np.array(earlier.texts))
@@ -189,7 +177,7 @@ def share(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
 
 def judge_format(first: InspectedFile, later: InspectedFile) -> None:
     """Whether a run on the first file can read the later one as --dev or --test."""
-    objective, needed = OBJECTIVES.get(first.form, (None, None))
+    objective, needed = RECOMMENDED.get(first.form, (None, None))
     if needed and later.form is not needed:
         later.findings.add("other-form", f"{later.name}; as --dev {objective} reads {needed.name}")
     elif first.form is later.form is SCORED and first.scale != later.scale:
@@ -210,19 +198,22 @@ def judge_held_out(files: Sequence[InspectedFile]) -> None:
         first.findings.add("too-few", "a share that is held out would have no label 1")
 
 
-def command(files: Sequence[InspectedFile], model: str | None = None, max_length: int | None = None) -> str | None:
+def training_command(
+    files: Sequence[InspectedFile], model: str | None = None, max_length: int | None = None
+) -> str | None:
     """The command that trains on the first file, with the second as dev and the third as test; None for no format."""
     first = files[0]
     if first.form is None or not first.lines:
         return None
-    objective, needed = OBJECTIVES[first.form]
-    words = ["python", "-m", "minisbert.train", "--objective", objective, "--data", str(first.path)]
-    usable = [found for found in files[1:3] if found.form is needed and found.lines]
-    for flag, found in zip(("--dev", "--test"), files[1:3], strict=False):
-        words += [flag, str(found.path)] if found in usable else []
-    scales = [found.scale for found in (first, *usable) if found.form is SCORED]
-    if scales and scales[0] != MAX_SCORE:
-        words += ["--scale", f"{scales[0]:g}"]
+    objective, needed = RECOMMENDED[first.form]
+    words = ["--objective", objective, "--data", str(first.path)]
+    scale = first.scale if first.form is SCORED else None
+    for flag, found in zip(("--dev", "--test"), files[1:], strict=False):
+        if found.form is needed and found.lines:
+            words += [flag, str(found.path)]
+            scale = scale or (found.scale if found.form is SCORED else None)
+    if scale and scale != MAX_SCORE:
+        words += ["--scale", f"{scale:g}"]
     words += ["--model", model] if model else []
     words += ["--max-length", str(max_length)] if max_length else []
-    return shlex.join(words)
+    return shlex.join(["python", "-m", "minisbert.train", *words])

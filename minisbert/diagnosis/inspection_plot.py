@@ -1,16 +1,10 @@
 """The picture of inspected files: lengths in tokens and characters, labels. Needs matplotlib (the ``plots`` extra)."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from minisbert.diagnosis.inspected_file import InspectedFile
-from minisbert.evaluation.plots import COLOURS, draw_histogram, new_figure, save, shorten, tidy
-
-
-def inspection(files: Sequence[InspectedFile], target: Path) -> None:
-    """Draw a row of panels for each file to ``target``, a PNG file."""
-    save(draw_inspection(files), target)
+from minisbert.evaluation.plots import COLOURS, draw_histogram, new_figure, shorten, tidy
 
 
 def draw_inspection(files: Sequence[InspectedFile]) -> Any:
@@ -19,9 +13,9 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
     panels = figure.subplots(len(files), 3, squeeze=False)
     for (left, middle, right), found in zip(panels, files, strict=True):
         left.set_title(shorten(str(found.path), 60), fontsize=9, loc="left", parse_math=False)
-        if found.lengths and found.lengths.counts:
-            draw_histogram(left, found.lengths.counts, found.lengths.limit)
-            draw_histogram(middle, found.lengths.sizes, unit="characters")
+        if found.lengths and found.lengths.tokens:
+            draw_histogram(left, found.lengths.tokens, found.lengths.limit)
+            draw_histogram(middle, found.lengths.characters, unit="characters")
             for axes in (left, middle):
                 axes.legend(fontsize=8)  # framed: it lies on the bars
         else:
@@ -35,7 +29,7 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
 
 
 def draw_labels(axes: Any, found: InspectedFile) -> None:
-    bars = found.label_bars()
+    bars = found.label_counts(bars=True)
     axes.barh(range(len(bars)), list(bars.values()), color=COLOURS[0])
     axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
     axes.set(xlabel="rows", title=f"labels of {found.name}")

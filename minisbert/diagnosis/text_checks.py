@@ -1,4 +1,4 @@
-"""What can be said about single texts: hashes that stand for them, remains of other formats, lengths in tokens."""
+"""What can be said about single texts: hashes in place of them, remains of other formats, lengths in tokens."""
 
 import hashlib
 import re
@@ -16,11 +16,11 @@ from minisbert.models.tokenizer import Tokenizer
 HTML = re.compile(r"</?(p|br|div|span|a|b|i|u|em|strong|li|ul|ol|td|tr|table|h[1-6])(\s[^<>]*)?/?>|&(\w{2,6}|#\d+);")
 MOJIBAKE = re.compile("[\u00c2\u00c3][\u0080-\u00bf]|\u00e2\u20ac|\ufffd")  # é, ’ and what could not be decoded
 LETTER, NO_LETTER = re.compile(r"[^\W_]"), re.compile(r"[\W_]+")  # or a digit
-BATCH_TEXTS, BATCH_CHARACTERS = 1000, 2**20
-FEW = 0.01  # share of the texts; below it, long texts and unknown words are a note
+BATCH = 2**18  # characters that are tokenized at once
+FEW_TEXTS = 0.01  # share of the texts; below it, long texts and unknown words are a note
 
 
-def hash_of(*texts: str) -> int:
+def text_hash(*texts: str) -> int:
     """64 bits that stand for texts. Among 100 million rows, two that differ share one with a chance of 0.03 %."""
     content = "\x1f".join(texts).encode(errors="surrogatepass")
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
@@ -37,14 +37,13 @@ def near_empty(text: str) -> bool:
     return len(found) < 2 and not any(map(is_ideograph, found))
 
 
-def check_text(line: int, text: str, findings: Findings) -> None:
+def judge_text(line: int, text: str, findings: Findings) -> None:
     """Count the faults that a text shows by itself."""
     if near_empty(text):
         findings.add("short-text", line, text)
-    if found := HTML.search(text):
-        findings.add("html", line, text[max(0, found.start() - 20) :])
-    if found := MOJIBAKE.search(text):
-        findings.add("mojibake", line, text[max(0, found.start() - 20) :])
+    for name, pattern in (("html", HTML), ("mojibake", MOJIBAKE)):
+        if found := pattern.search(text):
+            findings.add(name, line, text[max(0, found.start() - 20) :])
 
 
 def is_quoted(text: str) -> bool:
@@ -60,7 +59,7 @@ def script(word: str) -> str:
     return name if name in ("CJK", "symbols") else name.capitalize()
 
 
-class Lengths:
+class TokenLengths:
     """The lengths of texts in tokens, special tokens included, and the words that the vocabulary lacks."""
 
     def __init__(self, tokenizer: Tokenizer):
@@ -69,18 +68,19 @@ class Lengths:
         names = (getattr(self.backend.model, "unk_token", None), "[UNK]", "<unk>")  # SentencePiece's model has no name
         found = (self.backend.token_to_id(name) for name in names if name is not None)
         self.unknown = next((i for i in found if i is not None), None)  # None: bytes, or no words that are unknown
-        self.counts, self.sizes = array("I"), array("I")  # of each text, in tokens and in characters
+        self.tokens, self.characters = array("I"), array("I")  # of each text
         self.scripts: Counter[str] = Counter()  # unknown words by script
         self.words: dict[str, tuple[int, str]] = {}  # line and text of the first of each script
         self.letters = 0  # texts with an unknown word of letters
         self.first_long = 0  # its line
         self.waiting: list[tuple[int, str]] = []
-        self.characters = 0
+        self.size = 0  # characters that wait
 
     def add(self, line: int, text: str) -> None:
         self.waiting.append((line, text))
-        self.characters += len(text)
-        if len(self.waiting) == BATCH_TEXTS or self.characters > BATCH_CHARACTERS:
+        self.characters.append(len(text))
+        self.size += len(text) + 1
+        if self.size > BATCH:
             self.flush()
 
     def flush(self) -> None:
@@ -88,14 +88,12 @@ class Lengths:
         texts = [text for _, text in self.waiting]
         encoded = self.backend.encode_batch_fast(texts, add_special_tokens=False)
         for (line, text), encoding in zip(self.waiting, encoded, strict=True):
-            ids = encoding.ids
-            self.counts.append(len(ids) + self.special)
-            self.sizes.append(len(text))
-            if self.counts[-1] > self.limit and not self.first_long:
-                self.first_long = line
-            if self.unknown is not None and self.unknown in ids:
+            self.tokens.append(len(encoding.ids) + self.special)
+            if self.tokens[-1] > self.limit:
+                self.first_long = self.first_long or line
+            if self.unknown is not None and self.unknown in encoding.ids:
                 self.count_unknown(line, text)
-        self.waiting, self.characters = [], 0
+        self.waiting, self.size = [], 0
 
     def count_unknown(self, line: int, text: str) -> None:
         encoding = self.backend.encode(text, add_special_tokens=False)  # the fast one has no offsets
@@ -110,24 +108,21 @@ class Lengths:
     def judge(self, findings: Findings) -> None:
         """Add what the counts say; call it after the last text."""
         self.flush()
-        total = max(len(self.counts), 1)
+        few = FEW_TEXTS * max(len(self.tokens), 1)
         if cut := self.cut:
-            level = NOTE if cut < FEW * total else ""
-            findings.add("too-long", self.first_long, level=level, count=cut)
+            findings.add("too-long", self.first_long, level=NOTE if cut < few else "", count=cut)
         for name, count in self.scripts.most_common():
             if name != "symbols":
-                level = NOTE if self.letters < FEW * total else ""
                 line, word = self.words[name]
+                level = NOTE if self.letters < few else ""
                 findings.add("unknown-script", f"line {line} ({name})", word, level=level, count=count)
 
     @property
     def cut(self) -> int:
         """How many texts are longer than the limit."""
-        return int((np.frombuffer(self.counts, np.uintc) > self.limit).sum()) if self.counts else 0
+        return int((np.array(self.tokens) > self.limit).sum())
 
     def summary(self) -> dict[str, float]:
-        counts = np.frombuffer(self.counts, np.uintc)
-        median, most = np.percentile(counts, (50, 95), method="higher")
-        share = self.cut / len(counts)
-        named = {"median": float(median), "p95": float(most), "longest": int(counts.max())}
-        return {**named, "limit": self.limit, "cut": self.cut, "cut_share": share}
+        median, most = np.percentile(np.array(self.tokens), (50, 95), method="higher")
+        named = {"median": float(median), "p95": float(most), "longest": max(self.tokens)}
+        return {**named, "limit": self.limit, "cut": self.cut, "cut_share": self.cut / len(self.tokens)}

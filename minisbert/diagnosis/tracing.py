@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 from minisbert.core.tokenizer import pad_batch
-from minisbert.diagnosis.mistakes import MISTAKES, forward_mistakes, planted
+from minisbert.diagnosis.mistakes import MISTAKES, with_each_mistake
 from minisbert.diagnosis.mistakes.planting import written_out
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.inputs import check_inputs
@@ -32,7 +33,7 @@ HIDDEN, VECTOR, DOUBLE = 2e-5, 2e-6, 1e-10
 PARTS = {
     "embeddings": "the word table, the positions, the token types and the LayerNorm over their sum",
     "attention": "queries and keys (weights, biases, how the heads are split), the scale 1/sqrt(K), the mask, softmax",
-    "layer": "values, merging the heads, the output layer, both residual sums, both LayerNorms, feed-forward and GELU",
+    "layers": "values, merging the heads, the output layer, both residual sums, both LayerNorms, feed-forward and GELU",
     "pooler": "the dense layer over the first token and its tanh",
     "pooled": "the kind of pooling, and whether it leaves out the pads",
     "vector": "the steps after the pooling: a dense layer in some models, then scaling to length 1",
@@ -94,32 +95,26 @@ def reference_script() -> Path | None:
 
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
     """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
-    if not path.is_file():
-        problem = "is not a file" if path.exists() else "does not exist"
-        raise InputError(f"{path} {problem}; python -m minisbert.trace --write FILE shows what it should hold")
     with reading(path):
         states = read_safetensors(path)
-        if missing := [name for name in ("ids", "mask") if name not in states]:
-            raise ValueError(f"no {' and no '.join(missing)}: copy ids and mask from the file that --write wrote")
-        states.setdefault("token_types", torch.zeros_like(states["ids"]))
-        for name, value in states.items():
-            if name in INPUTS and value.is_floating_point():
-                raise ValueError(f"{name} must be whole numbers, not {value.dtype}")
-            if name not in INPUTS and value.dtype != torch.float64 and (double or value.dtype != torch.float32):
+        ids, mask = states["ids"], states["mask"]
+        types = states.get("token_types", torch.zeros_like(ids))
+        check("ids whole, mask whole, token_types whole", ids, mask, types)
+        for name, dtype in ((name, states[name].dtype) for name in states if name not in INPUTS):
+            if dtype != torch.float64 and (double or dtype != torch.float32):
                 needed = "--double needs float64" if double else "float32 or float64 is needed"
-                raise ValueError(f"{name} is {value.dtype}, {needed}")
-        return states | {name: states[name].bool() if name == "mask" else states[name].long() for name in INPUTS}
+                raise ValueError(f"{name} is {dtype}, {needed}")
+        return states | {"ids": ids.long(), "mask": mask.bool(), "token_types": types.long()}
 
 
-def check_fit(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
+def unknown_names(ours: dict[str, Tensor], other: dict[str, Tensor], source: str) -> list[str]:
     """The names that only the other side has. ``InputError`` if shapes do not fit or nothing can be compared."""
-    unknown = [name for name in other if name not in ours and name not in INPUTS]
     shapes = {name: (tuple(other[name].shape), tuple(ours[name].shape)) for name in ours if name in other}
     if not shapes:
         raise InputError(f"{source} has none of the tensors that are compared, {', '.join(ours)}")
     if wrong := [f"\n  {name} is {its}, should be {right}" for name, (its, right) in shapes.items() if its != right]:
         raise InputError(f"{source} does not fit this model and these texts:{''.join(wrong)}")
-    return unknown
+    return [name for name in other if name not in ours and name not in INPUTS]
 
 
 # ------------------------------------------------------------------------------------- the comparison
@@ -140,7 +135,7 @@ class Stage:
         return self.difference <= self.tolerance
 
 
-def compare(
+def compare_states(
     ours: dict[str, Tensor], other: dict[str, Tensor], mask: Tensor, tolerances: dict[str, float]
 ) -> list[Stage]:
     """The tensors that both sides have, in our order; mask (B, T).
@@ -149,15 +144,14 @@ def compare(
     ignored. The probabilities with which real tokens attend to a pad are compared.
     """
     rows = []
-    for name in (name for name in ours if name in other):
+    for name in [name for name in ours if name in other]:
         difference = (ours[name].double() - other[name].double()).abs().nan_to_num(nan=torch.inf)
         if difference.ndim == 3:  # (B, T, D)
             difference = difference.masked_fill(~mask[:, :, None], 0.0)
         if difference.ndim == 4:  # (B, H, T, T)
             difference = difference.masked_fill(~mask[:, None, :, None], 0.0)
-        at = torch.unravel_index(difference.argmax(), difference.shape)
-        largest = difference.max().item()
-        rows.append(Stage(name, tuple(difference.shape), largest, tuple(map(int, at)), tolerances[name]))
+        at = tuple(map(int, torch.unravel_index(difference.argmax(), difference.shape)))
+        rows.append(Stage(name, tuple(difference.shape), difference[at].item(), at, tolerances[name]))
     return rows
 
 
@@ -175,12 +169,7 @@ def suspects(rows: list[Stage], again: Callable[[], list[Stage]]) -> tuple[list[
     first = order.index(first_divergence(rows).name)
     whole: list[str] = []
     part: dict[str, str] = {}
-    for mistake in forward_mistakes():
-        try:
-            with planted(mistake):
-                found = again()
-        except Exception:  # a mistake may break the code in any way; then it does not explain these numbers
-            continue
+    for mistake, found in with_each_mistake(again):
         left = first_divergence(found)
         if [row.name for row in found] != order:
             continue
@@ -199,30 +188,20 @@ def explain(rows: list[Stage], whole: list[str], part: dict[str, str], names: li
         worst = max(rows, key=lambda row: row.difference / row.tolerance)
         share = 100 * worst.difference / worst.tolerance
         return f"Equal: all {len(rows)} tensors agree. The worst, {worst.name}, uses {share:.2g} % of its tolerance."
-    causes = ", or when ".join(
-        f"{MISTAKES[name].meaning} ({name}, {MISTAKES[name].target})" for name in whole or list(part)
-    )
-    if whole:
-        return f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}."
-    if part:
-        left = next(iter(part.values()))
-        return (
-            f"{first.name} is the first to differ: these are exactly the numbers you get when {causes}. "
-            f"But that is not all: with the same mistake on our side {left} still differs."
-        )
+    said = f"{first.name} is the first to differ"
+    if whole or part:
+        named = [MISTAKES[name] for name in whole or part]
+        causes = ", or when ".join(f"{one.meaning} ({one.name}, {one.target})" for one in named)
+        said += f": these are exactly the numbers you get when {causes}."
+        left = "" if whole else next(iter(part.values()))
+        return said + (f" But that is not all: with the same mistake on our side {left} still differs." if left else "")
     path = [name for name in names if name == first.name or name != "pooler"]  # nothing comes after the pooler
     before = [row.name for row in rows[: rows.index(first)] if row.name in path]
     between = path[path.index(before[-1]) + 1 if before else 0 : path.index(first.name) + 1]
-    parts = "; ".join(dict.fromkeys(PARTS[part_of(name)] for name in between))
+    keys = ["attention" if name.endswith(".attention") else name.partition(".")[0] for name in between]
+    parts = "; ".join(dict.fromkeys(PARTS[key] for key in keys))
     where = f"between {before[-1]}, which agrees, and {first.name}" if before else f"before {first.name}"
-    return f"{first.name} is the first to differ, and no known mistake explains it. Look {where}: {parts}."
-
-
-def part_of(name: str) -> str:
-    """The key of ``PARTS`` that a tensor's name belongs to."""
-    if name.startswith("layers."):
-        return "attention" if name.endswith(".attention") else "layer"
-    return name
+    return f"{said}, and no known mistake explains it. Look {where}: {parts}."
 
 
 def print_rows(rows: list[Stage]) -> None:

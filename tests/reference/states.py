@@ -6,7 +6,6 @@ MODEL is a folder; INPUTS contains ``ids``, ``mask`` and ``token_types`` (B, T).
 script; the wheel has it as ``minisbert/diagnosis/reference_states.py``. It imports nothing of minisbert.
 """
 
-import argparse
 import inspect
 import json
 import os
@@ -46,12 +45,6 @@ def in_double(*modules: ModuleType) -> Iterator[None]:
             module.torch = torch
 
 
-def read_modules(folder: Path) -> list[dict]:
-    """The list in ``modules.json``; empty for a plain encoder."""
-    path = folder / "modules.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-
-
 def encoder_states(folder: Path, inputs: dict[str, Tensor], dtype: torch.dtype) -> tuple[dict[str, Tensor], Tensor]:
     """Embeddings, every layer's attention and output, and the pooler's if there is one; and the last hidden state."""
     import transformers  # here, because tests take ``in_double`` without it
@@ -86,21 +79,17 @@ def sentence_states(folder: Path, inputs: dict[str, Tensor], hidden: Tensor) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.reference.states", description=__doc__)
-    parser.add_argument("model", type=Path, metavar="MODEL")
-    parser.add_argument("inputs", type=Path, metavar="INPUTS")
-    parser.add_argument("output", type=Path, metavar="OUTPUT")
-    parser.add_argument("--double", action="store_true", help="compute in float64")
-    options = parser.parse_args()
+    folder, given, made = map(Path, sys.argv[1:4])
+    dtype = torch.float64 if "--double" in sys.argv[4:] else torch.float32
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the folder has everything
-    inputs, modules = load_file(options.inputs), read_modules(options.model)
+    inputs, listed = load_file(given), folder / "modules.json"
+    modules = json.loads(listed.read_text(encoding="utf-8")) if listed.is_file() else []  # of a plain encoder
     places = [module["path"] for module in modules if module["type"].endswith("Transformer")]
-    dtype = torch.float64 if options.double else torch.float32
     with torch.no_grad():
-        states, hidden = encoder_states(options.model / places[0] if places else options.model, inputs, dtype)
+        states, hidden = encoder_states(folder / places[0] if places else folder, inputs, dtype)
         if modules:
-            states |= sentence_states(options.model, inputs, hidden)
-    save_file({name: value.contiguous().clone() for name, value in (inputs | states).items()}, options.output)
+            states |= sentence_states(folder, inputs, hidden)
+    save_file({name: value.contiguous().clone() for name, value in (inputs | states).items()}, made)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,17 @@
-"""Mistakes in the encoder's formulas: GELU, LayerNorm, attention. One small wrong version of one piece each."""
+"""Mistakes in BERT's formulas and modules.
+
+Where several mistakes are wrong choices of one thing, its formula takes the choices as arguments, by default the right
+ones, and each mistake is a row of a table.
+"""
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import bert
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
+
+LEAST = float("-inf")
+_forward = bert.Bert.forward  # the right one, kept from before anything is planted
 
 # ---------------------------------------------------------------------------------------------- gelu
 
@@ -27,118 +34,67 @@ def _(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------- layer norm
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    return (x - mean) / scale * weight + bias
+def layer_norm_with(
+    x, weight, bias, eps, *, own_eps=None, rooted=True, correction=0, centred=True, axis=-1, gamma=1, beta=1
+):
+    """``own_eps`` is used instead of ``eps``; ``gamma`` and ``beta`` are 0 to leave out the weight or the bias."""
+    eps = own_eps or eps
+    mean = x.mean(axis, keepdim=True) if centred else 0.0
+    variance = (x - mean).pow(2).sum(axis, keepdim=True) / (x.shape[axis] - correction)
+    scale = (variance + eps).sqrt() if rooted else variance.sqrt() + eps
+    return (x - mean) / scale * weight**gamma + bias * beta
 
 
-@mistake(bert, "layer_norm", "LayerNorm eps 1e-5", "eps is torch's default 1e-5, not the checkpoint's")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return nn.functional.layer_norm(x, weight.shape, weight, bias, eps=1e-5)
-
-
-@mistake(bert, "layer_norm", "eps outside the root", "eps is added to the standard deviation, not to the variance")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    scale = x.var(-1, correction=0, keepdim=True).sqrt() + eps
-    return layer_norm(x, weight, bias, x.mean(-1, keepdim=True), scale)
-
-
-@mistake(bert, "layer_norm", "unbiased variance", "the variance is divided by D - 1 (torch's default), not by D")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return layer_norm(x, weight, bias, x.mean(-1, keepdim=True), (x.var(-1, keepdim=True) + eps).sqrt())
-
-
-@mistake(bert, "layer_norm", "no gamma", "LayerNorm's weight is left out")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return nn.functional.layer_norm(x, weight.shape, None, bias, eps)
-
-
-@mistake(bert, "layer_norm", "no beta", "LayerNorm's bias is left out")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return nn.functional.layer_norm(x, weight.shape, weight, None, eps)
-
-
-@mistake(bert, "layer_norm", "mean not subtracted", "the vector is scaled but not centred (that is RMSNorm)")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight + bias
-
-
-@mistake(bert, "layer_norm", "LayerNorm over tokens", "the mean and variance are over the tokens, not the width")
-def _(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    scale = (x.var(-2, correction=0, keepdim=True) + eps).sqrt()
-    return layer_norm(x, weight, bias, x.mean(-2, keepdim=True), scale)
+wrong_choices(
+    bert,
+    "layer_norm",
+    layer_norm_with,
+    ("LayerNorm eps 1e-5", "eps is torch's default 1e-5, not the checkpoint's", {"own_eps": 1e-5}),
+    ("eps outside the root", "eps is added to the standard deviation, not to the variance", {"rooted": False}),
+    ("unbiased variance", "the variance is divided by D - 1 (torch's default), not by D", {"correction": 1}),
+    ("no gamma", "LayerNorm's weight is left out", {"gamma": 0}),
+    ("no beta", "LayerNorm's bias is left out", {"beta": 0}),
+    ("mean not subtracted", "the vector is scaled but not centred (that is RMSNorm)", {"centred": False}),
+    ("LayerNorm over tokens", "the mean and variance are over the tokens, not the width", {"axis": -2}),
+)
 
 
 # ----------------------------------------------------------------------------------------- attention
 
 
-def attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scale: float | None = None,
-    hidden: float = float("-inf"),
-    axis: int = -1,
-    dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:
-    """Attention with each choice as an argument; the right ones are 1/sqrt(K), minus infinity, the last axis."""
-    scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, hidden)
+def attention_with(
+    query, key, value, mask=None, dropout=0.0, *, swapped=False, power=0.5, heads=0.0, hide="pads", score=LEAST, axis=-1
+):
+    """Scores divided by K to the ``power`` and H to the power ``heads``; what ``hide`` says gets ``score``."""
+    query, key = (key, query) if swapped else (query, key)
+    scores = query @ key.transpose(-2, -1) / (query.shape[-1] ** power * query.shape[1] ** heads)
+    if mask is not None and hide:
+        scores = scores.masked_fill(~mask if hide == "pads" else mask, score)
     probabilities = scores.softmax(axis)
     return nn.functional.dropout(probabilities, dropout) @ value, probabilities
 
 
-@mistake(bert, "attention", "no attention mask", "pads take part in attention")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, None)
-
-
-@mistake(bert, "attention", "mask of -10", "pads get a score of -10: little attention instead of none")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, hidden=-10.0)
-
-
-@mistake(bert, "attention", "attention mask inverted", "the real tokens are hidden, and the pads are read")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, None if mask is None else ~mask, dropout=dropout)
+wrong_choices(
+    bert,
+    "attention",
+    attention_with,
+    ("no attention mask", "pads take part in attention", {"hide": ""}),
+    ("mask of -10", "pads get a score of -10: little attention instead of none", {"score": -10.0}),
+    ("attention mask inverted", "the real tokens are hidden, and the pads are read", {"hide": "tokens"}),
+    ("no 1/sqrt(K)", "the scores are not divided by sqrt(K)", {"power": 0.0}),
+    ("1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)", {"heads": 0.5}),
+    ("1/K", "the scores are divided by K, not by sqrt(K)", {"power": 1.0}),
+    ("q and k swapped", "queries and keys are swapped", {"swapped": True}),
+    ("softmax over the wrong axis", "the softmax is over the queries, not the keys", {"axis": -2, "score": -1e9}),
+    ("softmax over the heads", "the softmax is over the heads, not the keys", {"axis": 1, "score": -1e9}),
+)
 
 
 @mistake(bert, "attention", "mask after softmax", "pads are zeroed after the softmax, so the rows no longer sum to 1")
 def _(query, key, value, mask=None, dropout=0.0):
-    probabilities = attention(query, key, value, None)[1]
+    probabilities = attention_with(query, key, value)[1]
     probabilities = probabilities if mask is None else probabilities * mask
     return probabilities @ value, probabilities
-
-
-@mistake(bert, "attention", "no 1/sqrt(K)", "the scores are not divided by sqrt(K)")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, scale=1.0)
-
-
-@mistake(bert, "attention", "1/sqrt(D)", "the scores are divided by sqrt(D), not by sqrt(K)")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, scale=(query.shape[1] * query.shape[-1]) ** -0.5)
-
-
-@mistake(bert, "attention", "1/K", "the scores are divided by K, not by sqrt(K)")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, scale=1 / query.shape[-1])
-
-
-@mistake(bert, "attention", "q and k swapped", "queries and keys are swapped")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(key, query, value, mask)
-
-
-@mistake(bert, "attention", "softmax over the wrong axis", "the softmax is over the queries, not the keys")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, hidden=-1e9, axis=-2)
-
-
-@mistake(bert, "attention", "softmax over the heads", "the softmax is over the heads, not the keys")
-def _(query, key, value, mask=None, dropout=0.0):
-    return attention(query, key, value, mask, hidden=-1e9, axis=1)
 
 
 @mistake(bert.Attention, "merge", "heads merged without transposing", "(B, H, T, K) is reshaped to (B, T, D) directly")
@@ -168,3 +124,82 @@ def _(self: bert.Attention, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Ten
     query, key, value = (self.split(dense(x)) for dense in (self.query, self.key, self.value))
     context, probabilities = bert.attention(query, key, value, mask)
     return self.merge(context), probabilities
+
+
+# ------------------------------------------------------------------------------------------- modules
+
+
+@mistake(bert.FeedForward, "forward", "no feed-forward biases", "feed-forward's two dense layers have no bias")
+def _(self: bert.FeedForward, x: Tensor) -> Tensor:
+    return bert.gelu(x @ self.up.weight.T) @ self.down.weight.T
+
+
+@mistake(bert.Layer, "forward", "pre-LayerNorm", "each block normalises its input, not the residual sum")
+def _(self: bert.Layer, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    attended, probabilities = self.attention(self.attention_norm(x), mask)
+    x = x + attended
+    return x + self.feed_forward(self.feed_forward_norm(x)), probabilities
+
+
+def layer_with(self, x, mask, *, first=1, second=1, last="feed_forward"):
+    """``first`` and ``second`` are factors of the residuals, ``last`` is the block whose LayerNorm ends the layer."""
+    attended, probabilities = self.attention(x, mask)
+    x = self.attention_norm(first * x + attended)
+    return getattr(self, f"{last}_norm")(second * x + self.feed_forward(x)), probabilities
+
+
+wrong_choices(
+    bert.Layer,
+    "forward",
+    layer_with,
+    ("attention's residual forgotten", "the input is not added to attention's output", {"first": 0}),
+    ("feed-forward's residual forgotten", "the input is not added to feed-forward's output", {"second": 0}),
+    ("one LayerNorm for both blocks", "feed-forward uses attention's LayerNorm", {"last": "attention"}),
+)
+
+
+def summed(self, ids, token_types, positions=None, *, start=0, position=1, token_type=1):
+    """The embeddings (B, T, D) before LayerNorm, of any family; ``position`` and ``token_type`` are factors."""
+    positions = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+    x = self.word(ids) + position * self.position(positions + self.offset + start)
+    if self.token_type is None:
+        return x
+    return x + token_type * self.token_type(torch.zeros_like(ids) if token_types is None else token_types)
+
+
+def embeddings_with(self, ids, token_types, positions=None, *, typed=True, **choices):
+    return self.norm(summed(self, ids, token_types if typed else None, positions, **choices))
+
+
+wrong_choices(
+    bert.Embeddings,
+    "forward",
+    embeddings_with,
+    ("positions from 1", "the first token gets position 1, not 0", {"start": 1}),
+    ("positions forgotten", "the position embeddings are not added", {"position": 0}),
+    ("token types ignored", "every token gets type 0, the first sentence", {"typed": False}),
+    ("token types left out", "the token type embedding is not added, not even type 0's", {"token_type": 0}),
+)
+mistake(bert.Embeddings, "forward", "embeddings not normalised", "the LayerNorm after the embeddings is missing")(
+    summed
+)
+
+
+@mistake(bert.Bert, "forward", "one layer short", "the last layer is not run")
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+    layers = self.layers
+    self.layers = layers[:-1]
+    try:
+        return _forward(self, ids, mask, token_types, trace, positions)
+    finally:
+        self.layers = layers
+
+
+@mistake(bert.Bert, "forward", "encoder's mask by the pad's id", "every id 0 is masked, and the mask is not read")
+def _(self: bert.Bert, ids, mask=None, token_types=None, trace=None, positions=None):
+    return _forward(self, ids, ids != 0, token_types, trace, positions)
+
+
+@mistake(bert.Bert, "pool", "pooler without tanh", "the pooler's tanh is missing")
+def _(self: bert.Bert, hidden: Tensor) -> Tensor:
+    return self.pooler(hidden[:, 0])

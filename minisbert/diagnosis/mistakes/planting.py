@@ -1,13 +1,14 @@
 """Plant a known mistake in the running package, and remove it again.
 
 A mistake replaces one function or method, its ``target``, with a stand-in that takes the same arguments. The modules
-listed in ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
+of ``diagnosis/mistakes`` and ``lessons/mistakes`` fill the table ``MISTAKES``.
 """
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import Any
 
 from minisbert.core import bert
@@ -32,11 +33,6 @@ class Mistake:
 MISTAKES: dict[str, Mistake] = {}
 
 
-def forward_mistakes() -> list[Mistake]:
-    """The mistakes that ``trace`` and ``certify`` look for: those of this folder, without the lessons' other ones."""
-    return [one for one in MISTAKES.values() if one.stand_in.__module__.startswith(__package__)]
-
-
 def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Callable], Callable]:
     """Decorator: enter a stand-in for ``owner.attribute`` into ``MISTAKES``."""
 
@@ -48,11 +44,38 @@ def mistake(owner: Any, attribute: str, name: str, meaning: str) -> Callable[[Ca
     return enter
 
 
+def wrong_choices(owner: Any, attribute: str, right: Callable, *rows: tuple[str, str, dict[str, Any]]) -> None:
+    """Enter a mistake for each row, name, meaning and keyword arguments: ``right`` called with these arguments."""
+    for name, meaning, choices in rows:
+        mistake(owner, attribute, name, meaning)(with_choices(right, choices))
+
+
+def with_choices(function: Callable, choices: dict[str, Any]) -> Callable:
+    """``functools.partial`` for keyword arguments, as a function: a class binds it as a method."""
+
+    @wraps(function)
+    def stand_in(*arguments: Any, **named: Any) -> Any:
+        return function(*arguments, **named, **choices)
+
+    return stand_in
+
+
 @contextmanager
 def planted(chosen: Mistake) -> Iterator[None]:
     """Inside this context the package computes with the mistake."""
     with replaced(getattr(chosen.owner, chosen.attribute), chosen.stand_in, chosen.owner, chosen.attribute):
         yield
+
+
+def with_each_mistake(compute: Callable[[], Any]) -> Iterator[tuple[Mistake, Any]]:
+    """What ``compute`` gives with each mistake of this folder planted, unless the mistake breaks the code."""
+    for chosen in [one for one in MISTAKES.values() if one.stand_in.__module__.startswith(__package__)]:
+        try:
+            with written_out(), planted(chosen):  # PyTorch's own operations contain what it replaces
+                result = compute()
+        except Exception:  # of any kind; then the mistake does not explain the numbers in question
+            continue
+        yield chosen, result
 
 
 @contextmanager
@@ -67,28 +90,27 @@ def written_out() -> Iterator[None]:
 
 @contextmanager
 def replaced(original: Callable, stand_in: Callable, owner: Any, attribute: str) -> Iterator[None]:
-    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables."""
-    modules = [*_package(), *([] if isinstance(owner, type) else [owner])]
-    places = [(vars(module), key) for module in modules for key, value in vars(module).items() if value is original]
-    tables = [table for module in _package() for table in vars(module).values() if isinstance(table, dict)]
-    places += [(table, key) for table in tables for key, value in table.items() if value is original]
-    inherited = isinstance(owner, type) and attribute not in vars(owner)
+    """Put ``stand_in`` wherever the package holds ``original``: its home, modules that imported it, tables.
+
+    Modules of this folder keep the original: a stand-in may call what it replaces.
+    """
+    modules = [vars(module) for name, module in sys.modules.items() if name.startswith("minisbert.")]
+    modules = [space for space in modules if not space["__name__"].startswith("minisbert.diagnosis")]
+    tables = [value for space in modules for value in space.values() if isinstance(value, dict)]
+    is_class = isinstance(owner, type)
+    holders = [*modules, *tables] + ([] if is_class else [vars(owner)])
+    places = [(holder, key) for holder in holders for key, value in holder.items() if value is original]
+    inherited = is_class and attribute not in vars(owner)
     try:
-        if isinstance(owner, type):
+        for holder, key in places:
+            holder[key] = stand_in
+        if is_class:
             setattr(owner, attribute, stand_in)
-        for table, key in places:
-            table[key] = stand_in
         yield
     finally:
+        for holder, key in places:
+            holder[key] = original
         if inherited:
             delattr(owner, attribute)
-        elif isinstance(owner, type):
+        elif is_class:
             setattr(owner, attribute, original)
-        for table, key in places:
-            table[key] = original
-
-
-def _package() -> list[Any]:
-    """The package's loaded modules, without those of mistakes: a stand-in may call what it replaces."""
-    loaded = [(name, module) for name, module in sys.modules.items() if name.startswith("minisbert.") and module]
-    return [module for name, module in loaded if not name.startswith("minisbert.diagnosis")]

@@ -6,16 +6,39 @@ import torch
 from torch import Tensor
 
 from minisbert.core import pooling
-from minisbert.diagnosis.mistakes.planting import mistake
+from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
 from minisbert.models import poolings, sentence_encoder
 
-# the right versions, kept from before anything is planted: a stand-in may call what it replaces
-_mean, _max, _attend = pooling.mean_pool, pooling.max_pool, pooling.attention_pool
+LEAST = float("-inf")
 
 
-@mistake(pooling, "mean_pool", "mean over pads", "pads are averaged in")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return hidden.mean(1)
+def wrong_mask(piece: str, change: Callable[[Tensor], Tensor], name: str, meaning: str) -> None:
+    """A mistake of the mask (B, T) alone: ``change`` makes it of the right one."""
+    pool = getattr(pooling, piece)
+
+    @mistake(pooling, piece, name, meaning)
+    def _(hidden: Tensor, mask: Tensor | None = None, *parameters: Tensor) -> Tensor:
+        return pool(hidden, None if mask is None else change(mask.bool()), *parameters)
+
+
+def first_n(mask: Tensor) -> Tensor:
+    """As many tokens from the left as are real."""
+    return torch.arange(mask.shape[1], device=mask.device) < mask.sum(1, keepdim=True)
+
+
+wrong_mask("mean_pool", torch.ones_like, "mean over pads", "pads are averaged in")
+wrong_mask("mean_pool", first_n, "mean of the first n", "n tokens from the left are averaged, wherever the pads are")
+wrong_mask("mean_pool", torch.logical_not, "pads averaged, not tokens", "the mask of the mean is inverted")
+wrong_mask("max_pool", torch.ones_like, "max over pads", "a pad's values can win")
+wrong_mask("max_pool", first_n, "max of the first n", "n tokens from the left take part, wherever the pads are")
+wrong_mask("max_pool", torch.logical_not, "max of the pads", "the mask of the maximum is inverted")
+wrong_mask("attention_pool", torch.ones_like, "attention pooling over pads", "pads get a weight in the learned average")
+wrong_mask(
+    "attention_pool", first_n, "attention pooling of the first n", "n tokens from the left, wherever the pads are"
+)
+wrong_mask(
+    "attention_pool", torch.logical_not, "attention pooling of the pads", "the mask of the learned average is inverted"
+)
 
 
 @mistake(pooling, "mean_pool", "divided by T", "the sum over real tokens is divided by the padded length")
@@ -38,43 +61,9 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden * inner.unsqueeze(-1)).sum(1) / inner.sum(1, keepdim=True).clamp_min(1)
 
 
-@mistake(pooling, "max_pool", "max over pads", "a pad's values can win")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return hidden.amax(1)
-
-
 @mistake(pooling, "max_pool", "pads set to 0 before max", "a pad's 0 wins over a column of negative numbers")
 def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return (hidden if mask is None else hidden * mask.unsqueeze(-1)).amax(1)
-
-
-def _first_n(hidden: Tensor, mask: Tensor | None, pool: Callable[[Tensor], Tensor]) -> Tensor:
-    """Pool as many tokens from the left as the mask has real ones."""
-    return torch.stack([pool(row[:n]) for row, n in zip(hidden, _lengths(hidden, mask), strict=True)])
-
-
-def _lengths(hidden: Tensor, mask: Tensor | None) -> list[int]:
-    return [hidden.shape[1]] * len(hidden) if mask is None else mask.bool().sum(1).tolist()
-
-
-@mistake(pooling, "mean_pool", "mean of the first n", "n tokens from the left are averaged, wherever the pads are")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return _first_n(hidden, mask, lambda row: row.mean(0))
-
-
-@mistake(pooling, "max_pool", "max of the first n", "n tokens from the left take part, wherever the pads are")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return _first_n(hidden, mask, lambda row: row.amax(0))
-
-
-@mistake(pooling, "mean_pool", "pads averaged, not tokens", "the mask of the mean is inverted")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return _mean(hidden, None if mask is None else ~mask.bool())
-
-
-@mistake(pooling, "max_pool", "max of the pads", "the mask of the maximum is inverted")
-def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-    return _max(hidden, None if mask is None else ~mask.bool())
 
 
 @mistake(pooling, "cls_pool", "CLS taken from the last token", "the last position is read, not the first")
@@ -82,45 +71,23 @@ def _(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden[:, -1]
 
 
-@mistake(pooling, "attention_pool", "attention pooling over pads", "pads get a weight in the learned average")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    return ((hidden @ weight.T + bias).softmax(1) * hidden).sum(1)
+def attention_pool_with(hidden, mask, weight, bias, *, score=LEAST, inverted=False, axis=1):
+    """``score`` is what the pads get, or the tokens if ``inverted``; ``axis`` is the softmax's."""
+    real = hidden.new_ones(hidden.shape[:2]).bool() if mask is None else mask.bool()
+    hidden = hidden.masked_fill(~real.unsqueeze(-1), 0.0)
+    out = real if inverted and mask is not None else ~real
+    scores = (hidden @ weight.T + bias).masked_fill(out.unsqueeze(-1), score)  # (B, T, 1)
+    return (scores.softmax(axis) * hidden).sum(1)
 
 
-@mistake(pooling, "attention_pool", "pads score 0", "pads get a score of 0, not minus infinity, so they get a weight")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    real = torch.ones_like(hidden[..., :1]) if mask is None else mask.unsqueeze(-1)
-    return (((hidden @ weight.T + bias) * real).softmax(1) * hidden * real).sum(1)
-
-
-@mistake(pooling, "attention_pool", "attention shares over the batch", "a text's weights depend on the other texts")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    scores = hidden @ weight.T + bias
-    scores = scores if mask is None else scores.masked_fill(~mask.bool().unsqueeze(-1), -1e9)
-    return (scores.softmax(0) * hidden).sum(1)
-
-
-@mistake(pooling, "attention_pool", "attention pooling of the first n", "n tokens from the left, wherever the pads are")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    lengths = [hidden.shape[1]] * len(hidden) if mask is None else mask.bool().sum(1).tolist()
-    rows = [row[None, :n] for row, n in zip(hidden, lengths, strict=True)]
-    return torch.cat([_attend(row, None, weight, bias) for row in rows])
-
-
-@mistake(pooling, "attention_pool", "attention pooling of the pads", "the mask of the learned average is inverted")
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    return _attend(hidden, None if mask is None else ~mask.bool(), weight, bias)
-
-
-@mistake(
-    pooling, "attention_pool", "attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads"
+wrong_choices(
+    pooling,
+    "attention_pool",
+    attention_pool_with,
+    ("pads score 0", "pads get a score of 0, not minus infinity, so they get a weight", {"score": 0.0}),
+    ("attention shares over the batch", "a text's weights depend on the other texts", {"axis": 0, "score": -1e9}),
+    ("attention pooling hides the tokens", "the softmax leaves out the tokens, not the pads", {"inverted": True}),
 )
-def _(hidden: Tensor, mask: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
-    if mask is None:
-        return _attend(hidden, None, weight, bias)
-    real = mask.bool().unsqueeze(-1)
-    hidden = hidden.masked_fill(~real, 0.0)
-    return ((hidden @ weight.T + bias).masked_fill(real, float("-inf")).softmax(1) * hidden).sum(1)
 
 
 @mistake(poolings, "first_last_pool", "first and last summed", "the two layers are added, not averaged")
