@@ -234,7 +234,7 @@ def test_unknown_names_are_listed(tiny, written, capsys):
         ({"ids": None}, "no ids: copy ids and mask"),
         ({"ids": None, "mask": None}, "no ids and no mask"),
         ({"ids": torch.zeros(3, 4, 5, dtype=torch.long)}, r"ids must be \(B, T\).*not \(3, 4, 5\)"),
-        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask \(2, 2\) must have the shape of ids"),
+        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask must be \(B, T\), B = 3, T = 16, not \(2, 2\)"),
         ({"mask": torch.ones(3, 16)}, "mask must be whole numbers"),
         ({"layers_0": torch.zeros(3, 16, 25)}, r"\n  layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)"),
         ({"pooled": torch.zeros(3, 24).half()}, "pooled is torch.float16, float32 or float64 is needed"),
