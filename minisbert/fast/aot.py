@@ -97,5 +97,5 @@ def load_package(path: Path, expected: dict[str, Any]) -> tuple[Callable, dict[s
                 raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {AGAIN}")
         status, others = path.stat(), stat.S_IWGRP | stat.S_IWOTH
         if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):
-            raise InputError(f"{path} is a program, and other users can change it: it must be yours or root's; chmod go-w")
+            raise InputError(f"{path} is a program, and other users can change it: chown it, chmod go-w")
         return package_runner(path), about

@@ -108,7 +108,7 @@ class Nearest:
         self.keep(rank < self.k if exact else self.scores >= self.low[self.rows])
 
     def keep(self, chosen: Tensor) -> None:
-        """Replace the candidates by some of them, given by a mask or in order."""
+        """Keep some candidates, given by a mask or by their places in the order wanted."""
         self.rows, self.columns, self.scores = self.rows[chosen], self.columns[chosen], self.scores[chosen]
 
     def raise_low(self, scores: Tensor) -> None:

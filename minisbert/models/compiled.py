@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize as unit
-from minisbert.core.tokenizer import Encoded
 from minisbert.fast.aot import compile_package, load_package, read_about
 from minisbert.fast.batching import ID_BYTES, Batch, packed_batches
 from minisbert.models.encoding import TextEncoder
@@ -73,7 +72,8 @@ class ScoreGraph(nn.Module):
         """ids, mask (1 for real tokens) and token types, (B, T) each."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
             hidden = self.model.encoder.bert(ids, mask, token_types if self.model.types else None).float()
-        return self.model.squeezed(self.model.head(hidden))
+        outputs = self.model.head(hidden)  # (B, C)
+        return outputs if self.model.task == "classes" else outputs.squeeze(-1)
 
 
 class CompiledEncoder(TextEncoder):
@@ -127,8 +127,7 @@ class CompiledPairModel(PairScorer):
         self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about["task"], tuple(about["labels"])
         self.precision, self.types = about["precision"], about["types"]
 
-    def batch_outputs(self, encoded: Encoded, rows: list[int]) -> Tensor:
-        ids, mask, types = self.batch(encoded, rows)
+    def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         mask = torch.ones_like(ids) if mask is None else mask.long()
         return self.run(ids, mask, torch.zeros_like(ids) if types is None else types)[0]
 
@@ -136,9 +135,9 @@ class CompiledPairModel(PairScorer):
 def open_package(
     package: str | Path | bool, wanted: dict[str, str], precision: str | None, folder: Path, pooling: str | None = None
 ) -> tuple[Callable, dict[str, Any]]:
-    """``load_package`` for a path; for True and "auto" of the one in the cache folder, which True makes if need be.
+    """The package at a path; for True the one in the cache folder, compiled if it is missing; for "auto" if it exists.
 
-    ``wanted`` is what it must say about itself; at a path, unless a ``precision`` is given, that may be any.
+    ``wanted`` is what it must say about itself; one at a path may have any precision, unless ``precision`` is given.
     """
     if not isinstance(package, bool) and package != "auto":
         return load_package(Path(package), {k: v for k, v in wanted.items() if precision or k != "precision"})

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check
 from minisbert.core.heads import ConcatHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
@@ -87,9 +86,6 @@ class PairModel(PairScorer, nn.Module):
     def squeezed(self, outputs: Tensor) -> Tensor:
         """A head's outputs as the losses take them: (B, 1) -> (B,), and (B, C) as it is for classes."""
         return outputs if self.task == "classes" else outputs.squeeze(-1)
-
-    def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
-        return self(*self.batch(encoded, rows))
 
     def computing(self) -> AbstractContextManager:
         return evaluating(self)

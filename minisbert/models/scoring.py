@@ -20,7 +20,7 @@ MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
 
 
 class PairScorer:
-    """Pairs of texts to scores, in batches. A subclass computes the outputs of a batch (``batch_outputs``)."""
+    """Pairs of texts to scores, in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
 
     tokenizer: Tokenizer
     device: torch.device
@@ -30,10 +30,6 @@ class PairScorer:
     task: str
     labels: tuple[str, ...]
     truncated = PerThread()  # texts, or joined pairs, that the last ``scores`` had to cut
-
-    def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
-        """The model's outputs for some pairs: (B,), or (B, C) for classes."""
-        raise NotImplementedError
 
     def computing(self) -> AbstractContextManager:
         """The context in which ``scores`` computes."""
@@ -90,7 +86,7 @@ class PairScorer:
         with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
             for rows in budgeted_batches(lengths, batch_tokens):
-                outputs[rows] = self.batch_outputs(encoded, rows).cpu()
+                outputs[rows] = self(*self.batch(encoded, rows)).cpu()
                 line.done(sum(lengths[row] for row in rows))
         return outputs
 

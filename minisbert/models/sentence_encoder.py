@@ -46,7 +46,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
-        self.width = sentence_width(pooling, dense, bert)  # columns of a vector, before ``settings.truncate_dim``
+        self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size
         self.settings = settings
 
     @classmethod
@@ -136,10 +136,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def eager(self) -> "SentenceEncoder":
         """The model with its weights: of a compiled one, what was compiled."""
         return self
-
-    @property
-    def hidden_size(self) -> int:
-        return self.bert.config.hidden_size
 
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:

@@ -29,13 +29,13 @@ def pair_model(folder: Path, kind: str) -> PairModel:
     """An untrained head, from a fixed seed, on the encoder in a folder."""
     torch.manual_seed(5)
     head, *more = {
-        "joint": lambda: [JointHead(24, hidden=40)],
-        "siamese": lambda: [siamese(24, hidden=40)],
-        "binary": lambda: [ConcatHead(24, hidden=40, dropout=0.3), "binary"],
-        "classes": lambda: [ConcatHead(24, outputs=3), "classes", ["no", "maybe", "yes"]],
-        "published": lambda: [CrossHead(24, "published", hidden=40)],
-        "compare": lambda: [CrossHead(24, "compare", hidden=40)],
-    }[kind]()
+        "joint": (JointHead(24, hidden=40),),
+        "siamese": (siamese(24, hidden=40),),
+        "binary": (ConcatHead(24, hidden=40, dropout=0.3), "binary"),
+        "classes": (ConcatHead(24, outputs=3), "classes", ["no", "maybe", "yes"]),
+        "published": (CrossHead(24, "published", hidden=40),),
+        "compare": (CrossHead(24, "compare", hidden=40),),
+    }[kind]
     return PairModel(SentenceEncoder.load(folder), head, *more)
 
 
@@ -231,13 +231,6 @@ def test_the_encoder_opens_in_sentence_transformers(tiny, tmp_path):
     np.testing.assert_allclose(reference.encode(FIRSTS), model.encoder.encode(FIRSTS), rtol=0, atol=2e-6)
 
 
-def test_saving_over_something_else_is_refused(tiny, tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not a model"):
-        pair_model(tiny, "siamese").save(tmp_path)
-    assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
 @pytest.fixture
 def saved(tiny, tmp_path):
     """A saved cross-attention model to spoil."""
@@ -256,18 +249,15 @@ def test_folders_that_are_no_pair_models(tiny, tmp_path):
     ("changes", "message"),
     [
         ({"head": "bilinear"}, "head must be cross-encoder[|]concat[|]cross-attention, not 'bilinear'"),
-        ({"head": ["cross"]}, "head must be str"),
         ({"head": "joint"}, "unexpected keyword argument"),
         ({"task": "ranking"}, "task must be"),
         ({"task": None}, "'task'"),
         ({"task": "classes"}, "two or more, each with a label"),
         ({"labels": ["a", 3]}, "labels must be"),
         ({"settings": None}, "missing 1 required positional argument: 'width'"),
-        ({"settings": [5]}, "settings must be"),
         ({"settings": {"width": 10**30}}, "width must be"),
         ({"settings": {"width": 24, "variant": "compare", "heads": 10**12}}, "heads|multiple"),
         ({"settings": {"width": 24}}, "must state each of width, variant, heads, hidden, outputs, dropout"),
-        ({"settings": {"width": 24, "hidden": 7, "variant": "best"}}, "variant must be published\\|compare"),
         ({"settings": {"width": 32, "variant": "compare", "heads": 8, "hidden": 7}}, "must state|width 32"),
     ],
 )
@@ -279,16 +269,15 @@ def test_a_head_json_that_cannot_be_used(saved, changes, message):
     assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new"), [("joint", "joint", "cross-encoder"), ("compare", "cross", "cross-attention")]
-)
-def test_former_names_of_heads_are_read(tiny, tmp_path, kind, old, new):
-    model, path = pair_model(tiny, kind), tmp_path / "model" / "head.json"
-    model.save(tmp_path / "model")
-    assert json.loads(path.read_text())["head"] == new
-    change(path, head=old)
-    again = PairModel.load(tmp_path / "model")
-    np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
+def test_former_names_of_heads_are_read(tiny, tmp_path):
+    path = tmp_path / "model" / "head.json"
+    for kind, old, new in (("joint", "joint", "cross-encoder"), ("compare", "cross", "cross-attention")):
+        model = pair_model(tiny, kind)
+        model.save(tmp_path / "model")
+        assert json.loads(path.read_text())["head"] == new
+        change(path, head=old)
+        again = PairModel.load(tmp_path / "model")
+        np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
 
 
 def test_files_of_the_head_that_are_damaged_or_missing(saved):
@@ -306,9 +295,6 @@ def test_files_of_the_head_that_are_damaged_or_missing(saved):
             PairModel.load(saved)
     path.write_bytes(b"no tensors")
     with pytest.raises(InputError, match="is not a safetensors file"):
-        PairModel.load(saved)
-    path.unlink()
-    with pytest.raises(InputError, match=r"head\.safetensors is missing"):
         PairModel.load(saved)
     (saved / "head.json").write_text("{")
     with pytest.raises(InputError, match=r"head\.json, line 1: not valid JSON"):
@@ -441,46 +427,47 @@ def test_scores_are_those_of_a_cross_encoder_also_after_saving(family, activatio
     np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6)
 
 
+def assert_same_scores(folder: Path, **options: bool) -> PairModel:
+    """The folder's model and its saved copy, against sentence-transformers on either folder, in float64."""
+    model, saved = PairModel.load(folder).double(), folder.with_name("ours")
+    model.save(saved)
+    again = PairModel.load(saved).double()
+    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
+    for name in (folder, saved):
+        theirs = cross_encoder(name)
+        theirs.model.double()
+        expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)], convert_to_tensor=True, **options)
+        for found in (model, again):
+            np.testing.assert_allclose(found.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+        assert model.labels in ((), tuple(theirs.config.id2label.values()))
+    return model
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_classes_of_a_cross_encoder_also_after_saving(family, tmp_path):
     classifier(tmp_path / "plain", family, labels=3)
-    labels = ["contradiction", "entailment", "neutral"]
+    labels = ("contradiction", "entailment", "neutral")
     change(tmp_path / "plain" / "config.json", id2label=dict(enumerate(labels)))
-    model = PairModel.load(tmp_path / "plain").double()
-    assert (model.task, model.labels) == ("classes", tuple(labels))
-    model.save(tmp_path / "ours")
-    again = PairModel.load(tmp_path / "ours").double()
-    assert (again.task, again.labels, again.head.settings) == (model.task, model.labels, model.head.settings)
-    for name in ("plain", "ours"):
-        theirs = cross_encoder(tmp_path / name)
-        theirs.model.double()
-        pairs = [*zip(FIRSTS, SECONDS, strict=True)]
-        expected = theirs.predict(pairs, apply_softmax=True, convert_to_tensor=True)
-        for found in (model, again):
-            np.testing.assert_allclose(found.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
-        assert [*theirs.config.id2label.values()] == labels
-
-
-UNTYPED = [
-    {"tokenizer_class": kind} for kind in ("PreTrainedTokenizerFast", "TokenizersBackend", "DistilBertTokenizer")
-]
-UNTYPED += [{"model_input_names": ["input_ids", "attention_mask"]}]
+    model = assert_same_scores(tmp_path / "plain", apply_softmax=True)
+    assert (model.task, model.labels) == ("classes", labels)
 
 
 @pytest.mark.reference
-@pytest.mark.parametrize("options", UNTYPED, ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenizer_class": "PreTrainedTokenizerFast"},
+        {"tokenizer_class": "TokenizersBackend"},
+        {"tokenizer_class": "DistilBertTokenizer"},
+        {"model_input_names": ["input_ids", "attention_mask"]},
+    ],
+    ids=str,
+)
 def test_a_cross_encoder_whose_tokenizer_gives_no_token_types(options, tmp_path):
     classifier(tmp_path / "plain", "bert")
     change(tmp_path / "plain" / "tokenizer_config.json", **options)
-    model = PairModel.load(tmp_path / "plain").double()
-    theirs = cross_encoder(tmp_path / "plain")
-    theirs.model.double()
-    expected = theirs.predict([*zip(FIRSTS, SECONDS, strict=True)], convert_to_tensor=True)
-    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
-    model.save(tmp_path / "ours")
-    again = PairModel.load(tmp_path / "ours").double()
-    np.testing.assert_allclose(again.scores(FIRSTS, SECONDS), expected, rtol=0, atol=PIECE)
+    assert_same_scores(tmp_path / "plain")
 
 
 @pytest.mark.reference
@@ -526,22 +513,21 @@ def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
 
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    ("family", "labels", "name", "changes", "message"),
+    ("name", "changes", "message"),
     [
-        ("bert", 3, "config", {"sentence_transformers": {"activation_fn": SIGMOID}}, "Sigmoid' is not supported"),
-        ("bert", 1, "config", {"architectures": ["GPT2ForSequenceClassification"]}, "architectures 'GPT2ForSeq"),
-        ("electra", 1, "config", {"id2label": {"0": 5}}, "id2label must be"),
-        ("bert", 1, "config", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
-        ("bert", 1, "config", {"classifier_dropout": 1.5}, "dropout must be at least 0"),
-        ("bert", 1, "config", {"architectures": ["BertModel"]}, r"has no head\.json"),
-        ("bert", 1, "config_sentence_transformers", {"activation_fn": 5}, "activation_fn must be"),
-        ("bert", 1, "config_sentence_transformers", {"model_type": "SparseEncoder"}, "must be CrossEncoder"),
-        ("bert", 1, "config_sentence_transformers", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
-        ("bert", 1, "sentence_bert_config", {"module_output_name": "x"}, "module_output_name 'x' is not"),
+        ("config", {"architectures": ["GPT2ForSequenceClassification"]}, "architectures 'GPT2ForSeq"),
+        ("config", {"id2label": {"0": 5}}, "id2label must be"),
+        ("config", {"sentence_transformers": {"activation_fn": "a.Gate"}}, "activation_fn 'a.Gate' is"),
+        ("config", {"classifier_dropout": 1.5}, "dropout must be at least 0"),
+        ("config", {"architectures": ["BertModel"]}, r"has no head\.json"),
+        ("config_sentence_transformers", {"activation_fn": 5}, "activation_fn must be"),
+        ("config_sentence_transformers", {"model_type": "SparseEncoder"}, "must be CrossEncoder"),
+        ("config_sentence_transformers", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
+        ("sentence_bert_config", {"module_output_name": "x"}, "module_output_name 'x' is not"),
     ],
 )
-def test_a_cross_encoder_that_cannot_be_read(family, labels, name, changes, message, tmp_path):
-    classifier(tmp_path / "model", family, labels)
+def test_a_cross_encoder_that_cannot_be_read(name, changes, message, tmp_path):
+    classifier(tmp_path / "model", "bert")
     change(tmp_path / "model" / f"{name}.json", **changes)
     with pytest.raises(InputError, match=message) as error:
         PairModel.load(tmp_path / "model")
@@ -549,7 +535,11 @@ def test_a_cross_encoder_that_cannot_be_read(family, labels, name, changes, mess
 
 
 @pytest.mark.reference
-def test_a_cross_encoder_of_several_modules_and_one_without_a_head(tmp_path):
+def test_a_cross_encoder_of_several_modules_classes_with_an_activation_and_one_without_a_head(tmp_path):
+    classifier(tmp_path / "classes", "bert", labels=3)
+    change(tmp_path / "classes" / "config.json", sentence_transformers={"activation_fn": SIGMOID})
+    with pytest.raises(InputError, match="Sigmoid' is not supported"):
+        PairModel.load(tmp_path / "classes")
     folder = tmp_path / "model"
     classifier(folder, "bert")
     names = {"Transformer": "", "Dense": "1_Dense"}
