@@ -38,14 +38,14 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any]) -> None:
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
-    The sizes of the examples, (n, m) each, must differ from 0 and 1, or they are taken for constants. ``about`` is kept
-    in the file, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++ compiler
-    or torch 2.9, or if it fails.
+    The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
+    keeps ``about``, with torch's version and the CPU. Takes 20 to 60 seconds. Raises ``InputError`` without a C++
+    compiler or torch 2.9, or if it fails.
     """
     lacking = not any(map(shutil.which, filter(None, [os.environ.get("CXX"), *COMPILERS])))
     check_usage(
         (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
-        (lacking, f"compiling needs a C++ compiler, and there is none ({ADVICE}); loading a package needs none"),
+        (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
     )
     about = {"torch": torch.__version__, "cpu": instruction_sets()} | about
     auto = torch.export.Dim.AUTO
@@ -70,7 +70,7 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What a package says about itself, without running it. Raises ``InputError`` if it is none, or damaged."""
+    """What a package says about itself, without running it. Raises ``InputError`` for another or a damaged file."""
     with reading(path), zipfile.ZipFile(path) as package:
         if (damaged := package.testzip()) is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")

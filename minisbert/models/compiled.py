@@ -20,7 +20,8 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.aot import compile_package, load_package, read_about
 from minisbert.fast.batching import ID_BYTES, Batch, packed_batches
@@ -104,8 +105,8 @@ class CompiledEncoder(TextEncoder):
 
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:
-        if precision not in (None, "auto", self.precision):
-            raise InputError(f"precision {precision}: this encoder was compiled for {self.precision}")
+        with reading("a compiled encoder has one precision"):
+            check(f"precision {self.precision}|auto", precision or "auto")
         with torch.inference_mode():
             yield
 
@@ -216,12 +217,9 @@ def write_package(
     choose_precision(wanted["precision"], torch.device("cpu"))  # bfloat16 only on a CPU that has it
     target, lock = path or cached(wanted), nullcontext()
     if path is None:
-        try:
+        with reading(f"{target.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
             target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             lock = FileLock(f"{target}.lock").acquire()
-        except OSError as error:
-            advice = "python -m minisbert.compile --out FILE.pt2, or set MINISBERT_HOME"
-            raise InputError(f"{target.parent} cannot be written: {advice}") from error
     with lock, evaluating(graph):
         if path is None:
             with suppress(InputError):

@@ -75,7 +75,7 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     if name is None:  # older files
         path = folder.path / CONFIG
         name = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
-    known = list(ACTIVATION_TASKS)[outputs > 1 :]  # the logits of several labels have none
+    known = list(ACTIVATION_TASKS)[outputs > 1 :]  # several logits go through no activation
     if name not in (None, *known):
         raise unsupported(path, "activation_fn", name, f"{', '.join(known)} are")
     if outputs > 1:

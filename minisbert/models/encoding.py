@@ -80,7 +80,7 @@ class TextEncoder:
         batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
         progress      True for a live line with rate and time left
         normalize     True for vectors of length 1, False for those before any scaling, None for the model's default
-        truncate_dim  keep the first n columns; None for the model's default, mostly all. As in sentence-transformers
+        truncate_dim  keep the first n columns; None for the model's default, usually all. As in sentence-transformers
                       the model's own scaling comes before the cut, so vectors are shorter than 1; ``normalize=True``
                       scales after it
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
@@ -88,7 +88,7 @@ class TextEncoder:
                       encoder was compiled for
         convert       "array" for numpy, "tensor" for torch, both on the CPU
         prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
-                      Without either the model's default prompt, mostly none
+                      Without either, the model's default prompt, if it has one
 
         Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
         """

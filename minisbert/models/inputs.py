@@ -30,26 +30,26 @@ def check_inputs(
 ) -> None:
     """Raise ``ValueError`` for a batch that ``Bert`` would fail at, or compute a wrong number from.
 
-    That is another shape than (B, T), ids not in the vocabulary, more tokens than positions, token types that the model
-    does not have, and a row of the mask without a real token.
+    That is another shape than (B, T), a row of the mask without a real token, and what ``check_ids`` finds.
     """
     check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
-    check_ids(config, ids, ids.shape[1])
-    types = config.type_vocab_size
-    if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
-        raise ValueError(f"token_types must lie in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
+    check_ids(config, ids, ids.shape[1], token_types)
     if mask is not None and not (real := mask.bool().any(dim=1)).all():
         raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
 
 
-def check_ids(config: BertConfig, ids: Tensor, longest: int) -> None:
-    """Raise ``ValueError`` for ids that are not in the vocabulary, and for a text of more tokens than positions."""
-    tokens, words = config.positions, config.vocab_size
-    if longest > tokens:
-        raise ValueError(f"{longest} tokens, but the position table has {tokens}: let the tokenizer cut them")
-    if ids.min() < 0 or ids.max() >= words:
-        found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
-        raise ValueError(f"{found}: do tokenizer and weights belong together?")
+def check_ids(config: BertConfig, ids: Tensor, longest: int, token_types: Tensor | None = None) -> None:
+    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
+    if longest > config.positions:
+        raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")
+    known = "in its vocabulary: do tokenizer and weights belong together?"
+    for name, found, size, what in (
+        ("ids", ids, config.vocab_size, known),
+        ("token_types", token_types, config.type_vocab_size, "types"),
+    ):
+        if found is not None and (found.min() < 0 or found.max() >= max(size, 1)):
+            runs = f"{name} run from {found.min().item()} to {found.max().item()}"
+            raise ValueError(f"{runs}, this model has {size or 'no'} {what}")
 
 
 _lock = threading.Lock()

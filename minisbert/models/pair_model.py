@@ -36,9 +36,9 @@ HEAD_PAIRS = 4096  # that a head gets at a time
 class PairModel(PairScorer, nn.Module):
     """An encoder and a head: pairs of sentences to scores.
 
-    ``task`` says what the outputs are: ``regression``, one number, similarity on the scale of 0 to 1; ``binary``, the
-    logit of "yes"; ``classes``, a logit for each of ``labels``; ``logit``, a number on a scale of its own, as some
-    CrossEncoders give it. Raises ``ValueError`` if the parts do not fit.
+    ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the logit of "yes";
+    ``classes``, a logit for each of ``labels``; ``logit``, a number on any scale, as of some CrossEncoders. Raises
+    ``ValueError`` if the parts do not fit.
 
     In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
     first sentences, the last B rows the second ones.
@@ -58,8 +58,8 @@ class PairModel(PairScorer, nn.Module):
             check_writable(encoder, head)  # before a training, not after it
         check(f"task {'|'.join(TASKS)}", task)
         if len(self.labels) != (outputs if task == "classes" else 0) or (outputs > 1) != (task == "classes"):
-            needed = "two or more, each with a label" if task == "classes" else "one, without a label"
-            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {needed}")
+            rule = "two or more, each with a label" if task == "classes" else "one, without a label"
+            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}")
 
     def forward(
         self,

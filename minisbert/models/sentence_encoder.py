@@ -69,10 +69,9 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """
         folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         if compiled:
-            if cls.searched:
-                raise InputError(f"only a SentenceEncoder is compiled, and {folder.path} is a {cls.__name__}")
-            if str(device) != "cpu":
-                raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
+            if cls.searched or str(device) != "cpu":
+                found = f"not a {cls.__name__} on {device}"
+                raise InputError(f"only a SentenceEncoder is compiled, and only for the CPU, {found}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)
         return cls.from_folder(folder, pooling, limit).to(choose_device(device))
 

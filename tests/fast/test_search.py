@@ -188,19 +188,6 @@ def test_float32_products_keep_their_bound(width, scale):
     assert error_bound(384) < 1e-4  # so that it leaves few candidates
 
 
-def test_an_array_on_disk_is_read_in_blocks(tmp_path, monkeypatch):
-    queries, corpus = normal(9, 16), normal(400, 16, seed=1)
-    np.save(tmp_path / "corpus.npy", corpus)
-    monkeypatch.setattr(search, "BLOCK", 20)
-    expected = top_k(queries, corpus, 3)
-    sizes, read = [], Matrix.__getitem__
-    monkeypatch.setattr(Matrix, "__getitem__", lambda self, rows: sizes.append(found := read(self, rows)) or found)
-    monkeypatch.setattr(matrices, "READ", 50)
-    assert_same(top_k(queries, np.load(tmp_path / "corpus.npy", mmap_mode="r"), 3), expected)
-    assert max(len(block) for block in sizes) == 80
-    assert sum(len(block) for block in sizes) < 1000
-
-
 def test_a_read_only_array_is_not_copied(monkeypatch):
     vectors = normal(8, 4)
     vectors.flags.writeable = False
@@ -291,7 +278,7 @@ def test_many_parts_are_never_in_memory_or_open_all_at_once(tmp_path, monkeypatc
     sizes, read = [], Stacked.__getitem__
     monkeypatch.setattr(Stacked, "__getitem__", lambda self, rows: sizes.append(len(y := read(self, rows))) or y)
     stack = Stacked(load, [5] * 40, 16, "float32")
-    top_k(normal(9, 16), stack, 3)
+    assert_same(top_k(normal(9, 16), stack, 3), top_k(normal(9, 16), normal(200, 16, seed=1), 3))
     closest_pairs(stack, 3)
     assert 50 <= max(sizes) <= 4 * 20
     assert most <= 3 + 2  # the one that is read, and that of the row before
