@@ -51,8 +51,7 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5], [7] give [4].
     "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code: all-MiniLM-L6-v2 then has a Spearman
-    of 86.67 / 81.55 on STS-B dev / test (measured; nobody has published it). The output of the embeddings,
-    ``hidden_states[0]``, would give 87.02 / 82.38.
+    of 86.67 / 81.55 on STS-B dev / test, measured here; with the embeddings' output it would have 87.02 / 82.38.
     """
     return mean_pool((first + hidden) / 2, mask)
 
