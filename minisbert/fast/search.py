@@ -71,11 +71,11 @@ class Nearest:
 
     def compare(self, block: slice) -> None:
         """Add what may be among the k best from a block (C, D) of the corpus."""
-        fast = self.bound > 0
-        scores = (
-            products(self.corpus.unit(block), self.unit) if fast else exact_scores(self.corpus[block], self.queries)
-        )
-        found = at_least(scores, self.low, self.most)  # scores are (C, R)
+        if self.bound:
+            scores = products(self.corpus.unit(block), self.unit)  # (C, R)
+        else:
+            scores = exact_scores(self.corpus[block], self.queries)
+        found = at_least(scores, self.low, self.most)
         for rough in (True, False):
             if found is None:  # as in the first block
                 self.raise_low(kth_best(scores, self.k, rough))

@@ -25,7 +25,6 @@ from minisbert.models.replacing import model_folder
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD, PairHeadSettings
-from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
@@ -47,7 +46,8 @@ class PairModel(PairScorer, nn.Module):
     def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
         super().__init__()
         self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
-        self.joint = isinstance(head, JointHead)
+        self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
+        self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
         outputs, width = head.settings["outputs"], head.settings["width"]
         needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
         if width != needed:
@@ -91,21 +91,12 @@ class PairModel(PairScorer, nn.Module):
         return evaluating(self)
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        return self.encoder.tokenizer
-
-    @property
     def device(self) -> torch.device:
         return self.encoder.device
 
     @property
     def dtype(self) -> torch.dtype:
         return self.head.mlp[-1].weight.dtype
-
-    @property
-    def types(self) -> bool:
-        """DistilBERT has no token types, RoBERTa only one."""
-        return self.encoder.bert.config.type_vocab_size > 1
 
     def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
         """What the losses take, on the CPU; for a head that reads two vectors, each distinct sentence once."""
