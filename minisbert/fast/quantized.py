@@ -7,7 +7,7 @@
 
 A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte those of
 sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists. Other shapes, NaN and infinity
-raise ``ValueError``.
+raise ``ValueError``, complex numbers and strings ``TypeError``.
 """
 
 import numpy as np
@@ -145,10 +145,8 @@ def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
     if isinstance(vectors, Tensor):
         vectors = vectors.detach().cpu()
         vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
-    x = np.asarray(vectors)
-    if np.iscomplexobj(x):
-        raise ValueError("vectors must be real numbers, not complex ones")
-    x = x.astype(np.float64 if wide else np.float32, copy=False)
+    # "same_kind" refuses complex numbers, whose imaginary parts would be lost
+    x = np.asarray(vectors).astype(np.float64 if wide else np.float32, casting="same_kind", copy=False)
     check("vectors finite", x)
     return x
 
