@@ -8,7 +8,7 @@ tables of ``encode_speed`` begin with these lines. A rate is that of the six lin
 tokens with all of torch's threads, the best of several rounds:
 
 MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
-oneDNN float32    ``minisbert.fast.internals.product``, weights laid out by ``internals.laid_out``
+oneDNN float32    ``minisbert.fast.internals.products``, weights laid out by ``internals.laid_out``
 oneDNN bfloat16   the same two operations of torch, which ``matrices`` calls in float32 only
 oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
 """
@@ -96,7 +96,7 @@ def products() -> dict[str, list[Callable[[], Tensor]]]:
     blas = "MKL" if torch.backends.mkl.is_available() else "BLAS"
     found = {f"{blas} float32": [partial(functional.linear, x, weight) for x, weight in operands]}
     if internals.ONEDNN:
-        found["oneDNN float32"] = [partial(internals.product, x, internals.laid_out(weight)) for x, weight in operands]
+        found["oneDNN float32"] = [partial(internals.products, x, internals.laid_out(weight)) for x, weight in operands]
         if "bfloat16" in precisions():
             found["oneDNN bfloat16"] = [bfloat16_product(x, weight) for x, weight in operands]
         if hasattr(torch.ops.onednn, "qlinear_pointwise"):

@@ -1,7 +1,8 @@
 """Sentence vectors before transformers and whitening: counts, contexts, the loss and the covariance by hand."""
 
-import importlib.util
 import math
+import runpy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,10 +14,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(scope="module")
 def before():
-    spec = importlib.util.spec_from_file_location("before", ROOT / "docs" / "examples" / "before_transformers.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "examples" / "before_transformers.py")))
 
 
 def test_a_bag_counts_words_and_idf_forgets_those_that_all_texts_have(before):
@@ -25,13 +23,11 @@ def test_a_bag_counts_words_and_idf_forgets_those_that_all_texts_have(before):
     assert before.idf(counts)[:2].tolist() == pytest.approx([0, math.log(2)])
 
 
-def test_pairs_stay_in_their_text_and_in_the_window(before):
+def test_pairs_are_within_a_text_and_a_window_and_those_that_meet_by_chance_have_no_weight(before):
     pairs = before.pairs_of([[0, 1, 2], [3, 4]], window=1)
     assert sorted(map(tuple, pairs.tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1), (3, 4), (4, 3)]
     assert len(before.pairs_of([[0, 1, 2], [3, 4]], window=2)) == 8
 
-
-def test_words_that_meet_by_chance_or_less_have_no_weight(before):
     pairs = torch.tensor([[0, 1], [1, 0], [0, 2], [2, 0], [0, 1], [1, 0], [1, 2], [2, 1]])
     found = before.contexts(pairs, 3).to_dense()
     assert found[0, 1].item() == pytest.approx(math.log(2 * 8 / (3 * 3)))  # twice of 8, each 3 times
@@ -47,15 +43,13 @@ def test_the_directions_of_a_matrix_of_low_rank_lose_nothing(before):
     assert torch.allclose(table @ (table.T @ matrix), matrix, atol=1e-4)
 
 
-def test_the_loss_of_nothing_known_is_a_coin_for_each_word(before):
+def test_the_skip_gram_loss_by_hand_and_words_with_like_neighbours_become_alike(before):
     center, wrong = torch.zeros(4, 3), torch.randn(4, 5, 3)
     assert before.skip_gram_loss(center, torch.randn(4, 3), wrong).item() == pytest.approx(6 * math.log(2))
     near = torch.tensor([[2.0, 0.0]])
     found = before.skip_gram_loss(near, near, torch.tensor([[[0.0, 1.0]]])).item()
     assert found == pytest.approx(math.log(1 + math.exp(-4)) + math.log(2))
 
-
-def test_words_with_like_neighbours_become_alike(before):
     texts = [[0, 1, 2], [0, 3, 2], [4, 5, 6], [4, 7, 6]] * 50  # 1 and 3 share neighbours, 5 does not
     table = before.word2vec(before.pairs_of(texts, 2), 8, 8, epochs=20, batch=64, rate=0.05)
     table = torch.nn.functional.normalize(table)

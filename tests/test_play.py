@@ -5,9 +5,7 @@ import inspect
 import json
 import shutil
 import subprocess
-import sys
 import unicodedata
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -39,13 +37,12 @@ def javascript(expression: str, data: Any) -> Any:
 
 
 @pytest.fixture
-def play_data() -> Iterator[ModuleType]:
+def play_data(monkeypatch) -> ModuleType:
     """``docs/play_data.py``, as Sphinx imports it."""
-    sys.path.insert(0, str(ROOT / "docs"))
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
     import play_data
 
-    yield play_data
-    sys.path.remove(str(ROOT / "docs"))
+    return play_data
 
 
 def test_every_character_is_a_letter_a_space_a_mark_or_nothing_as_in_the_package():
@@ -82,10 +79,7 @@ def test_masked_shares_and_their_entropy_are_those_of_torch(scale):
     expected = masked.softmax(-1)
     assert torch.allclose(torch.tensor(shares, dtype=torch.double), expected, rtol=0, atol=1e-12)
     assert javascript("data.map(entropy)", shares) == pytest.approx(torch.special.entr(expected).sum(-1).tolist())
-
-
-def test_no_real_place_has_no_shares():
-    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None
+    assert javascript("maskedSoftmax(data, [false, false], 1)", [1, 2]) is None  # no real place, no shares
 
 
 @pytest.mark.parametrize("temperature", [0.02, 0.05, 1.0])
@@ -116,8 +110,7 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
 def test_the_points_are_those_of_lesson_11(play_data):
     lesson = (ROOT / "lessons" / "11_losses.py").read_text(encoding="utf-8")
     drawn = [line.strip() for line in inspect.getsource(play_data.circle).splitlines() if "enerator" in line]
-    assert len(drawn) == 3
-    assert [line for line in drawn if line.removeprefix("return points, ") not in lesson] == []
+    assert [line.removeprefix("return points, ") in lesson for line in drawn] == [True] * 3
 
 
 @pytest.mark.weights
@@ -141,25 +134,27 @@ def test_attention_is_the_models_up_to_a_byte(minilm, play_data, monkeypatch):
 
 @pytest.mark.weights
 def test_recall_by_bytes_is_that_of_the_packages_codes(minilm, stsb, play_data):
-    columns = 48
-    index = play_data.index(SentenceEncoder.load(minilm))
-    types = {"queries": np.float32, "codes": np.int8, "bits": np.uint8}
+    columns, index = 48, play_data.index(SentenceEncoder.load(minilm))
+    width = index["width"]
     queries, codes, bits = (
-        np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, index["width"] // (1 + 7 * (name == "bits")))
-        for name, dtype in types.items()
+        np.frombuffer(base64.b64decode(index[name]), dtype).reshape(-1, row)
+        for name, dtype, row in (
+            ("queries", np.float32, width),
+            ("codes", np.int8, width),
+            ("bits", np.uint8, width // 8),
+        )
     )
     flat = {"queries": queries.ravel().tolist(), "codes": codes.ravel().tolist(), "bits": bits.ravel().tolist()}
     found = javascript(f"['int8', 'bits', 'float query'].map((kind) => recallOf(data, kind, {columns}))", index | flat)
 
-    low = np.array(index["low"], dtype=np.float32)
-    ranges = np.stack([low, low + np.float32(255) * np.array(index["step"], dtype=np.float32)])
-    restored, signs = quantized.from_int8(codes, ranges), quantized.from_bits(bits, index["width"])
+    low, step = (np.array(index[name], dtype=np.float32) for name in ("low", "step"))
+    restored = quantized.from_int8(codes, np.stack([low, low + np.float32(255) * step]))
+    signs = quantized.from_bits(bits, width)
     q, everything = queries[:, :columns], np.tile(np.arange(400), (40, 1))
     ranked = [quantized.rescore(q, everything, v[:, :columns][everything], 10)[1] for v in (restored, signs)]
     by_bits = quantized.hamming_top_k(q, quantized.to_bits(signs[:, :columns]), 10)[1]
-    exact = index["exact"]
     overlap = [
-        np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows.tolist(), exact, strict=True)])
+        np.mean([len({*a} & {*b}) / 10 for a, b in zip(rows.tolist(), index["exact"], strict=True)])
         for rows in (ranked[0], by_bits, ranked[1])
     ]
     assert found == pytest.approx(overlap, abs=1e-12)

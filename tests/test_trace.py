@@ -201,7 +201,7 @@ def test_another_models_file(tiny, tmp_path, against):
         ({"embeddings": torch.zeros(3, 16, 24).half()}, "embeddings is torch.float16, float32 or float64 is needed"),
         ({"mask": None}, "yours.safetensors: no key 'mask'"),
         ({"ids": torch.zeros(3, 4, 5, dtype=torch.long)}, r"ids must be \(B, T\).*not \(3, 4, 5\)"),
-        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask \(2, 2\) must have the shape of ids"),
+        ({"mask": torch.ones(2, 2, dtype=torch.bool)}, r"mask must be \(B, T\), B = 3, T = 16, not \(2, 2\)"),
         ({"mask": torch.ones(3, 16)}, "yours.safetensors: mask must be whole"),
         ({"layers.0": torch.zeros(3, 16, 25)}, r"\n  layers.0 is \(3, 16, 25\), should be \(3, 16, 24\)"),
         ({"ids": torch.full((3, 16), 999)}, "vocabulary"),

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from minisbert.core.tokenizer import Tokenizer
 
-CHUNK = 2**18  # characters to tokenize at once
+CHARACTERS = 2**18  # to tokenize at once
 ID_BYTES = array("i").itemsize  # bytes per token id
 ROW = 60  # tokens of a row that short texts share, on average: docs/speed.md has the rates of other lengths
 
 
-def chunks(texts: Iterable[str], characters: int = CHUNK) -> Iterator[list[str]]:
+def chunks(texts: Iterable[str], characters: int = CHARACTERS) -> Iterator[list[str]]:
     """The texts in order, in lists of about ``characters`` characters each, which bounds memory."""
     chunk, size = [], 0
     for text in texts:
@@ -98,7 +98,7 @@ def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
 def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
     """Texts from ``tokenize`` in batches of at most ``batch_tokens`` tokens, the longest rows first.
 
-    A row that is larger than the budget is a batch of its own.
+    A row larger than that is a batch by itself.
     """
     lengths = [len(key) // ID_BYTES for key in keys]
     rows = [(sum(lengths[text] for text in row), row) for row in share_rows(lengths, min(ROW, batch_tokens))]
@@ -117,15 +117,15 @@ def packed_batches(keys: Sequence[bytes], batch_tokens: int) -> Iterator[Batch]:
 
 
 def share_rows(lengths: Sequence[int], tokens: int = ROW) -> list[list[int]]:
-    """Numbers of texts in rows of about so many tokens, as equal as they can be; a longer text has its own.
+    """Numbers of texts in rows of about ``tokens`` tokens, as equal as possible; a longer text has a row to itself.
 
-    Attention within a row costs little up to there, and a row is long enough for several sentences. With rows of equal
-    length all batches of a call have one shape.
+    Attention in such a row costs little, and several sentences fit into it. With rows of equal length all batches of a
+    call have one shape.
     """
     order = sorted(range(len(lengths)), key=lambda text: -lengths[text])
     rows = [[text] for text in order if lengths[text] > tokens]
     short = order[len(rows) :]
-    # the longest text that is left goes to the emptiest row
+    # the longest remaining text goes to the emptiest row
     shared = [(0, number, []) for number in range(-(-sum(lengths[text] for text in short) // tokens))]
     for text in short:
         filled, number, row = shared[0]

@@ -14,13 +14,14 @@ ONEDNN = (
 )
 
 
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a (R, D) times b (C, D) transposed, float32 on the CPU -> (R, C); b may be ``laid_out``."""
-    return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "") if ONEDNN else a @ b.mT
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Products (R, C) of a (R, D) with b (C, D), in float32 on the CPU; b may be ``laid_out``."""
+    with torch.autocast("cpu", enabled=False):
+        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "") if ONEDNN else a @ b.mT
 
 
 def laid_out(matrix: Tensor) -> Tensor:
-    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``product`` only; itself if oneDNN does not run."""
+    """A float32 matrix (C, D) as oneDNN reads it fastest, for ``products`` only; itself if oneDNN does not run."""
     return torch.ops.mkldnn._reorder_linear_weight(matrix) if ONEDNN else matrix
 
 

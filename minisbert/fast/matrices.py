@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
-from minisbert.fast.internals import product
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 
 READ = 1024  # rows at a time
 OPEN = 64  # arrays of a stack that are kept
@@ -18,8 +18,10 @@ class Stacked:
     """Arrays (n, D), each below the one before, as one (N, D): shards on disk that are never in memory as a whole.
 
     ``load(i)`` gives array i, which has ``counts[i]`` rows. Few are kept: each memory map takes a file descriptor, and
-    a folder may have more shards than a process has of these.
+    a folder may have more shards than a process may open.
     """
+
+    ndim = 2
 
     def __init__(self, load: Callable[[int], np.ndarray], counts: Sequence[int], width: int, dtype: str | np.dtype):
         self.load, self.dtype = lru_cache(OPEN)(load), np.dtype(dtype)
@@ -64,23 +66,19 @@ Source = np.ndarray | Tensor | Stacked
 class Matrix:
     """Vectors (N, D) of any kind, read block by block: an array on disk is never in memory as a whole.
 
-    Their lengths are taken here, once, so they must not change while it is in use. ``name`` is for messages. Raises
-    ``InputError`` for anything but a finite, non-empty (N, D).
+    Their lengths are computed here, once, so the vectors must not change while it is in use. ``name`` is for messages.
+    Raises ``InputError`` for anything but a finite, non-empty (N, D) of real numbers.
     """
 
     def __init__(self, source: Source, name: str):
-        try:
-            self.source = source if isinstance(source, Tensor | Stacked) else np.asanyarray(source)
-            if isinstance(source, Tensor):
-                self.source = source.detach().cpu()
+        with reading(f"the {name}"):
+            self.source = source.detach().cpu() if isinstance(source, Tensor) else source
+            if not isinstance(source, Tensor | Stacked):
+                self.source = np.asanyarray(source)
+            check("vectors (N, D)", self.source)
             kind = self.source if isinstance(source, Tensor) else torch.from_numpy(np.empty(0, self.source.dtype))
             if kind.is_complex():
-                raise TypeError("a cosine of complex numbers is not defined here")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the {name} are not an array of real numbers: {error}") from error
-        shape = tuple(self.source.shape)
-        if len(shape) != 2 or 0 in shape:
-            raise InputError(f"the {name} have shape {shape}: (N, D) is needed, at least (1, 1)")
+                raise TypeError("complex numbers are not supported")
         self.name = name
         self.extreme = False  # is there a row whose square overflows or vanishes even in float64?
         self.lengths = torch.cat([self._lengths(start) for start in range(0, len(self), READ)])  # (N,)
@@ -138,14 +136,8 @@ class Matrix:
 
 
 def is_extreme(size: Tensor) -> Tensor:
-    """Of rows by their largest number: where is a float64 length wrong, or below the 1e-12 of ``normalize``?"""
+    """For rows by their largest number: whether the float64 length is wrong, or below the 1e-12 of ``normalize``."""
     return (size > 1e100) | ((size < 1e-10) & (size > 0))
-
-
-def products(a: Tensor, b: Tensor) -> Tensor:
-    """Products (R, C), in float32, of a (R, D) with b (C, D), which may be ``laid_out``."""
-    with torch.autocast("cpu", enabled=False):
-        return product(a, b)
 
 
 def error_bound(width: int) -> float:

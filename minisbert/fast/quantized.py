@@ -6,24 +6,24 @@
     scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)  # (Q, 10) each
 
 A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte those of
-sentence-transformers' ``quantize_embeddings``. Vectors may be arrays or tensors. Other shapes, NaN and infinity raise
-``ValueError``.
+sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists. Other shapes, NaN and infinity
+raise ``ValueError``, complex numbers and strings ``TypeError``.
 """
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from minisbert.core.checks import check
 from minisbert.fast.matrices import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
-Vectors = np.ndarray | Tensor
 PLACES = 2 ** np.arange(7, -1, -1, dtype=np.uint8)  # 128, 64, ..., 1: what the bits of a byte are worth
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
-def calibrate(vectors: Vectors) -> np.ndarray:
+def calibrate(vectors: ArrayLike) -> np.ndarray:
     """The lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
 
     Of the corpus, or of a few thousand vectors like it; never of the queries. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
@@ -35,17 +35,15 @@ def calibrate(vectors: Vectors) -> np.ndarray:
     return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
 
 
-def to_int8(vectors: Vectors, ranges: np.ndarray) -> np.ndarray:
+def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
     """Each column's range in 255 equal steps: vectors (N, D), ranges (2, D) from ``calibrate`` -> (N, D) int8.
 
-    The lowest value becomes -128, the highest 127; what lies outside the range is taken to its end. A column
-    whose range is empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
+    The lowest value becomes -128, the highest 127; values outside the range count as its end. A column whose range is
+    empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
     """
     x = as_floats(vectors)
     check("vectors (N, D)", x)
-    check_ranges(ranges, x.shape[-1])
-    low = ranges[0].astype(np.float32)  # (D,)
-    step = (ranges[1].astype(np.float32) - low) / np.float32(LEVELS)  # (D,)
+    low, step = steps(ranges, x.shape[-1])
     step = np.where(step == 0, np.float32(1), step)
     levels = np.floor((x - low) / step).clip(0, LEVELS)  # (N, D), whole numbers from 0 to 255
     return (levels - 128).astype(np.int8)
@@ -58,13 +56,11 @@ def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
     lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
     """
     check("codes int8", codes)
-    check_ranges(ranges, codes.shape[-1])
-    low = ranges[0].astype(np.float32)
-    step = (ranges[1].astype(np.float32) - low) / np.float32(LEVELS)
+    low, step = steps(ranges, codes.shape[-1])
     return low + (codes.astype(np.float32) + np.float32(128.5)) * step
 
 
-def to_bits(vectors: Vectors) -> np.ndarray:
+def to_bits(vectors: ArrayLike) -> np.ndarray:
     """One bit per column, 1 if the value is above 0: vectors (N, D) -> (N, ceil(D / 8)) uint8.
 
     The first column is the highest bit of the first byte; missing columns at the end count as 0.
@@ -99,7 +95,7 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return distances
 
 
-def hamming_top_k(queries: Vectors, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k rows of a corpus of bits (N, W) that differ least from each query's: distances and indices, (Q, k) int64.
 
     queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
@@ -113,14 +109,13 @@ def hamming_top_k(queries: Vectors, bits: np.ndarray, k: int) -> tuple[np.ndarra
     return found // len(bits), found % len(bits)
 
 
-def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) -> tuple[np.ndarray, np.ndarray]:
+def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The k candidates with the highest cosine to each query: scores, float32, and indices, int64, (Q, k) each.
 
-    queries (Q, D) in floats, not quantised: their cost is nothing beside the corpus (Yamada et al. 2021, *Efficient
-    Passage Retrieval with Hashing for Open-domain Question Answering*, does so).
-    candidates (Q, C) are rows of the corpus, vectors (Q, C, D) what is known of them:
-    ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or the floats
-    themselves. Sorted by score, ties by row. Computed in float64 and rounded to float32.
+    queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et al. 2021, *Efficient
+    Passage Retrieval with Hashing for Open-domain Question Answering*). candidates (Q, C) are rows of the corpus,
+    vectors (Q, C, D) theirs: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats.
+    Sorted by score, ties by row. Computed in float64 and rounded to float32.
     """
     q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
     check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
@@ -129,9 +124,6 @@ def rescore(queries: Vectors, candidates: np.ndarray, vectors: Vectors, k: int) 
     scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
     order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
-
-
-# ------------------------------------------------------------------------------------ arrays
 
 
 def as_words(bits: np.ndarray) -> np.ndarray:
@@ -147,19 +139,22 @@ def bit_count(words: np.ndarray) -> np.ndarray:
     return BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1, dtype=np.int64)
 
 
-def as_floats(vectors: Vectors, dtype: type | None = None) -> np.ndarray:
+def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
     """A finite array: float32, float64 if it was, or ``dtype``."""
-    x = vectors.detach().cpu() if isinstance(vectors, Tensor) else np.asarray(vectors)
-    if x.is_complex() if isinstance(x, Tensor) else np.iscomplexobj(x):
-        raise ValueError("vectors must be real numbers, not complex ones")
-    x = x.double().numpy() if isinstance(x, Tensor) else x
     wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
-    x = x.astype(np.float64 if wide else np.float32, copy=False)
+    if isinstance(vectors, Tensor):
+        vectors = vectors.detach().cpu()
+        vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
+    # "same_kind" refuses complex numbers, whose imaginary parts would be lost
+    x = np.asarray(vectors).astype(np.float64 if wide else np.float32, casting="same_kind", copy=False)
     check("vectors finite", x)
     return x
 
 
-def check_ranges(ranges: np.ndarray, width: int) -> None:
+def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the codes of each column begin and the size of its steps, (D,) each, from ranges (2, D)."""
     fit = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
     if not fit or (ranges[0] > ranges[1]).any():
         raise ValueError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")
+    low, high = ranges.astype(np.float32)
+    return low, (high - low) / np.float32(LEVELS)

@@ -4,8 +4,8 @@ A score is the float64 cosine rounded to float32, so that equal vectors get equa
 in any block. In float32 alone the last digit depends on the block, and with it the order of ties.
 
 Float32 is twice as fast, though, and its error has a bound: a vector whose float32 product is further than that below
-the k-th best is not among the k best. So the products of a block are computed in float32, and exact scores only of the
-vectors that remain. The full score matrix is never in memory.
+the k-th best is not among the k best. So the products of a block are computed in float32, and exact scores only for
+the remaining vectors. The full score matrix is never in memory.
 """
 
 import numpy as np
@@ -14,25 +14,25 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from minisbert.core import InputError
-from minisbert.core.encoder import normalize
-from minisbert.fast.internals import laid_out
-from minisbert.fast.matrices import Matrix, Source, check_k, error_bound, products
+from minisbert.core.encoder import cosine_matrix, normalize
+from minisbert.fast.internals import laid_out, products
+from minisbert.fast.matrices import Matrix, Source, check_k, error_bound
 from minisbert.system.console import Bar
 
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
 GROUP = 16  # scores of which at first only the highest is compared
 MOST = 2**21  # results of a block of queries
-CHUNK = 128  # pairs of vectors at a time
-ALONE = 64  # an exact score by itself takes as long as about this many in a block
+PAIRS = 128  # exact scores of single pairs at a time
+ALONE = 64  # such a score takes as long as about this many in a block
 
 
 def top_k(queries: Source, corpus: Source | Matrix, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """The k rows of the corpus (N, D) with the highest cosine to each query (Q, D): scores and indices, (Q, k) each.
 
     Sorted by score, ties by index. A zero vector has cosine 0 with everything. Needs memory for Q x k results and one
-    block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. For calls of few queries make a ``Matrix``
-    of the corpus once: checking it takes longer than one query. Raises ``InputError`` if k exceeds the corpus, if there
-    are no vectors, if the widths differ, and for NaN or infinity (naming the row).
+    block; an array on disk (``np.load(path, mmap_mode="r")``) stays there. For many calls of few queries, make a
+    ``Matrix`` of the corpus once: checking it takes longer than one query. Raises ``InputError`` if k exceeds the
+    corpus, if there are no vectors, if the widths differ, and for NaN or infinity (naming the row).
     """
     queries = Matrix(queries, "queries")
     corpus = corpus if isinstance(corpus, Matrix) else Matrix(corpus, "corpus")
@@ -71,15 +71,17 @@ class Nearest:
 
     def compare(self, block: slice) -> None:
         """Add what may be among the k best from a block (C, D) of the corpus."""
-        fast = self.bound > 0
-        scores = products(self.corpus.unit(block), self.unit) if fast else cosines(self.corpus[block], self.queries)
-        found = at_least(scores, self.low, self.most)  # scores are (C, R)
+        if self.bound:
+            scores = products(self.corpus.unit(block), self.unit)  # (C, R)
+        else:
+            scores = exact_scores(self.corpus[block], self.queries)
+        found = at_least(scores, self.low, self.most)
         for rough in (True, False):
             if found is None:  # as in the first block
                 self.raise_low(kth_best(scores, self.k, rough))
                 found = at_least(scores, self.low, self.most)
         if found is None:  # ties, or nearly
-            best, columns = k_best(cosines(self.queries, self.corpus[block]), self.k)  # (R, k)
+            best, columns = k_best(exact_scores(self.queries, self.corpus[block]), self.k)  # (R, k)
             rows = torch.arange(len(best)).repeat_interleave(self.k)
             best, columns = best.flatten(), columns.flatten()
         else:
@@ -106,11 +108,11 @@ class Nearest:
         self.keep(rank < self.k if exact else self.scores >= self.low[self.rows])
 
     def keep(self, chosen: Tensor) -> None:
-        """Replace the candidates by some of them, given by a mask or in order."""
+        """Keep some candidates, given by a mask or by their places in the order wanted."""
         self.rows, self.columns, self.scores = self.rows[chosen], self.columns[chosen], self.scores[chosen]
 
     def raise_low(self, scores: Tensor) -> None:
-        """Take note that each row has k candidates of at least this score (R,)."""
+        """Each row has k candidates of at least this score (R,): lower ones are no longer candidates."""
         # subtle: twice the bound, since the k-th best may be worse than its score, and what is below it better
         self.low = torch.maximum(self.low, scores - 2 * self.bound)
 
@@ -148,7 +150,7 @@ def pairs_above(vectors: Matrix, i: int, j: int, lowest: float) -> tuple[Tensor,
         low = torch.full((scores.shape[1],), lowest - error_bound(vectors.width))
         found = at_least(scores, low, scores.numel() // ALONE)
     if lowest == -torch.inf or found is None:
-        exact = cosines(vectors[first], vectors[second])  # (R, C)
+        exact = exact_scores(vectors[first], vectors[second])  # (R, C)
         rows, columns = (exact >= lowest).nonzero(as_tuple=True)
         scores = exact[rows, columns]
     else:
@@ -159,15 +161,15 @@ def pairs_above(vectors: Matrix, i: int, j: int, lowest: float) -> tuple[Tensor,
     return rows[kept], columns[kept], scores[kept]
 
 
-def cosines(a: Tensor, b: Tensor) -> Tensor:
+def exact_scores(a: Tensor, b: Tensor) -> Tensor:
     """Exact cosines (R, C), float32, of the rows of a (R, D) with those of b (C, D)."""
-    return (normalize(a.double()) @ normalize(b.double()).T).float()
+    return cosine_matrix(a.double(), b.double()).float()
 
 
 def cosines_of(a: Tensor, rows: Tensor, b: Matrix, columns: Tensor) -> Tensor:
     """Exact cosines (n,), float32, of the rows (n,) of a (R, D) with the rows ``columns`` (n,) of b (C, D)."""
     a = normalize(a.double())
-    parts = zip(rows.split(CHUNK), columns.split(CHUNK), strict=True)
+    parts = zip(rows.split(PAIRS), columns.split(PAIRS), strict=True)
     return torch.cat([(a[i] * normalize(b[j].double())).sum(dim=1) for i, j in parts]).float()
 
 

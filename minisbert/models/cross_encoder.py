@@ -29,8 +29,8 @@ from minisbert.models.settings import CONFIG, MODULES, OPTIONS, SENTENCE, WEIGHT
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 
-# what follows the classifier, as the files name it -> the task of a ``PairModel``
-TASKS = {"torch.nn.modules.activation.Sigmoid": "binary", "torch.nn.modules.linear.Identity": "logit"}
+# the activation after the classifier, as the files name it -> the task of a ``PairModel``
+ACTIVATION_TASKS = {"torch.nn.modules.activation.Sigmoid": "binary", "torch.nn.modules.linear.Identity": "logit"}
 
 
 def read_cross_encoder(
@@ -67,7 +67,7 @@ def head_names(layers: list[str]) -> dict[str, str]:
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
-    """What follows the classifier, as a task; several outputs are classes. ``InputError`` for what is not supported."""
+    """The task by the activation after the classifier. Raises ``InputError`` for one that is not supported."""
     path, own, model = folder.path / SENTENCE, folder.parse(SENTENCE, CrossEncoderSettings), folder.model
     if own.default_prompt_name is not None:
         raise unsupported(path, "default_prompt_name", own.default_prompt_name, "a CrossEncoder's prompts are not")
@@ -75,12 +75,12 @@ def read_task(folder: ModelFolder, outputs: int) -> str:
     if name is None:  # older files
         path = folder.path / CONFIG
         name = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
-    known = list(TASKS)[outputs > 1 :]  # logits of several labels go through nothing
-    task = TASKS[known[0] if name is None else name] if name in (None, *known) else None
-    if task is None:
+    known = list(ACTIVATION_TASKS)[outputs > 1 :]  # several logits go through no activation
+    if name not in (None, *known):
         raise unsupported(path, "activation_fn", name, f"{', '.join(known)} are")
     if outputs > 1:
         return "classes"
+    task = ACTIVATION_TASKS[name or known[0]]
     return "regression" if task == "logit" and model.minisbert.get("task") == "regression" else task
 
 
@@ -101,7 +101,7 @@ def write_cross_encoder(
     kind, *layers, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"
-    activation = next(name for name, known in TASKS.items() if (known == "binary") == (task == "binary"))
+    activation = next(name for name, known in ACTIVATION_TASKS.items() if (known == "binary") == (task == "binary"))
     about = {"architectures": [kind], "id2label": {str(i): label for i, label in enumerate(labels)}}
     about |= {"label2id": {label: i for i, label in enumerate(labels)}, dropout: head.settings["dropout"]}
     about["sentence_transformers"] = {"activation_fn": activation}

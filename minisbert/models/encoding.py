@@ -1,4 +1,4 @@
-"""What every encoder does with texts, whoever computes the vectors: ``SentenceEncoder``, or a compiled package."""
+"""What every encoder does with texts: ``SentenceEncoder``, a compiled package, a table of static vectors."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -39,19 +39,19 @@ class TextEncoder:
     normalize: bool  # scale each vector to length 1
     dtype: torch.dtype
     truncated = PerThread()  # texts that the last ``encode`` had to cut
-    # a kind of vectors other than arrays (N, D) has its own: the options by which ``encode`` gives them, the search
-    # (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and what a file has
+    # overridden if vectors are not arrays (N, D): the options of ``encode`` for vectors to search, the search (queries,
+    # corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
     searched: ClassVar[dict[str, Any]] = {}
     top_k = staticmethod(top_k)
     to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
     from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
 
     def computing(self, precision: str | None) -> AbstractContextManager:
-        """Everything that a call of ``encode`` computes is computed inside. ``InputError`` for another precision."""
+        """The context in which ``encode`` computes. Raises ``InputError`` for a precision that is not supported."""
         raise NotImplementedError
 
     def vectors(self, batch: Batch, skip: int) -> Tensor:
-        """Of each text of a batch, without its first ``skip`` tokens, before any scaling: (N, ``width``)."""
+        """The vectors (N, ``width``) of a batch, before any scaling; pooling leaves out the first ``skip`` tokens."""
         raise NotImplementedError
 
     def states(self, batch: Batch) -> list[Tensor]:
@@ -79,16 +79,16 @@ class TextEncoder:
 
         batch_tokens  the largest number of tokens in a batch; texts of several lengths share it without pads
         progress      True for a live line with rate and time left
-        normalize     True for vectors of length 1, False for those before any scaling, None for the model's own choice
-        truncate_dim  keep the first n columns, None for the model's own choice, mostly all. As in sentence-transformers
-                      they are cut after the model's own scaling and are then shorter than 1; ``normalize=True`` scales
-                      what is left
+        normalize     True for vectors of length 1, False for those before any scaling, None for the model's default
+        truncate_dim  keep the first n columns; None for the model's default, usually all. As in sentence-transformers
+                      the model's own scaling comes before the cut, so vectors are shorter than 1; ``normalize=True``
+                      scales after it
         output        "sentence", or "token" for a list with the hidden states (T, D) of every text's real tokens
-        precision     "float32" (what the weights have), "bfloat16" if the hardware has it, "auto"; None for float32,
-                      or what a compiled encoder was compiled for
+        precision     "float32", "bfloat16" if the hardware has it, or "auto"; None for float32, or what a compiled
+                      encoder was compiled for
         convert       "array" for numpy, "tensor" for torch, both on the CPU
         prompt        put before each text, "" for nothing; prompt_name for one of the model's ``settings.prompts``.
-                      Without either the model's default prompt, mostly none
+                      Without either, the model's default prompt, if it has one
 
         Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
         """
@@ -100,13 +100,13 @@ class TextEncoder:
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         tokens, self.truncated = tokenize(self.tokenizer, texts)
-        places = {key: place for place, key in enumerate(dict.fromkeys(tokens))}  # of the distinct texts
-        keys, total = list(places), sum(map(len, places)) // ID_BYTES
+        keys = list(dict.fromkeys(tokens))  # of the distinct texts
+        places = {key: place for place, key in enumerate(keys)}
         # created here, not in inference mode: a caller may compute gradients with it
         vectors = torch.empty(len(keys), self._columns(truncate_dim), dtype=self.dtype)
         states: dict[int, Tensor] = {}
         with self.computing(precision), shown as line:
-            line.expect(len(texts), total)
+            line.expect(len(texts), sum(map(len, keys)) // ID_BYTES)
             for batch, found in self._computed(keys, batch_tokens, skip, output, dict(zip(tokens, texts, strict=True))):
                 if output == "token":
                     states |= {text: matrix.cpu() for text, matrix in zip(batch.texts, found, strict=True)}
@@ -135,16 +135,14 @@ class TextEncoder:
             found = self.states(batch) if output == "token" else self.vectors(batch, skip)
             if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
                 # alone, one after the other: NaN reaches all texts that share a row
-                alone = (self.vectors(next(packed_batches([keys[text]], 1)), 0) for text in batch.texts)
-                bad = next(
-                    (text for text, one in zip(batch.texts, alone, strict=True) if not one.isfinite().all()), None
-                )
-                name = "a vector" if bad is None else f"the vector of {one_line(texts[keys[bad]])}"
-                raise InputError(f"{name} holds NaN or infinity: the model's weights are too large")
+                alone = ((text, self.vectors(next(packed_batches([keys[text]], 1)), 0)) for text in batch.texts)
+                bad = next((text for text, vector in alone if not vector.isfinite().all()), batch.texts[0])
+                name = one_line(texts[keys[bad]])
+                raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
             yield batch, found
 
     def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
-        """What ``encode`` makes of vectors (N, ``width``): (N, ``columns``)."""
+        """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
         if normalize is None:
             return (unit(vectors) if self.normalize else vectors)[:, :columns]
         return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
@@ -155,7 +153,7 @@ class TextEncoder:
         """``encode`` for more texts than fit in memory: yields the results of a few thousand texts at a time, in order.
 
         ``texts`` may be a generator. ``total`` is their number, if known, for the time left; ``options`` are those of
-        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, on the way.
+        ``encode``. ``self.truncated`` keeps counting. Raises ``InputError`` as ``encode`` does, at the first bad text.
         """
         truncated = self.truncated = 0
         with Progress(total, progress) as line:

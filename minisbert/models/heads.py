@@ -12,8 +12,8 @@ VARIANTS = ("published", "compare")  # of cross-attention
 class ClassifierHead(JointHead):
     """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a Linear.
 
-    ``between`` is the activation, which other families have of another kind. transformers' RoBERTa and ELECTRA have one
-    more dropout, before the pooler.
+    ``between`` is the activation; other families have another one. transformers' RoBERTa and ELECTRA have a second
+    dropout, before the pooler.
     """
 
     def __init__(self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh):

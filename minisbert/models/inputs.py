@@ -1,13 +1,15 @@
-"""What surrounds the forward pass of a batch: the check of its values, which are not checked in it, and eval mode."""
+"""Before and around a forward pass, which checks no values itself: the check of a batch, and eval mode."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core.bert import BertConfig
+from minisbert.core.checks import check
 
 
 class PerThread:
@@ -28,49 +30,42 @@ def check_inputs(
 ) -> None:
     """Raise ``ValueError`` for a batch that ``Bert`` would fail at, or compute a wrong number from.
 
-    That is ids not (B, T) or not in the vocabulary, more tokens than positions, token types that the model does not
-    have, and a mask of another shape, of floats, or with a row without a real token.
+    That is another shape than (B, T), a row of the mask without a real token, and what ``check_ids`` finds.
     """
-    types = config.type_vocab_size
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise ValueError(f"ids must be (B, T) with at least one token, not {tuple(ids.shape)}")
-    check_ids(config, ids, ids.shape[1])
-    for name, other in (("mask", mask), ("token_types", token_types)):
-        if other is not None and other.shape != ids.shape:
-            raise ValueError(f"{name} {tuple(other.shape)} must have the shape of ids, {tuple(ids.shape)}")
-    if token_types is not None and (token_types.min() < 0 or token_types.max() >= max(types, 1)):
-        raise ValueError(f"token_types must lie in 0..{max(types, 1) - 1}: this model has {types or 'no'} types")
-    if mask is not None and mask.is_floating_point():
-        raise ValueError("mask must be boolean or 0 and 1 as integers, not floats (no additive masks here)")
+    check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
+    check_ids(config, ids, ids.shape[1], token_types)
     if mask is not None and not (real := mask.bool().any(dim=1)).all():
         raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
 
 
-def check_ids(config: BertConfig, ids: Tensor, longest: int) -> None:
-    """Raise ``ValueError`` for ids that are not in the vocabulary, and for a text of more tokens than positions."""
-    tokens, words = config.positions, config.vocab_size
-    if longest > tokens:
-        raise ValueError(f"{longest} tokens, but the position table has {tokens}: let the tokenizer cut them")
-    if ids.min() < 0 or ids.max() >= words:
-        found = f"ids run from {ids.min().item()} to {ids.max().item()}, the vocabulary from 0 to {words - 1}"
-        raise ValueError(f"{found}: do tokenizer and weights belong together?")
+def check_ids(config: BertConfig, ids: Tensor, longest: int, token_types: Tensor | None = None) -> None:
+    """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
+    if longest > config.positions:
+        raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")
+    known = "in its vocabulary: do tokenizer and weights belong together?"
+    for name, found, size, what in (
+        ("ids", ids, config.vocab_size, known),
+        ("token_types", token_types, config.type_vocab_size, "types"),
+    ):
+        if found is not None and (found.min() < 0 or found.max() >= max(size, 1)):
+            runs = f"{name} run from {found.min().item()} to {found.max().item()}"
+            raise ValueError(f"{runs}, this model has {size or 'no'} {what}")
 
 
 _lock = threading.Lock()
-_held: dict[nn.Module, tuple[int, bool]] = {}  # modules in ``evaluating``: by how many callers, and their own mode
+_modes: WeakKeyDictionary[nn.Module, list[bool]] = WeakKeyDictionary()  # of modules in ``evaluating``, before each call
 
 
 @contextmanager
 def evaluating(*models: nn.Module) -> Iterator[None]:
-    """Eval mode without gradients; afterwards each module gets its own mode back (a caller may have frozen some).
+    """Eval mode without gradients; afterwards each module is in its own mode again (a caller may have frozen some).
 
-    Several threads may evaluate one model: a module gets its mode back from the last of them.
+    Several threads may evaluate one model: the last of them restores the modes.
     """
     modules = [module for model in models for module in model.modules()]
     with _lock:
         for module in modules:
-            callers, mode = _held.get(module, (0, module.training))
-            _held[module] = callers + 1, mode
+            _modes.setdefault(module, []).append(module.training)
             module.training = False
     try:
         with torch.inference_mode():
@@ -78,12 +73,4 @@ def evaluating(*models: nn.Module) -> Iterator[None]:
     finally:
         with _lock:
             for module in modules:
-                _release(module)
-
-
-def _release(module: nn.Module) -> None:
-    callers, mode = _held.pop(module)
-    if callers > 1:
-        _held[module] = callers - 1, mode
-    else:
-        module.training = mode
+                module.training = _modes[module].pop()

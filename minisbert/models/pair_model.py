@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check_texts
+from minisbert.core.checks import check
 from minisbert.core.heads import ConcatHead, Head, JointHead
-from minisbert.core.tokenizer import Encoded
 from minisbert.core.weights import fill
 from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
@@ -26,20 +25,19 @@ from minisbert.models.replacing import model_folder
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD, PairHeadSettings
-from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
 TASKS = ("regression", "binary", "classes", "logit")
-BLOCK = 4096  # pairs that a head gets at a time
+HEAD_PAIRS = 4096  # that a head gets at a time
 
 
 class PairModel(PairScorer, nn.Module):
     """An encoder and a head: pairs of sentences to scores.
 
-    ``task`` says what the outputs are: ``regression``, one number, similarity on the scale of 0 to 1; ``binary``, the
-    logit of "yes"; ``classes``, a logit for each of ``labels``; ``logit``, a number on a scale of its own, as some
-    CrossEncoders give it. Raises ``ValueError`` if the parts do not fit.
+    ``task`` says what the outputs are: ``regression``, a similarity from 0 to 1; ``binary``, the logit of "yes";
+    ``classes``, a logit for each of ``labels``; ``logit``, a number on any scale, as of some CrossEncoders. Raises
+    ``ValueError`` if the parts do not fit.
 
     In a batch, ids (R, T) hold R = B joined pairs for the joint head. For the others R = 2B: the first B rows are the
     first sentences, the last B rows the second ones.
@@ -48,7 +46,8 @@ class PairModel(PairScorer, nn.Module):
     def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
         super().__init__()
         self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
-        self.joint = isinstance(head, JointHead)
+        self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
+        self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
         outputs, width = head.settings["outputs"], head.settings["width"]
         needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
         if width != needed:
@@ -57,12 +56,10 @@ class PairModel(PairScorer, nn.Module):
             raise ValueError("this head reads the first token of a pair, which in a decoder has seen nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
-        if task not in TASKS:
-            raise ValueError(f"unknown task {task!r}: choose from {', '.join(TASKS)}")
-        if task == "classes" and (outputs < 2 or len(self.labels) != outputs):
-            raise ValueError(f"{outputs} outputs for the classes {list(self.labels)}: each class needs one")
-        if task != "classes" and (outputs != 1 or self.labels):
-            raise ValueError(f"{task} has one output and no labels, not {outputs} and {list(self.labels)}")
+        check(f"task {'|'.join(TASKS)}", task)
+        if len(self.labels) != (outputs if task == "classes" else 0) or (outputs > 1) != (task == "classes"):
+            rule = "two or more, each with a label" if task == "classes" else "one, without a label"
+            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}")
 
     def forward(
         self,
@@ -84,17 +81,14 @@ class PairModel(PairScorer, nn.Module):
         else:
             masks = (None, None) if mask is None else mask.chunk(2)
             outputs = self.head(*self.encoder.hidden(ids, mask, None, precision).chunk(2), *masks)
-        return outputs if self.task == "classes" else outputs.squeeze(-1)
+        return self.squeezed(outputs)
 
-    def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
-        return self(*self.batch(encoded, rows))
+    def squeezed(self, outputs: Tensor) -> Tensor:
+        """A head's outputs as the losses take them: (B, 1) -> (B,), and (B, C) as it is for classes."""
+        return outputs if self.task == "classes" else outputs.squeeze(-1)
 
     def computing(self) -> AbstractContextManager:
         return evaluating(self)
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.encoder.tokenizer
 
     @property
     def device(self) -> torch.device:
@@ -104,37 +98,28 @@ class PairModel(PairScorer, nn.Module):
     def dtype(self) -> torch.dtype:
         return self.head.mlp[-1].weight.dtype
 
-    @property
-    def types(self) -> bool:
-        """DistilBERT has no token types, RoBERTa only one."""
-        return self.encoder.bert.config.type_vocab_size > 1
-
     def outputs(self, firsts: Sequence[str], seconds: Sequence[str], batch_tokens: int, progress: bool) -> Tensor:
         """What the losses take, on the CPU; for a head that reads two vectors, each distinct sentence once."""
         if not isinstance(self.head, ConcatHead):
             return super().outputs(firsts, seconds, batch_tokens, progress)
-        firsts, seconds = check_texts(firsts), check_texts(seconds)
-        check_pairs(len(firsts), len(seconds))
-        texts = [*firsts, *seconds]
+        firsts, seconds = check_pairs(firsts, seconds)
         whole = {"normalize": False, "truncate_dim": self.encoder.width, "prompt": ""}  # as ``forward`` has them
-        vectors = self.encoder.encode(texts, batch_tokens, progress, convert="tensor", **whole)  # (2N, D)
+        vectors = self.encoder.encode([*firsts, *seconds], batch_tokens, progress, convert="tensor", **whole)  # (2N, D)
         self.truncated = self.encoder.truncated
-        blocks = zip(*(side.to(self.encoder.device).split(BLOCK) for side in vectors.chunk(2)), strict=True)
-        outputs = torch.cat([self.head(u, v) for u, v in blocks]).cpu()
-        return outputs if self.task == "classes" else outputs.squeeze(-1)
+        blocks = zip(*(side.to(self.device).split(HEAD_PAIRS) for side in vectors.chunk(2)), strict=True)
+        return self.squeezed(torch.cat([self.head(u, v) for u, v in blocks]).cpu())
 
     def save(self, folder: str | Path) -> None:
         """The encoder as ``SentenceEncoder.save`` writes it, ``head.json`` and ``head.safetensors`` beside it.
 
         With a ``ClassifierHead`` the folder is a CrossEncoder of sentence-transformers.
         """
-        if isinstance(self.head, ClassifierHead):
-            with model_folder(folder) as partial:
-                write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
-            return
-        name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
         with model_folder(folder) as partial:
+            if isinstance(self.head, ClassifierHead):
+                write_cross_encoder(self.encoder, self.head, self.task, self.labels, partial)
+                return
             self.encoder.write(partial)
+            name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
             about = {"head": name, "task": self.task, "labels": list(self.labels), "settings": self.head.settings}
             write_json(partial / HEAD, about)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
@@ -164,8 +149,7 @@ class PairModel(PairScorer, nn.Module):
         about, encoder = folder.parse(HEAD, PairHeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
         with reading(folder.path / HEAD):
             name = HEAD_ALIASES.get(about.head, about.head)
-            if name not in PAIR_HEADS:
-                raise ValueError(f"head {one_line(name)} is not one of {', '.join(PAIR_HEADS)}")
+            check(f"head {'|'.join(PAIR_HEADS)}", name)
             with torch.device("meta"), Unfilled():  # the weights are replaced at once
                 head = PAIR_HEADS[name](**about.settings)
             if head.settings != about.settings:  # a setting that is left out must not fall back to a default

@@ -37,8 +37,11 @@ def last_token_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
     return hidden.gather(1, last[:, None, None].expand(-1, 1, hidden.shape[2])).squeeze(1)
 
 
-MORE_POOLINGS = {"mean_sqrt_len_tokens": mean_sqrt_len_pool, "weightedmean": weighted_mean_pool}
-MORE_POOLINGS |= {"lasttoken": last_token_pool}
+MORE_POOLINGS = {
+    "mean_sqrt_len_tokens": mean_sqrt_len_pool,
+    "weightedmean": weighted_mean_pool,
+    "lasttoken": last_token_pool,
+}
 FORMULAS = POOLINGS | MORE_POOLINGS
 POOLING_NAMES = (*FORMULAS, "attention", "first-last", "pooler")
 
@@ -48,8 +51,7 @@ def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tenso
 
     hidden and first (B, T, D), mask (B, T) -> (B, D). Last states [1], [3] and first states [5], [7] give [4].
     "First" is the output of layer 1, ``hidden_states[1]``, as in SimCSE's code: all-MiniLM-L6-v2 then has a Spearman
-    of 86.67 / 81.55 on STS-B dev / test (measured; nobody has published it). The output of the embeddings,
-    ``hidden_states[0]``, would give 87.02 / 82.38.
+    of 86.67 / 81.55 on STS-B dev / test, measured here; with the embeddings' output it would have 87.02 / 82.38.
     """
     return mean_pool((first + hidden) / 2, mask)
 
@@ -63,10 +65,9 @@ class Pooling(pooling.Pooling):
 
     def __init__(self, mode: str, hidden_size: int | None = None):
         names = mode.split("+")
-        for name in names:
-            if name not in POOLING_NAMES:
-                known = ", ".join(POOLING_NAMES)
-                raise ValueError(f"unknown pooling {name!r}: choose from {known}, or join several with a plus")
+        if unknown := [name for name in names if name not in POOLING_NAMES]:
+            known = ", ".join(POOLING_NAMES)
+            raise ValueError(f"unknown pooling {unknown[0]!r}: choose from {known}, or join several with a plus")
         super().__init__("attention" if "attention" in names else "mean", hidden_size)
         self.mode, self.names = mode, names
 
@@ -80,24 +81,17 @@ class Pooling(pooling.Pooling):
         """hidden (B, T, D), mask (B, T) -> (B, D), or (B, n D) for n poolings at once.
 
         ``first-last`` needs ``first``, the output of the first layer (B, T, D); ``pooler`` needs ``pooler``, the output
-        of ``Bert.pool`` (B, D). Raises ``ValueError`` if they are missing. Every text needs a real token.
+        of ``Bert.pool`` (B, D). Every text needs a real token.
         """
-        return torch.cat([self._pool(name, hidden, mask, first, pooler) for name in self.names], dim=-1)
-
-    def _pool(
-        self, name: str, hidden: Tensor, mask: Tensor | None, first: Tensor | None, pooler: Tensor | None
-    ) -> Tensor:
-        if name == "attention":
-            return attention_pool(hidden, mask, self.score.weight, self.score.bias)
-        if name == "first-last":
-            if first is None:
-                raise ValueError("first-last pooling needs the first layer's output as well (first)")
-            return first_last_pool(hidden, mask, first)
-        if name == "pooler":
-            if pooler is None:
-                raise ValueError("pooler pooling needs the output of Bert.pool (pooler)")
-            return pooler
-        return FORMULAS[name](hidden, mask)
+        pooled = []
+        for name in self.names:
+            if name == "attention":
+                pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
+            elif name == "first-last":
+                pooled.append(first_last_pool(hidden, mask, first))
+            else:
+                pooled.append(pooler if name == "pooler" else FORMULAS[name](hidden, mask))
+        return torch.cat(pooled, dim=-1)
 
     def extra_repr(self) -> str:
         return self.mode

@@ -1,4 +1,4 @@
-"""What every model of pairs does with texts, whoever computes the outputs: ``PairModel``, or a compiled package."""
+"""What every model of pairs does with texts, whether ``PairModel`` computes the outputs or a compiled package."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core import InputError
+from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.fast.batching import budgeted_batches
 from minisbert.models.encoding import BATCH_TOKENS, as_array
@@ -19,7 +20,7 @@ MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
 
 
 class PairScorer:
-    """Pairs of texts to scores, in batches. A subclass computes the outputs of a batch (``batch_outputs``)."""
+    """Pairs of texts to scores, in batches. A subclass is called with a ``batch``: (B,), or (B, C) logits."""
 
     tokenizer: Tokenizer
     device: torch.device
@@ -30,24 +31,15 @@ class PairScorer:
     labels: tuple[str, ...]
     truncated = PerThread()  # texts, or joined pairs, that the last ``scores`` had to cut
 
-    def batch_outputs(self, encoded: Encoded, rows: Sequence[int]) -> Tensor:
-        """The model's outputs for some pairs: (B,), or (B, C) for classes."""
-        raise NotImplementedError
-
     def computing(self) -> AbstractContextManager:
-        """Everything that ``scores`` computes is computed inside."""
+        """The context in which ``scores`` computes."""
         return torch.inference_mode()
-
-    def batches(self, lengths: list[int], batch_tokens: int) -> Sequence[Sequence[int]]:
-        """The numbers of the pairs in batches, of like length."""
-        return budgeted_batches(lengths, batch_tokens)
 
     def tokenize(self, firsts: Sequence[str], seconds: Sequence[str]) -> Encoded:
         """N pairs to N joined rows, or to 2N: all first sentences, then all second ones. Raises ``InputError``."""
         if self.joint:
             return self.tokenizer.encode_pairs(firsts, seconds)
-        a, b = self.tokenizer.encode(firsts), self.tokenizer.encode(seconds)
-        check_pairs(len(a), len(b))
+        a, b = map(self.tokenizer.encode, check_pairs(firsts, seconds))
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
@@ -59,12 +51,11 @@ class PairScorer:
 
     def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
-        pad, half = self.tokenizer.pad_id, len(encoded) // 2
+        half = len(encoded) // 2
         chosen = rows if self.joint else [*rows, *(half + row for row in rows)]
-        ids, mask = pad_batch([encoded.ids[row] for row in chosen], pad)
-        types = None
-        if self.joint and self.types:
-            types = pad_batch([encoded.token_types[row] for row in chosen], 0)[0]
+        ids, mask = pad_batch([encoded.ids[row] for row in chosen], self.tokenizer.pad_id)
+        typed = self.joint and self.types
+        types = pad_batch([encoded.token_types[row] for row in chosen], 0)[0] if typed else None
         return tuple(x if x is None else x.to(self.device) for x in (ids, mask, types))
 
     def scores(
@@ -94,21 +85,23 @@ class PairScorer:
         outputs = torch.empty(shape, dtype=self.dtype)
         with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
-            for rows in self.batches(lengths, batch_tokens):
-                outputs[rows] = self.batch_outputs(encoded, rows).cpu()
+            for rows in budgeted_batches(lengths, batch_tokens):
+                outputs[rows] = self(*self.batch(encoded, rows)).cpu()
                 line.done(sum(lengths[row] for row in rows))
         return outputs
 
     def readable(self, outputs: Tensor) -> Tensor:
         """The outputs of ``forward`` on the scale that people read: 0 to 5, or probabilities."""
-        if self.task == "logit":
-            return outputs
-        if self.task == "regression":
-            return MAX_SCORE * outputs
-        return outputs.sigmoid() if self.task == "binary" else outputs.softmax(dim=-1)
+        if self.task == "classes":
+            return outputs.softmax(dim=-1)
+        if self.task == "binary":
+            return outputs.sigmoid()
+        return MAX_SCORE * outputs if self.task == "regression" else outputs
 
 
-def check_pairs(firsts: int, seconds: int) -> None:
-    """Raise ``InputError`` unless the two numbers of sentences are equal."""
-    if firsts != seconds:
-        raise InputError(f"{firsts} first and {seconds} second sentences do not make pairs")
+def check_pairs(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Both as lists. Raises ``InputError`` unless they have the same number of valid texts."""
+    firsts, seconds = check_texts(firsts), check_texts(seconds)
+    if len(firsts) != len(seconds):
+        raise InputError(f"{len(firsts)} first and {len(seconds)} second sentences do not make pairs")
+    return firsts, seconds

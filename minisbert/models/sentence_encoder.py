@@ -46,7 +46,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
-        self.width = sentence_width(pooling, dense, bert)  # columns of a vector, before ``settings.truncate_dim``
+        self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size
         self.settings = settings
 
     @classmethod
@@ -59,20 +59,19 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         compiled: bool | str | Path = False,
         precision: str | None = None,
     ) -> "SentenceEncoder | CompiledEncoder":
-        """A name from the manifest (fetched if it is missing) or a folder in sentence-transformers' layout.
+        """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
 
-        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states none: the mean. In eval mode.
-        ``compiled`` asks for the model as ``python -m minisbert.compile`` makes it, for ``precision``: True for the one
-        in the cache folder (by default in float32), which is compiled first if it is missing, or the path of a package.
-        It has no parameters. A package is a program: load only those that you trust.
+        ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling and gets the mean.
+        ``compiled`` asks for a package of ``python -m minisbert.compile``, which has no parameters: True for the one in
+        the cache folder, by default in float32, which is compiled first if it is missing, or the path of one. A package
+        is a program: load only those that you trust. ``precision`` is what it was compiled for.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
         folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
         if compiled:
-            if cls.searched:
-                raise InputError(f"only a SentenceEncoder is compiled, and {folder.path} is a {cls.__name__}")
-            if str(device) != "cpu":
-                raise InputError(f"a compiled encoder runs on the CPU, not on {device}")
+            if cls.searched or str(device) != "cpu":
+                found = f"not a {cls.__name__} on {device}"
+                raise InputError(f"only a SentenceEncoder is compiled, and only for the CPU, {found}")
             return CompiledEncoder(folder, compiled, pooling, limit, precision)
         return cls.from_folder(folder, pooling, limit).to(choose_device(device))
 
@@ -116,7 +115,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
             return self.bert(ids, mask, token_types, trace).to(self.dtype)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
-        """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens, to (B, D)."""
+        """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens -> (B, D)."""
         pooler = self.bert.pool(hidden) if "pooler" in self.pooling.names else None  # (B, D)
         hidden, mask, first = (x if x is None else x[:, skip:] for x in (hidden, mask, first))
         return self.pooling(hidden, mask, first, pooler)
@@ -137,10 +136,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """The model with its weights: of a compiled one, what was compiled."""
         return self
 
-    @property
-    def hidden_size(self) -> int:
-        return self.bert.config.hidden_size
-
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:
         """Eval mode without gradients, and matrix products in ``precision``."""
@@ -150,23 +145,31 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
             yield
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
-        """Pooled vectors (N, ``width``) of a packed batch. Pooling, like the losses, is never in bfloat16."""
-        hidden, mask, first = self._unpacked(batch)
-        with torch.autocast(self.device.type, enabled=False):
-            return self.dense(self.pool(hidden, mask, first, skip))
+        states = self._checked(batch)
+        with torch.autocast(self.device.type, enabled=False):  # pooling, like the losses, is never in bfloat16
+            return self.dense(self.pool(*states, skip))
 
     def states(self, batch: Batch) -> list[Tensor]:
-        hidden, mask, _ = self._unpacked(batch)
+        hidden, mask, _ = self._checked(batch)
         return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
-    def _unpacked(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Hidden states (N, S, D) and mask (N, S) of a packed batch; the first layer's states if the pooling asks."""
+    def _checked(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, owner, places = batch.inputs(self.device)
-        alone = len(places) == len(ids) and bool((owner >= 0).all())  # each row is one text: 0 to T - 1 are its places
+        if len(places) == len(ids) and (owner >= 0).all():  # each row is one text
+            return self.unpacked(ids, None, None, places)
+        return self.unpacked(ids, positions, owner, places)
+
+    def unpacked(
+        self, ids: Tensor, positions: Tensor | None, owner: Tensor | None, places: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """``Batch.inputs`` -> hidden states (N, S, D), mask (N, S), and the first layer's states if pooling needs them.
+
+        Without ``positions`` and ``owner`` each row is one text.
+        """
         trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
-        packed = (None, None) if alone else (same_text(owner), positions)
-        hidden = self.bert(ids, packed[0], None, trace, packed[1]).to(self.dtype)  # (R, T, D)
+        mask = None if owner is None else same_text(owner)
+        hidden = self.bert(ids, mask, None, trace, positions).to(self.dtype)  # (R, T, D)
         first = unpack(trace["layers.0"].to(self.dtype), places)[0] if trace else None
         return *unpack(hidden, places), first
 

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from minisbert.core import pooling
 from minisbert.models.poolings import MORE_POOLINGS, POOLING_NAMES, Pooling, first_last_pool
@@ -28,7 +27,7 @@ def test_the_books_poolings_by_name(mode, mask):
     assert torch.equal(learned("attention")(hidden, mask), book_pooling("attention")(hidden, mask))
 
 
-@pytest.mark.parametrize("name", ["median", "", "MEAN", "mean_pool", "cls-max"])
+@pytest.mark.parametrize("name", ["median", "", "MEAN", "cls-max"])
 def test_unknown_name_lists_the_known_ones(name):
     with pytest.raises(ValueError, match=f"unknown pooling '{name}': choose from mean, cls, max"):
         Pooling(name)
@@ -67,31 +66,22 @@ def test_the_poolings_of_sentence_transformers_forward_and_backward(name, mask):
     assert_parity(f"{name}, gradient", hidden.grad, again.grad, GRADIENT)
 
 
-def test_first_last_by_hand():
+def test_first_last_by_hand_and_the_slow_way_with_gradients():
     """Last states 1, 3 and first states 5, 7 give 4; the pad in between does not count."""
     last, first = torch.tensor([[[1.0], [50.0], [3.0]]]), torch.tensor([[[5.0], [-90.0], [7.0]]])
     assert first_last_pool(last, torch.tensor([[True, False, True]]), first).tolist() == [[4.0]]
 
-
-def test_first_last_equals_the_slow_version():
-    hidden, first = random_hidden(), random_hidden(seed=3)
-    slow = (slow_pool("mean", hidden, REAL) + slow_pool("mean", first, REAL)) / 2
-    assert_parity("first-last", Pooling("first-last")(hidden, REAL, first), slow, PIECE)
-
-
-def test_first_last_gradients_by_finite_differences_and_none_to_the_pads():
     hidden, first = random_hidden().requires_grad_(), random_hidden(seed=3).requires_grad_()
-
-    def pool(hidden: Tensor, first: Tensor) -> Tensor:
-        return first_last_pool(hidden, REAL, first)
-
-    assert torch.autograd.gradcheck(pool, (hidden, first))
-    pool(hidden, first).sum().backward()
+    slow = (slow_pool("mean", hidden, REAL) + slow_pool("mean", first, REAL)) / 2
+    pooled = Pooling("first-last")(hidden, REAL, first)
+    assert_parity("first-last", pooled, slow, PIECE)
+    assert torch.autograd.gradcheck(lambda hidden, first: first_last_pool(hidden, REAL, first), (hidden, first))
+    pooled.sum().backward()
     assert (hidden.grad[~REAL] == 0).all()
     assert (first.grad[~REAL] == 0).all()
 
 
-@pytest.mark.parametrize("content", [0.0, 1e30, -1e30, math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("content", [0.0, 1e30, -math.inf, math.nan])
 @pytest.mark.parametrize("spoiled", [0, 1])
 def test_the_content_of_a_pad_does_not_matter_for_first_last(content, spoiled):
     states = [random_hidden(), random_hidden(seed=3)]
@@ -103,8 +93,7 @@ def test_the_content_of_a_pad_does_not_matter_for_first_last(content, spoiled):
     assert states[spoiled].grad.isfinite().all()
 
 
-def test_several_poolings_are_concatenated():
-    """In the order of the name."""
+def test_several_poolings_are_concatenated_in_the_order_of_the_name():
     states, first, pooler = random_hidden(), random_hidden(seed=3), random_hidden((4, 3), seed=4)
     names = ["pooler", "attention", "max", "first-last"]
     joined = learned("+".join(names))
@@ -112,29 +101,15 @@ def test_several_poolings_are_concatenated():
     expected = torch.cat([single(states, REAL, first, pooler) for single in alone], dim=-1)
     assert torch.equal(joined(states, REAL, first, pooler), expected)
     assert joined.width(3) == expected.shape[1] == 12
-
-
-def test_a_missing_input_is_named():
-    with pytest.raises(ValueError, match="first layer's output"):
-        Pooling("first-last")(random_hidden(), REAL)
-    with pytest.raises(ValueError, match=r"Bert\.pool"):
-        Pooling("pooler")(random_hidden(), REAL)
-
-
-def test_only_learned_pooling_has_parameters():
-    assert [name for name, _ in Pooling("mean+attention", 3).named_parameters()] == ["score.weight", "score.bias"]
+    assert [name for name, _ in joined.named_parameters()] == ["score.weight", "score.bias"]
     assert not list(Pooling("mean+first-last+pooler", 3).parameters())
 
 
 def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
-    for mode, expected in (("mean", (False, False)), ("first-last", (True, False)), ("cls+pooler", (False, True))):
-        encoder, seen = SentenceEncoder.load(tiny, mode), {}
+    for mode, expected in (("mean", [False, False]), ("first-last", [True, False]), ("cls+pooler", [False, True])):
+        encoder, given = SentenceEncoder.load(tiny, mode), []
         forward = encoder.pooling.forward
-
-        def spy(hidden, mask=None, first=None, pooler=None, seen=seen, forward=forward):
-            seen["given"] = (first is not None, pooler is not None)
-            return forward(hidden, mask, first, pooler)
-
+        spy = lambda *states, forward=forward, given=given: given.append(states[2:]) or forward(*states)  # noqa: E731
         monkeypatch.setattr(encoder.pooling, "forward", spy)
         encoder.encode(["a cat"])
-        assert seen["given"] == expected, mode
+        assert [state is not None for state in given[0]] == expected, mode

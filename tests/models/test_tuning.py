@@ -42,15 +42,9 @@ def test_frozen_layers_are_the_lowest():
     assert count_parameters(bert.embeddings)[1] == count_parameters(bert.embeddings)[0] > 0
     freeze(bert, 6, embeddings=True)
     assert count_parameters(bert) == (22_713_216, 147_840)
-
-
-@pytest.mark.parametrize("layers", [-1, 7])
-def test_more_frozen_layers_than_there_are(layers):
-    with torch.device("meta"):
-        bert = Bert(MINILM)
-    with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
-        freeze(bert, layers)
-    assert count_parameters(bert)[0] == count_parameters(bert)[1]
+    for layers in (-1, 7):
+        with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
+            freeze(bert, layers)
 
 
 @pytest.mark.parametrize("family", ["bert", "distilbert"])
@@ -78,9 +72,6 @@ def test_without_dropout_training_is_evaluation():
     assert not torch.equal(bert.train()(ids), bert.eval()(ids))
     set_dropout(bert, 0.0)
     assert torch.equal(bert.train()(ids), bert.eval()(ids))
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0, float("nan")])
-def test_a_dropout_out_of_range(rate):
-    with pytest.raises(ValueError, match="hidden_dropout_prob must be at least 0 and below 1"):
-        set_dropout(Bert(BertConfig(50, 32, 2, 4, 48, 64)), rate)
+    for rate in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="hidden_dropout_prob must be at least 0 and below 1"):
+            set_dropout(bert, rate)
