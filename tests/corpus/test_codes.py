@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from minisbert import encode, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.codes import Bits, Decoded, plain_hash, read_codes, write_codes
+from minisbert.corpus.codes import Bits, Decoded, read_codes, stripped_hash, write_codes
 from minisbert.corpus.hashes import tensors_hash
 from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -86,7 +86,7 @@ def test_rescoring_looks_at_so_many_candidates():
 
 
 def test_many_queries_are_rescored_in_blocks(monkeypatch):
-    monkeypatch.setattr("minisbert.corpus.codes.NUMBERS", 100)
+    monkeypatch.setattr("minisbert.corpus.codes.RESCORED", 100)
     rng = np.random.default_rng(0)
     bits, queries = Bits(rng.integers(0, 256, (30, 2), np.uint8), 16), rng.normal(size=(7, 16)).astype(np.float32)
     blocks = bits.top_k(queries, 3)
@@ -215,7 +215,7 @@ def test_forged_codes_are_one_line(tmp_path, tensors):
     """Their hashes are right."""
     path = tmp_path / "codes.safetensors"
     save_file(tensors, path)
-    about = {"model": "m", "corpus": plain_hash(["a", "b"]), "width": "3", "vectors": tensors_hash(tensors)}
+    about = {"model": "m", "corpus": stripped_hash(["a", "b"]), "width": "3", "vectors": tensors_hash(tensors)}
     for kind in ({"kind": "int8"}, {"kind": "binary"}, {"kind": "float8"}, {}):
         with pytest.raises(InputError, match=r"codes\.safetensors"):
             read_codes(path, about | kind, ["a", "b"], "m", 3)
