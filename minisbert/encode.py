@@ -81,6 +81,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     tensors = options.quantize or options.output == "token"
     example = 'python -m minisbert.encode "A cat." "A dog."'
     check_usage((sharded and not (options.file and out), "--shard-rows needs --file F and --out DIR"))
+    once = sharded and not Path(options.file).is_file()
     check_usage(
         (bool(options.texts) == bool(options.file), f"give either texts or --file, such as: {example}"),
         (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
@@ -90,6 +91,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
         (tensors and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
         (options.quantize and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+        (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     if not sharded:

@@ -60,15 +60,10 @@ def load_and_encode(
     manifest = find_shards(options.index, file, len(texts)) if in_shards(options) else None
     about = index_metadata(options.index) if options.index and not manifest else None
     quantized, searching = about is not None and about["minisbert"] == CODES, hasattr(options, "rescore")
+    bits = quantized and about.get("kind") == "binary"
     check_usage(
-        (
-            searching and options.rescore and not quantized,
-            "--rescore is for vectors of encode --quantize: give them by --index F.safetensors",
-        ),
-        (
-            quantized and about.get("kind") == "binary" and not searching,
-            f"{options.index} holds bits, which only search reads: encode with --quantize int8",
-        ),
+        (searching and options.rescore and not quantized, "--rescore is for an --index that encode --quantize wrote"),
+        (bits and not searching, f"{options.index} holds bits, which only search reads: encode with --quantize int8"),
     )
     encoder = load_encoder(options)
     if encoder.searched and (quantized or manifest or not searching):

@@ -46,8 +46,6 @@ class Rules:
         count, low, high = self.num_negatives, self.range_min, self.range_max
         if high is not None and high - low < count:
             raise InputError(f"ranks {low} to {high} have no room for {count} negatives: raise range_max")
-        if self.max_score is not None and self.min_score is not None and self.min_score > self.max_score:
-            raise InputError(f"no cosine is at least {self.min_score:g} and at most {self.max_score:g}")
 
     def depth(self, most: int) -> int:
         """How many ranks are searched for an anchor, its positives included; ``most`` positives has an anchor."""

@@ -63,9 +63,6 @@ def encode_shards(
     another input, model or option, which ``overwrite`` replaces; for a rank that is already at work; and for an input
     that changes while it is read. Shards that are complete stay in any case.
     """
-    with open_texts(file):  # raises an error if it is missing
-        if not Path(file).is_file():
-            raise InputError(f"{file} can be read only once; shards need a regular file")
     rank, size = read_rank()
     who = f"rank {rank} of {size}: " if size > 1 else ""
     check_foreign(folder, read_manifest(folder))  # before anything is created there

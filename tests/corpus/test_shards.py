@@ -11,7 +11,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -231,30 +230,33 @@ def killed(run: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-def at_shard_2(act: Callable[[Path], None], before: Callable[[Path, object], None]) -> Callable[..., None]:
-    """``before``, a function that writes a file, but for the third shard ``act`` in its place."""
+@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt(), "kill -9"])
+@pytest.mark.parametrize("name", ["write_npy", "write_json"])
+def test_a_start_that_ends_early_loses_nothing(encode, folder, finishes, monkeypatch, failure, name):
+    """In the third shard: before half of its vectors are on disk, or between its file and its note."""
+    write = getattr(sharding, name)
 
-    def write(*arguments: object) -> None:
-        path = next(argument for argument in arguments if isinstance(argument, Path))
-        act(path) if "part-00002" in str(path) else before(*arguments)
-
-    return write
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize("moment", ["in the vectors", "before the note"])
-def test_a_killed_start_loses_nothing(encode, folder, finishes, monkeypatch, moment):
-    """Killed in the third shard: before half of it is on disk, or between its file and its note."""
-
-    def kill(path: Path) -> None:
+    def fail(*arguments: object) -> None:
+        (path,) = (argument for argument in arguments if isinstance(argument, Path))
+        if "part-00002" not in str(path):
+            write(*arguments)
+            return
         path.write_bytes(b"half of it")
-        os.kill(os.getpid(), signal.SIGKILL)
+        if failure == "kill -9":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise failure
 
-    name = "write_npy" if moment == "in the vectors" else "write_json"
+    if failure == "kill -9" and not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
     with monkeypatch.context() as patch:
-        patch.setattr(sharding, name, at_shard_2(kill, getattr(sharding, name)))
-        killed(encode)
-    assert {name for name in names(folder) if name.startswith(".part")}  # what it was writing
+        patch.setattr(sharding, name, fail)
+        if failure == "kill -9":
+            killed(encode)
+            assert {name for name in names(folder) if name.startswith(".part")}  # what it was writing
+        else:
+            with pytest.raises(type(failure), match=r"^$|No space left on device: '.*part-00002\.(npy|json)'"):
+                encode()
+            assert {*names(folder)} - {"part-00002.npy"} == {*complete(2)}
     finishes(*TEXTS[4:])
     assert names(folder) == complete(4)
 
@@ -267,19 +269,6 @@ def test_what_a_killed_start_was_writing_is_removed(encode, folder):
     (workspace / "lock").touch()
     encode()
     assert names(folder) == complete(4)
-
-
-@pytest.mark.parametrize("failure", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()])
-def test_a_full_disk_or_ctrl_c_keeps_the_shards_before_it(encode, folder, finishes, monkeypatch, failure):
-    def fail(path: Path) -> None:
-        raise failure
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sharding, "write_npy", at_shard_2(fail, sharding.write_npy))
-        with pytest.raises(type(failure), match=r"(No space left on device: '.*part-00002\.npy')?"):
-            encode()
-    assert names(folder) == complete(2)
-    finishes(*TEXTS[4:])
 
 
 def test_shards_that_are_exchanged_with_their_notes(encode, folder, finishes):
@@ -316,9 +305,14 @@ def test_notes_without_a_number_are_accepted(encode, folder, finishes):
         (["--pooling", "cls"], "with pooling 'mean', not 'cls': give"),
         (["--max-length", "8"], "with max_length 16, not 8: give"),
         (["--shard-rows", "3", "--normalize"], "with shard_rows 2, not 3; normalize None, not True"),
+        (["--model", "other"], "with another model: give"),
     ],
 )
-def test_another_option_is_refused_by_name(encode, folder, encoded, monkeypatch, tmp_path, flags, message):
+def test_another_option_is_refused_by_name(encode, folder, encoded, monkeypatch, tmp_path, tiny, flags, message):
+    encoder = SentenceEncoder.load(tiny)
+    encoder.bert.embeddings.word.weight.data[7, 3] += 0.5
+    monkeypatch.chdir(tmp_path)
+    encoder.save("other")
     encode()
     before = contents(folder)
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
@@ -348,21 +342,6 @@ def test_nothing_is_left_of_a_start_that_cannot_begin(encode, folder, text, monk
     with pytest.raises(InputError, match=message):
         encode(*flags)
     assert not folder.exists()
-
-
-def test_another_model_is_refused(encode, folder, monkeypatch):
-    encode()
-
-    def other(*arguments: object) -> SentenceEncoder:
-        encoder = load(*arguments)
-        with torch.no_grad():
-            encoder.bert.embeddings.word.weight[7, 3] += 0.5
-        return encoder
-
-    load = SentenceEncoder.load
-    monkeypatch.setattr(SentenceEncoder, "load", other)
-    with pytest.raises(InputError, match="with another model: give what it was made with"):
-        encode()
 
 
 def test_another_text_is_refused_and_replaced_if_asked(encode, text, folder, encoded, tiny):
@@ -412,23 +391,15 @@ def test_text_that_changes_while_it_is_read(encode, folder, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("moment", ["scan", "open_texts"])
 def test_a_manifest_that_another_run_writes_meanwhile_ends_this_one(encode, folder, monkeypatch, moment):
-    """During the scan of the text, and after it, when the shards are opened."""
+    """During the scan of the text, or after it, when the text is opened for the shards."""
     scan, open_texts = sharding.scan, sharding.open_texts
 
-    def other_run(source: dict, places: list) -> None:
-        Manifest(folder, source, "m", {"part_rows": 2}, 24, "float32", places).write()
-
     def scan_first(path: str, rows: int) -> tuple:
-        found = scan(path, rows)
+        other = Manifest(folder, *(found := scan(path, rows))[:1], "m", {"part_rows": 2}, 24, "float32", found[1])
         if moment == "scan":
-            other_run(*found)
-        else:
-            monkeypatch.setattr(sharding, "open_texts", overwritten)
+            other.write()
+        monkeypatch.setattr(sharding, "open_texts", lambda path: other.write() or open_texts(path))
         return found
-
-    def overwritten(path: str) -> AbstractContextManager:
-        other_run(read_manifest(folder).input, read_manifest(folder).parts)
-        return open_texts(path)
 
     monkeypatch.setattr(sharding, "scan", scan_first)
     with pytest.raises(InputError, match=r"manifest\.json was replaced by another run"):
@@ -446,41 +417,29 @@ def test_two_starts_of_one_rank(encode, folder, monkeypatch):
     assert names(folder) == sorted({*complete(3, ranks=2)} - {"part-00001.npy", "part-00001.json"})
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"RANK": "2", "WORLD_SIZE": "2"}, r"RANK is '2', .* 0 to 1 \(WORLD_SIZE is 2\): started with torchrun"),
-        ({"RANK": "0"}, "WORLD_SIZE is not set"),
-        ({"SLURM_PROCID": "4", "SLURM_NTASKS": "4"}, r"SLURM_PROCID is '4', .* \(SLURM_NTASKS is 4\): .* srun\?"),
-        ({"SLURM_PROCID": "0"}, "SLURM_NTASKS is not set"),
-    ],
-)
-def test_a_rank_beyond_the_number_of_processes(encode, folder, monkeypatch, variables, message):
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=message):
-        encode()
+def test_a_rank_beyond_the_number_of_processes(encode, folder, monkeypatch):
+    for rank, size, starter in (("SLURM_PROCID", "SLURM_NTASKS", "srun"), ("RANK", "WORLD_SIZE", "torchrun")):
+        monkeypatch.setenv(rank, "2")
+        with pytest.raises(InputError, match=f"{size} is not set"):
+            encode()
+        monkeypatch.setenv(size, "2")
+        with pytest.raises(InputError, match=rf"{rank} is '2', .* 0 to 1 \({size} is 2\): started with {starter}\?"):
+            encode()
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("values", [{"parts": []}, {"width": 12}, {"options": None}, {"input": 3}, {"version": 2}])
-def test_an_edited_manifest_is_damaged_and_its_remedy_works(encode, folder, finishes, values):
+@pytest.mark.parametrize("values", [{"parts": []}, {"options": None}, {"input": 3}, {"version": 2}, {"minisbert": 1}])
+def test_a_manifest_that_was_edited_or_is_none_and_the_remedy(encode, folder, finishes, values):
     encode()
     path = folder / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
-    with pytest.raises(InputError, match=r"manifest\.json is damaged, .* or remove it and run encode again"):
-        encode("--overwrite")
+    for content in (json.dumps(json.loads(path.read_text()) | values), "{", "[]"):
+        path.write_text(content)
+        with pytest.raises(
+            InputError, match=r"manifest\.json is damaged, or not the manifest .* remove it and run enc"
+        ):
+            encode("--overwrite")
     path.unlink()
     finishes()  # all shards verify
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"version": 1}'])
-def test_what_is_no_manifest(encode, folder, content):
-    folder.mkdir()
-    (folder / "manifest.json").write_text(content)
-    with pytest.raises(InputError, match=r"manifest\.json is .*not the manifest"):
-        encode("--overwrite")
-    assert names(folder) == ["manifest.json"]
 
 
 FOREIGN = ["part-00001.npy", "part-00001.json", "part-99999.txt", "part-2024", "part-00077", "notes.txt"]
@@ -539,22 +498,19 @@ def forge(folder: Path, name: str, values: object) -> None:
         ("width", "24"), ("width", -5), ("width", True), ("dtype", "str"), ("dtype", "nonsense"), ("dtype", "V8"),
         ("input", {"rows": -5}), ("input", {"rows": 10**15}), ("options", {"part_rows": 0}), ("parts", {}),
         ("parts", [3, 4, 5, 6]), ("parts", [{"offset": -1, "bytes": 3, "sha256": ""}] * 4),
+        ("width", 10**15), ("dtype", "float64"), ("input", {"rows": 8}),
     ],
 )  # fmt: skip
-def test_a_forged_manifest_is_damaged(encode, folder, name, values):
+def test_a_forged_manifest_is_damaged_or_does_not_fit_the_shards(encode, folder, name, values):
+    """Every hash is right, so only the numbers, and the files' own shape and type, tell."""
     encode()
-    forge(folder, name, values)
-    for command in (encode, lambda: merged(folder)):
-        with pytest.raises(InputError, match=r"manifest\.json is damaged"):
-            command()
-
-
-@pytest.mark.parametrize(("name", "values"), [("width", 10**15), ("dtype", "float64"), ("input", {"rows": 8})])
-def test_a_forged_manifest_that_does_not_fit_the_shards(encode, folder, name, values):
-    """Every hash is right, so only the files' own shape and type tell."""
-    encode()
-    forge(folder, name, values)
-    with pytest.raises(InputError, match=r"part-0000\d\.npy is damaged or cut short"):
+    found = read_manifest(folder)
+    value = getattr(found, name)
+    forged = replace(found, **{name: value | values if isinstance(value, dict) else values})
+    forged.write()
+    for path in folder.glob("part-*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"manifest": forged.identity}))
+    with pytest.raises(InputError, match=r"manifest\.json is damaged|part-0000\d\.npy is damaged or cut short"):
         merged(folder)
     assert not folder.with_name("merged.npy").exists()
 
@@ -574,12 +530,10 @@ def test_processes_of_one_machine_take_its_gpus_in_turn(monkeypatch):
     monkeypatch.setattr(sharding, "choose_device", torch.device)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert sharding.own_device("cuda") == torch.device("cuda")
-    monkeypatch.setenv("SLURM_LOCALID", "3")
-    assert sharding.own_device("cuda") == torch.device("cuda", 1)
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert sharding.own_device("cuda") == torch.device("cuda", 0)
-    assert sharding.own_device("cuda:1") == torch.device("cuda", 1)
-    assert sharding.own_device("cpu") == torch.device("cpu")
+    for variable, rank, expected in (("SLURM_LOCALID", "3", 1), ("LOCAL_RANK", "0", 0)):
+        monkeypatch.setenv(variable, rank)
+        assert sharding.own_device("cuda") == torch.device("cuda", expected)
+    assert [sharding.own_device(name) for name in ("cuda:1", "cpu")] == [torch.device("cuda", 1), torch.device("cpu")]
 
 
 def test_cut_texts_are_counted_over_all_shards(encode, text, capsys):
