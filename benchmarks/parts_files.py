@@ -15,7 +15,7 @@ from benchmarks.peers import turns
 from minisbert.core import InputError
 from minisbert.corpus.shard_vectors import merge_shards
 from minisbert.corpus.sharding import scan, write_shard
-from minisbert.corpus.shards import Manifest, text_hash
+from minisbert.corpus.shards import Manifest, file_hash
 
 Found = dict[str, dict[str, float]]  # the columns of a table by row
 WIDTH, PARTS, CHUNK = 384, 7, 10_000  # of the random vectors; rows made at a time
@@ -116,7 +116,7 @@ def scan_speed(texts: list[str], part_rows: int, megabytes: int, rounds: int, pl
             file.write(block)
             compressed.write(block)
             digest.update(block)
-    ways: dict[str, Callable] = {"first pass": lambda path: scan(path, part_rows), "hash alone": text_hash}
+    ways: dict[str, Callable] = {"first pass": lambda path: scan(path, part_rows), "hash alone": file_hash}
     sides = {f"{way}, {path.suffix}": (way, path) for path in (plain, packed) for way in ways}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _, name, (way, path) in turns("first pass", rounds, sides):

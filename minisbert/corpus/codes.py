@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.hashes import corpus_hash, read_intact, write_hashed
+from minisbert.corpus.hashes import corpus_hash, read_hashed, write_hashed
 from minisbert.fast.matrices import Stacked
 from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
 
@@ -45,18 +45,14 @@ def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: s
 
     Raises ``InputError`` for another model, other texts, another width, and a damaged file: nothing is rebuilt here.
     """
-    again, bits = f"write it again with encode --quantize {about.get('kind')}", about.get("kind") == "binary"
-    wanted = {"model": model, "corpus": stripped_hash(texts), "width": str(width)}
-    if stale := [name for name, value in wanted.items() if about.get(name) != value]:
-        raise InputError(
-            f"{path} was made with another {' and another '.join(stale)}: give what it was made with, or {again}"
-        )
-    arrays = {name: tensor.numpy() for name, tensor in read_intact(path, about).items()}
-    codes, shape = arrays.get("bits" if bits else "codes"), (len(texts), -(-width // 8) if bits else width)
-    if codes is None or codes.shape != shape:
-        raise InputError(f"{path} is damaged: {again}")
+    tensors, wrong = read_hashed(path, about, {"model": model, "corpus": stripped_hash(texts), "width": str(width)})
+    kind, bits = about.get("kind"), about.get("kind") == "binary"
+    codes, shape = tensors.get("bits" if bits else "codes"), (len(texts), -(-width // 8) if bits else width)
+    if wrong or codes is None or codes.shape != shape:
+        wrong = wrong or "is damaged"
+        raise InputError(f"{path} {wrong}: give what it was made with, or write it again with encode --quantize {kind}")
     with reading(path):
-        found = Bits(codes, width) if bits else Decoded(codes, arrays["ranges"])
+        found = Bits(codes.numpy(), width) if bits else Decoded(codes.numpy(), tensors["ranges"].numpy())
         found[:1]  # raises an error for another type
     return found if bits else Stacked([found].__getitem__, [len(codes)], width, "float32")
 

@@ -50,10 +50,12 @@ def write_hashed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, 
     write_safetensors(tensors, path, {**metadata, "vectors": tensors_hash(tensors)})
 
 
-def read_intact(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors of a file; none if they do not have the hash that is in its metadata."""
+def read_hashed(path: Path, metadata: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file with this metadata, and what is wrong with it: other hashes than wanted, or other bytes."""
+    if stale := [name for name, value in wanted.items() if metadata.get(name) != value]:
+        return {}, f"was made with another {' and another '.join(stale)}"
     tensors = read_safetensors(path)
-    return tensors if metadata.get("vectors") == tensors_hash(tensors) else {}
+    return tensors, "" if metadata.get("vectors") == tensors_hash(tensors) else "is damaged or has no hash"
 
 
 def add_tensor(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:

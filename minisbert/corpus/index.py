@@ -13,7 +13,7 @@ import numpy as np
 
 from minisbert.core import InputError, reading
 from minisbert.corpus.codes import CODES, Bits, read_codes
-from minisbert.corpus.hashes import corpus_hash, model_hash, read_intact, write_hashed
+from minisbert.corpus.hashes import corpus_hash, model_hash, read_hashed, write_hashed
 from minisbert.corpus.shard_vectors import find_shards, open_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.matrices import Stacked
@@ -99,12 +99,11 @@ def indexed_vectors(
     path = Path(path)
     wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
     if (found := index_metadata(path)) is not None:
-        stale = [name for name, value in wanted.items() if found[name] != value]
-        if not stale and (intact := read_intact(path, found)):
+        tensors, wrong = read_hashed(path, found, wanted)
+        if not wrong:
             with reading(path):
-                return encoder.from_tensors(intact)
-        reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
-        say(f"{path} {reason}: rebuilding it")
+                return encoder.from_tensors(tensors)
+        say(f"{path} {wrong}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
         write_hashed(encoder.to_tensors(vectors), partial, {"minisbert": "index"} | wanted)

@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.shards import Manifest, complete_manifest, lines_hash, text_hash
+from minisbert.corpus.shards import Manifest, complete_manifest, file_hash, lines_hash
 from minisbert.corpus.vectors import write_header
 from minisbert.fast.matrices import Stacked
 from minisbert.models.prompts import choose_prompt
@@ -31,7 +31,7 @@ def find_shards(folder: Path, file: str, count: int) -> Manifest:
     """
     manifest = complete_manifest(folder)
     rows = manifest.input["rows"]
-    same = text_hash(file) == manifest.input["sha256"] or lines_hash(file) == manifest.input.get("lines")
+    same = file_hash(file) == manifest.input["sha256"] or lines_hash(file) == manifest.input.get("lines")
     changed = [] if same and count == rows else [f"another text of {rows:,} lines"]
     manifest.check_unchanged(changed, encode_again(manifest, file))
     return manifest

@@ -18,7 +18,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.corpus.hashes import model_hash
-from minisbert.corpus.shards import Manifest, check_foreign, clean_up, locked, plain_line, read_manifest, text_hash
+from minisbert.corpus.shards import Manifest, check_foreign, clean_up, file_hash, locked, plain_line, read_manifest
 from minisbert.corpus.vectors import write_npy
 from minisbert.data.rows import open_texts, text_lines
 from minisbert.models.prompts import choose_prompt
@@ -30,17 +30,12 @@ from minisbert.training.processes import environment_number
 
 
 def read_rank() -> tuple[int, int]:
-    """This process's rank and the number of processes: torchrun's, Slurm's, or 0 and 1.
-
-    Only ``RANK`` and ``WORLD_SIZE`` are read, or ``SLURM_PROCID`` and ``SLURM_NTASKS``: there is no process group.
-    Raises ``InputError`` for a rank that is not below the number of processes.
-    """
-    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
-        rank, size, starter = "RANK", "WORLD_SIZE", "torchrun"
-    elif "SLURM_PROCID" in os.environ:
+    """This process's rank and the number of processes: torchrun's, Slurm's, or 0 and 1. There is no process group."""
+    rank, size, starter = "RANK", "WORLD_SIZE", "torchrun"
+    if not {rank, size} & os.environ.keys():
+        if "SLURM_PROCID" not in os.environ:
+            return 0, 1
         rank, size, starter = "SLURM_PROCID", "SLURM_NTASKS", "srun"
-    else:
-        return 0, 1
     count = environment_number(size, 1, starter=starter)
     return environment_number(rank, 0, count - 1, f" ({size} is {count})", starter), count
 
@@ -99,7 +94,7 @@ def agree(
     found = read_manifest(folder)
     if found is not None:
         changed = found.changed_options(model, options)
-        if not changed and text_hash(file) == found.input["sha256"]:
+        if not changed and file_hash(file) == found.input["sha256"]:
             return found
         if not overwrite:
             found.check_unchanged(changed or ["another text"], "choose another --out, or --overwrite to start over")
@@ -150,11 +145,6 @@ def is_intact(manifest: Manifest, shard: int) -> bool:
         return noted is not None
     say(f"{path} is damaged or cut short: encoding it again")
     return False
-
-
-def file_hash(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def write_shards(

@@ -214,8 +214,8 @@ def remove_unused(folder: Path, path: Path) -> None:
             folder.rmdir()
 
 
-def text_hash(path: str) -> str:
-    """sha256 of a text file, after decompression."""
+def file_hash(path: str | Path) -> str:
+    """sha256 of a file, of a ``.gz`` after decompression."""
     with open_texts(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

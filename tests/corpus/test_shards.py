@@ -60,19 +60,6 @@ def encode(tiny, text, folder) -> Callable[..., None]:
     return run
 
 
-@pytest.fixture
-def encoded(monkeypatch) -> list[str]:
-    """The texts that are encoded, in order; of a start's trial, "a", too."""
-    texts, encode = [], SentenceEncoder.encode
-
-    def noted(self, given, *rest, **options):
-        texts.extend(given)
-        return encode(self, given, *rest, **options)
-
-    monkeypatch.setattr(SentenceEncoder, "encode", noted)
-    return texts
-
-
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
