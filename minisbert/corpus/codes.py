@@ -22,7 +22,7 @@ from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_to
 QUANTIZATIONS = ("int8", "binary")
 CODES = "codes"  # what the metadata of such a file says that it is
 RESCORE = 4  # candidates by bits for each result
-RESCORED = 2**22  # numbers at once
+BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
 def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str, path: Path) -> None:
@@ -59,7 +59,7 @@ def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: s
 
 @dataclass
 class Decoded:
-    """int8 codes (N, D) that are float32 vectors where they are read."""
+    """int8 codes (N, D), decoded to float32 vectors as they are read."""
 
     codes: np.ndarray
     ranges: np.ndarray
@@ -85,7 +85,7 @@ class Bits:
         the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
         """
         most = min(times * k, len(self.bits))
-        height = max(1, RESCORED // (most * self.width))  # queries at a time
+        height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
         found = []
         for some in (queries[start : start + height] for start in range(0, len(queries), height)):
             candidates = hamming_top_k(some, self.bits, most)[1]

@@ -115,36 +115,28 @@ def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Ru
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined = Mined()
-    with Bar(desc="comparing", unit=" anchors", total=len(anchors), shown=progress) as bar:
-        for start in range(0, len(anchors), ANCHORS):
-            some = slice(start, start + ANCHORS)
-            mine_block(anchors[some], documents, task.positives[some], task.copies[some], rules, task.most, mined)
-            bar.update(len(anchors[some]))
+    mined, count = Mined(), len(documents)
+    for start in Bar(range(0, len(anchors), ANCHORS), desc="comparing", unit=" blocks of anchors", shown=progress):
+        some = slice(start, start + ANCHORS)
+        block, positives, copies = anchors[some], task.positives[some], task.copies[some]
+        depth, spare = rules.depth(task.most), max(map(len, copies))
+        scores, rows = top_k(block, documents, min(depth + spare, count))  # (A, C)
+        # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
+        copied = belongs(rows, copies, count)
+        order = copied.argsort(axis=1, kind="stable")[:, :depth]
+        scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
+        own = positive_scores(block, documents, positives)
+        lowest = np.array([min(cosines) for cosines in own], np.float32)[:, None]  # (A, 1)
+        kept = ~belongs(rows, positives, count) & ~copied
+        for name, fails in rules.failures(scores, lowest):
+            mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
+            kept &= ~fails
+        rank = kept.cumsum(axis=1) - 1
+        kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
+        mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
+        mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
+        mined.positive_scores += own
     return mined
-
-
-def mine_block(
-    anchors: np.ndarray, documents: np.ndarray, positives: Lists, copies: Lists, rules: Rules, most: int, mined: Mined
-) -> None:
-    """Add the negatives of anchors (A, D) with these positives and copies."""
-    depth, spare = rules.depth(most), max(map(len, copies))
-    scores, rows = top_k(anchors, documents, min(depth + spare, len(documents)))  # (A, C)
-    # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
-    copied = belongs(rows, copies, len(documents))
-    order = copied.argsort(axis=1, kind="stable")[:, :depth]
-    scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
-    own = positive_scores(anchors, documents, positives)
-    lowest = np.array([min(some) for some in own], np.float32)[:, None]  # (A, 1)
-    kept = ~belongs(rows, positives, len(documents)) & ~copied
-    for name, fails in rules.failures(scores, lowest):
-        mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
-        kept &= ~fails
-    rank = kept.cumsum(axis=1) - 1
-    kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-    mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
-    mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
-    mined.positive_scores += own
 
 
 def belongs(rows: np.ndarray, lists: Lists, count: int) -> np.ndarray:

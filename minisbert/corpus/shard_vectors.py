@@ -86,10 +86,11 @@ class ShardFile:
         """Some rows (R, D), by a slice of step 1 or by their numbers (R,)."""
         if not isinstance(rows, slice):
             return np.concatenate([self[row : row + 1] for row in rows])
-        (start, stop, _), width = rows.indices(self.shape[0]), self.shape[1]
-        self.file.seek(self.start + start * width * self.dtype.itemsize)
+        start, stop, _ = rows.indices(self.shape[0])
+        row = self.shape[1] * self.dtype.itemsize  # bytes
+        self.file.seek(self.start + start * row)
         with reading(self.file.name):  # reshape: it has been cut short
-            return np.fromfile(self.file, self.dtype, (stop - start) * width).reshape(stop - start, width)
+            return np.frombuffer(self.file.read((stop - start) * row), self.dtype).reshape(stop - start, -1)
 
 
 def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
@@ -108,7 +109,7 @@ def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
 
 
 def copy_vectors(path: Path, start: int, target: IO[bytes]) -> str:
-    """Copy a file from ``start`` on, where its vectors begin; the sha256 of the whole file."""
+    """Copy the vectors of a file, which begin at ``start``; the sha256 of the whole file."""
     with open(path, "rb") as stream:
         digest = hashlib.sha256(stream.read(start))
         while block := stream.read(COPIED):

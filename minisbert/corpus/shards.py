@@ -30,7 +30,7 @@ MANIFEST, MARK = "manifest.json", {"minisbert": "parts", "version": 1}
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder of shards is made from. Equal manifests have equal ``identity``, whatever the input's name."""
+    """What a folder of shards is made from. Equal manifests have equal ``identity``, for an input of any name."""
 
     folder: Path
     input: dict[str, Any]  # name, sha256, bytes and rows of the text, in newer ones a hash of its lines
@@ -161,7 +161,7 @@ def read_note(path: Path) -> dict[str, Any]:
 
 
 def check_foreign(folder: Path, before: Manifest | None, count: int = 0) -> None:
-    """Raise ``InputError`` if other programs' files are where the first ``count`` shards are written.
+    """Raise ``InputError`` if files of other programs would be replaced by the first ``count`` shards.
 
     The shards of the manifest ``before`` and those with a note are ours. Without a manifest the folder must hold
     nothing else but hidden files.
@@ -221,7 +221,7 @@ def file_hash(path: str | Path) -> str:
 
 
 def lines_hash(path: str) -> str:
-    """sha256 of the texts of a file, whatever ends its lines."""
+    """sha256 of the lines of a file: CRLF, blank lines and a byte order mark do not count."""
     digest = hashlib.sha256()
     with open_texts(path) as stream:
         for number, line in enumerate(stream):

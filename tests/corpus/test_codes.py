@@ -85,7 +85,7 @@ def test_rescoring_looks_at_so_many_candidates():
 
 
 def test_many_queries_are_rescored_in_blocks(monkeypatch):
-    monkeypatch.setattr("minisbert.corpus.codes.RESCORED", 100)
+    monkeypatch.setattr("minisbert.corpus.codes.BLOCK_NUMBERS", 100)
     rng = np.random.default_rng(0)
     bits, queries = Bits(rng.integers(0, 256, (30, 2), np.uint8), 16), rng.normal(size=(7, 16)).astype(np.float32)
     blocks = bits.top_k(queries, 3)
