@@ -29,7 +29,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import check_usage, command_parser, run_command, say
 from minisbert.system.files import atomic_file
 
-RULES = {  # the fields of ``Rules`` that are options: type, metavar, help
+RULE_OPTIONS = {  # the fields of ``Rules`` that are options: type, metavar, help
     "num_negatives": (int, "N", "at most N for each anchor (default: %(default)s)"),
     "range_min": (int, "N", "skip the N best, which may be unlabelled positives"),
     "range_max": (int, "N", "consider the N best (default: 10 per negative if a rule can exclude some)"),
@@ -53,12 +53,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
-    for name, (kind, metavar, text) in RULES.items():
+    for name, (kind, metavar, text) in RULE_OPTIONS.items():
         flag, default = f"--{name.replace('_', '-')}", getattr(Rules, name)
         group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
     add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
-    options.rules = Rules(**{name: getattr(options, name) for name in RULES})
+    options.rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS})
     no_text = in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes)
     needed = f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
     check_usage((no_text, needed))

@@ -30,14 +30,10 @@ def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str
     with reading(f"--quantize {kind}"):
         ranges = calibrate(vectors) if kind == "int8" else None
         arrays = {"bits": to_bits(vectors)} if ranges is None else {"codes": to_int8(vectors, ranges), "ranges": ranges}
+    texts = [text.strip() for text in texts]  # as some readers of corpora strip them
     about = {"minisbert": CODES, "kind": kind, "width": str(vectors.shape[1])}
-    about |= {"model": model, "corpus": stripped_hash(texts)}
+    about |= {"model": model, "corpus": corpus_hash(texts)}
     write_hashed({name: torch.from_numpy(array) for name, array in arrays.items()}, path, about)
-
-
-def stripped_hash(texts: Sequence[str]) -> str:
-    """Of the texts without white space at their ends, which some readers of corpora strip."""
-    return corpus_hash([text.strip() for text in texts])
 
 
 def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: str, width: int) -> "Stacked | Bits":
@@ -45,7 +41,8 @@ def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: s
 
     Raises ``InputError`` for another model, other texts, another width, and a damaged file: nothing is rebuilt here.
     """
-    tensors, wrong = read_hashed(path, about, {"model": model, "corpus": stripped_hash(texts), "width": str(width)})
+    texts = [text.strip() for text in texts]
+    tensors, wrong = read_hashed(path, about, {"model": model, "corpus": corpus_hash(texts), "width": str(width)})
     kind, bits = about.get("kind"), about.get("kind") == "binary"
     codes, shape = tensors.get("bits" if bits else "codes"), (len(texts), -(-width // 8) if bits else width)
     if wrong or codes is None or codes.shape != shape:

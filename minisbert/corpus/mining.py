@@ -19,7 +19,7 @@ from minisbert.fast.search import cosines_of, top_k
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
-Lists = list[list[int]]  # of each anchor: rows of documents
+RowLists = list[list[int]]  # of each anchor: rows of documents
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Candidates:
 
     anchors: list[str]
     documents: list[str]
-    positives: Lists
-    copies: Lists  # documents with the anchor's text or a positive's but for case and white space
+    positives: RowLists
+    copies: RowLists  # documents with the anchor's text or a positive's but for case and white space
     most: int  # pairs of one anchor
 
 
@@ -104,7 +104,7 @@ def plain(text: str) -> str:
 class Mined:
     """The negatives of each anchor, and what became of the other candidates."""
 
-    negatives: Lists = field(default_factory=list)  # best first
+    negatives: RowLists = field(default_factory=list)  # best first
     scores: list[list[float]] = field(default_factory=list)  # their cosines
     positive_scores: list[list[float]] = field(default_factory=list)  # of each anchor and its positives
     failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
@@ -139,13 +139,13 @@ def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Ru
     return mined
 
 
-def belongs(rows: np.ndarray, lists: Lists, count: int) -> np.ndarray:
+def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
     """Which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
     keys = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(keys, dtype=np.int64))
 
 
-def positive_scores(anchors: np.ndarray, documents: np.ndarray, positives: Lists) -> list[list[float]]:
+def positive_scores(anchors: np.ndarray, documents: np.ndarray, positives: RowLists) -> list[list[float]]:
     """The cosines of each anchor and its positives."""
     counts = [len(rows) for rows in positives]
     which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))

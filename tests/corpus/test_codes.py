@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 
 from minisbert import encode, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.codes import Bits, Decoded, read_codes, stripped_hash, write_codes
-from minisbert.corpus.hashes import tensors_hash
+from minisbert.corpus.codes import Bits, Decoded, read_codes, write_codes
+from minisbert.corpus.hashes import corpus_hash, tensors_hash
 from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.toys import NOUNS
@@ -192,7 +192,7 @@ def test_forged_codes_are_one_line(tmp_path, tensors):
     """Their hashes are right."""
     path = tmp_path / "codes.safetensors"
     save_file(tensors, path)
-    about = {"model": "m", "corpus": stripped_hash(["a", "b"]), "width": "3", "vectors": tensors_hash(tensors)}
+    about = {"model": "m", "corpus": corpus_hash(["a", "b"]), "width": "3", "vectors": tensors_hash(tensors)}
     for kind in ({"kind": "int8"}, {"kind": "binary"}, {"kind": "float8"}, {}):
         with pytest.raises(InputError, match=r"codes\.safetensors"):
             read_codes(path, about | kind, ["a", "b"], "m", 3)
