@@ -92,9 +92,7 @@ def encode_documents(
     with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
         rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
         known, more = Chosen(vectors, np.array([*rows.values()])), task.documents[len(rows) :]
-        added = np.empty((0, vectors.shape[1]), vectors.dtype)
-        if more:
-            added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
+        added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
         yield encoder, Stacked([known, added].__getitem__, (len(rows), len(more)), vectors.shape[1], vectors.dtype)
 
 

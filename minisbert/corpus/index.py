@@ -72,7 +72,7 @@ def load_and_encode(
     roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
-        with open_shards(manifest, file, encoder, model_hash(encoder, ""), prompt) as vectors:
+        with open_shards(manifest, file, encoder, prompt) as vectors:
             yield encoder, vectors
     elif quantized:
         width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)

@@ -13,6 +13,7 @@ from typing import IO
 import numpy as np
 
 from minisbert.core import InputError, reading
+from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.shards import Manifest, complete_manifest, file_hash, lines_hash
 from minisbert.corpus.vectors import write_header
 from minisbert.fast.matrices import Stacked
@@ -46,19 +47,17 @@ def encode_again(manifest: Manifest, file: str) -> str:
 
 
 @contextmanager
-def open_shards(
-    manifest: Manifest, file: str, encoder: SentenceEncoder, model: str, prompt: str | None
-) -> Iterator[Stacked]:
+def open_shards(manifest: Manifest, file: str, encoder: SentenceEncoder, prompt: str | None) -> Iterator[Stacked]:
     """The vectors (N, D) of shards.
 
-    Raises ``InputError`` for shards that this model, with this hash, would not have made with this prompt; they may be
-    normalized or not, as a cosine ignores lengths, and of any precision, as that only rounds them. Also raises it at
-    the end of the block if a shard or the manifest has changed since.
+    Raises ``InputError`` for shards that this model would not have made with this prompt; they may be normalized or
+    not, as a cosine ignores lengths, and of any precision, as that only rounds them. Also raises it at the end of the
+    block if a shard or the manifest has changed since.
     """
     prompt = choose_prompt(encoder.settings, prompt)
     options = {"pooling": encoder.pooling_mode, "max_length": encoder.tokenizer.limit, "prompt": prompt}
     width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
-    changed = manifest.changed_options(model, options)
+    changed = manifest.changed_options(model_hash(encoder, ""), options)
     changed += [f"width {manifest.width}, not {width}"] * (manifest.width != width)
     manifest.check_unchanged(changed, encode_again(manifest, file))
     before, counts = stamps(manifest), [manifest.shape(shard)[0] for shard in range(len(manifest.parts))]
@@ -78,7 +77,8 @@ class ShardFile:
     """The vectors (n, D) of a shard, by ordinary reads: in a memory map, a file that is cut short is a bus error."""
 
     def __init__(self, manifest: Manifest, shard: int):
-        self.shape, self.dtype, self.start = manifest.shape(shard), np.dtype(manifest.dtype), manifest.start(shard)
+        self.shape, self.dtype = manifest.shape(shard), np.dtype(manifest.dtype)
+        self.start = manifest.vectors_start(shard)
         self.file = open(manifest.path(shard), "rb", buffering=0)  # noqa: SIM115 (kept open)
         weakref.finalize(self, self.file.close)
 
@@ -103,7 +103,7 @@ def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
     with atomic_file(out) as partial, open(partial, "wb") as target:
         write_header(target, np.dtype(manifest.dtype), shape)
         for shard in Bar(range(len(manifest.parts)), desc=f"merging {folder}", unit=" shards"):
-            if copy_vectors(manifest.path(shard), manifest.start(shard), target) != manifest.noted_hash(shard):
+            if copy_vectors(manifest.path(shard), manifest.vectors_start(shard), target) != manifest.noted_hash(shard):
                 raise InputError(f"{manifest.path(shard)} is damaged or cut short: run encode again, which replaces it")
     return shape
 

@@ -41,6 +41,10 @@ class Manifest:
     parts: list[dict[str, Any]]  # offset, bytes and sha256 of each shard's text
 
     @property
+    def name(self) -> str:
+        return one_line(self.input.get("name", "the input"))
+
+    @property
     def content(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("folder", "identity")}
 
@@ -80,10 +84,8 @@ class Manifest:
     def check_unchanged(self, changed: list[str], remedy: str) -> None:
         """Raise ``InputError`` if something differs from what the folder was made with."""
         if changed:
-            name, given = one_line(self.input.get("name", "the input")), "; ".join(changed)
-            raise InputError(
-                f"{self.folder} was made from {name} with {given}: give what it was made with, or {remedy}"
-            )
+            what = f"{self.folder} was made from {self.name} with {'; '.join(changed)}"
+            raise InputError(f"{what}: give what it was made with, or {remedy}")
 
     def path(self, shard: int) -> Path:
         return self.folder / f"part-{shard:05}.npy"
@@ -99,7 +101,7 @@ class Manifest:
         own = note.get("manifest") == self.identity and note.get("part", shard) == shard  # older notes have no number
         return note["sha256"] if own and self.path(shard).is_file() else None
 
-    def start(self, shard: int) -> int:
+    def vectors_start(self, shard: int) -> int:
         """The byte at which a shard's vectors begin; ``InputError`` if its file has another shape, type or size."""
         path, expected = self.path(shard), (self.shape(shard), np.dtype(self.dtype))
         try:
@@ -144,11 +146,11 @@ def complete_manifest(folder: Path) -> Manifest:
     if lacking := [manifest.path(shard).name for shard in shards if manifest.noted_hash(shard) is None]:
         raise InputError(
             f"{folder} lacks {len(lacking):,} of {len(shards):,} shards, {listed(lacking)}: encode them first, with "
-            f"python -m minisbert.encode --file {one_line(manifest.input['name'])} --out {folder} "
+            f"python -m minisbert.encode --file {manifest.name} --out {folder} "
             f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
         )
     for shard in shards:
-        manifest.start(shard)
+        manifest.vectors_start(shard)
     return manifest
 
 
