@@ -418,7 +418,7 @@ def test_a_rank_beyond_the_number_of_processes(encode, folder, monkeypatch):
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("values", [{"parts": []}, {"options": None}, {"input": 3}, {"version": 2}, {"minisbert": 1}])
+@pytest.mark.parametrize("values", [{"width": 12}, {"options": None}, {"input": 3}, {"version": 2}, {"minisbert": 1}])
 def test_a_manifest_that_was_edited_or_is_none_and_the_remedy(encode, folder, finishes, values):
     encode()
     path = folder / "manifest.json"
