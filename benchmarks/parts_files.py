@@ -13,8 +13,9 @@ import numpy as np
 
 from benchmarks.peers import turns
 from minisbert.core import InputError
-from minisbert.corpus.manifest import Manifest, scan, text_hash, write_manifest
-from minisbert.corpus.shards import merge_shards, write_shard
+from minisbert.corpus.shard_vectors import merge_shards
+from minisbert.corpus.sharding import scan, write_shard
+from minisbert.corpus.shards import Manifest, file_hash
 
 Found = dict[str, dict[str, float]]  # the columns of a table by row
 WIDTH, PARTS, CHUNK = 384, 7, 10_000  # of the random vectors; rows made at a time
@@ -38,12 +39,12 @@ def write_parts(folder: Path, rows: int) -> list[Path]:
     text = {"name": "none", "sha256": hashlib.sha256().hexdigest(), "bytes": 0, "rows": rows}
     place = {"offset": 0, "bytes": 0, "sha256": text["sha256"]}
     places = [place for _ in range(0, rows, part_rows)]
-    manifest = Manifest(text, "random", {"part_rows": part_rows}, WIDTH, "float32", places)
+    manifest = Manifest(folder, text, "random", {"part_rows": part_rows}, WIDTH, "float32", places)
     folder.mkdir()
-    write_manifest(folder, manifest)
+    manifest.write()
     for part in range(len(places)):
-        write_shard(random_rows(part, manifest.shape(part)[0]), folder, manifest, part)
-    return [manifest.path(folder, part) for part in range(len(places))]
+        write_shard(random_rows(part, manifest.shape(part)[0]), manifest, part)
+    return [manifest.path(part) for part in range(len(places))]
 
 
 def drop_from_cache(paths: Sequence[Path]) -> bool:
@@ -115,7 +116,7 @@ def scan_speed(texts: list[str], part_rows: int, megabytes: int, rounds: int, pl
             file.write(block)
             compressed.write(block)
             digest.update(block)
-    ways: dict[str, Callable] = {"first pass": lambda path: scan(path, part_rows), "hash alone": text_hash}
+    ways: dict[str, Callable] = {"first pass": lambda path: scan(path, part_rows), "hash alone": file_hash}
     sides = {f"{way}, {path.suffix}": (way, path) for path in (plain, packed) for way in ways}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for _, name, (way, path) in turns("first pass", rounds, sides):

@@ -37,7 +37,7 @@ from benchmarks import machine
 from benchmarks.parts_files import Found, merge_speed, require, scan_speed
 from benchmarks.peers import turns
 from benchmarks.stream_memory import short_texts
-from minisbert.corpus.shards import merge_shards
+from minisbert.corpus.shard_vectors import merge_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.system.console import run_command, say
 from minisbert.training.settings import number

@@ -11,6 +11,7 @@ python -m minisbert.encode merge shards --out vectors.npy
 """
 
 import argparse
+import inspect
 import sys
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.corpus.codes import KINDS
-from minisbert.corpus.shards import encode_shards, merge_shards, own_device
+from minisbert.corpus.codes import QUANTIZATIONS
+from minisbert.corpus.shard_vectors import merge_shards
+from minisbert.corpus.sharding import encode_shards, own_device
 from minisbert.corpus.vectors import encode_to_file
 from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
@@ -51,73 +53,66 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
     parser.add_argument("--file", metavar="F", help="read one text per line from this file or .gz, of any size")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
-    parser.add_argument(
-        "--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (needs the plots extra)"
-    )
+    parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
     group = parser.add_argument_group("the model")
     add_model_options(group)
     group.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     group.add_argument("--batch-tokens", type=int, default=BATCH_TOKENS, help="tokens per batch (default: %(default)s)")
     add_prompt_option(group)
     group = parser.add_argument_group("the vectors")
-    group.add_argument(
-        "--normalize", action=argparse.BooleanOptionalAction, help="scale to length 1 (default: as the model does)"
-    )
+    either = argparse.BooleanOptionalAction
+    group.add_argument("--normalize", action=either, help="scale to length 1 (default: as the model does)")
     group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
     group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
     group.add_argument(
         "--quantize",
-        choices=KINDS,
+        choices=QUANTIZATIONS,
         help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
     )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
-    group.add_argument(
-        "--shard-rows", "--part-rows", type=int, metavar="N", help="write N vectors per file to the folder --out"
-    )
+    rows = ("--shard-rows", "--part-rows")
+    group.add_argument(*rows, type=int, metavar="N", help="write N vectors per file to the folder --out")
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
     check_options(options, shard_rows="an integer from 1")
-    ending = options.out.suffix if options.out else ""
-    sharded, sentences = options.shard_rows is not None, options.output == "sentence"
-    quantized, tokens = options.quantize is not None, options.output == "token"
+    sharded, out = options.shard_rows is not None, options.out
+    ending, sentences = out.suffix if out else "", options.output == "sentence"
+    tensors = options.quantize or options.output == "token"
     example = 'python -m minisbert.encode "A cat." "A dog."'
+    check_usage((sharded and not (options.file and out), "--shard-rows needs --file F and --out DIR"))
+    once = sharded and not Path(options.file).is_file()
     check_usage(
         (bool(options.texts) == bool(options.file), f"give either texts or --file, such as: {example}"),
         (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
         (options.overwrite and not sharded, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
-        (sharded and not (options.file and options.out), "--shard-rows needs --file F and --out DIR"),
-        (sharded and ending in ENDINGS, f"--out {options.out}: --shard-rows writes a folder, not a file"),
+        (sharded and (ending in ENDINGS or out.is_file()), f"--out {out}: --shard-rows writes a folder"),
         (sharded and not sentences, "--shard-rows writes vectors of sentences; --output token has one file only"),
-        (options.heatmap and options.out, "--out writes vectors, --heatmap draws similarities: give one of them"),
-        ((quantized or tokens) and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
-        (quantized and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+        (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
+        (tensors and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
+        (options.quantize and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+        (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
+    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
+    if not sharded:
+        check_written("--out", out, ENDINGS, options.model, options.file)
     return options
 
 
 def merge(arguments: list[str]) -> None:
-    """``encode merge``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m minisbert.encode merge",
-        description="Copy the shards of a folder to one file, in bounded memory; checks every hash.",
-        epilog="Example: python -m minisbert.encode merge shards --out vectors.npy",
-    )
+    """Copy the shards of a folder to one file, in bounded memory; checks every hash.
+
+    Example: python -m minisbert.encode merge shards --out vectors.npy
+    """
+    parser = command_parser("encode merge", inspect.getdoc(merge))
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
+    inside = options.out.resolve().parent == options.folder.resolve()
+    check_usage((inside, f"--out {options.out} is in the folder of the shards: choose another place"))
     check_ending("--out", options.out, ".npy")
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
-
-
-def check_number(total: int, options: argparse.Namespace) -> None:
-    """Raise ``InputError`` if a matrix or a picture of ``total`` texts would be unreadable."""
-    most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
-    if not options.out and total > most:
-        raise InputError(f"{total:,} texts are too many for a {kind} (at most {most}): give --out vectors.npy")
-    if options.heatmap:
-        plots.require()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -126,9 +121,6 @@ def main(arguments: list[str] | None = None) -> None:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    if not options.shard_rows:
-        check_written("--out", options.out, ENDINGS, options.model, options.file)
-    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
     names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:
@@ -139,17 +131,19 @@ def main(arguments: list[str] | None = None) -> None:
             write_error_file(error)  # torchrun, which stops the other ranks, repeats it at the end
             raise
         return
+    texts = file_lines(options.file) if options.file else options.texts
+    if texts == ["-"]:
+        texts = text_lines(sys.stdin.buffer, "standard input")
     if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
-        total = sum(1 for _ in file_lines(options.file))  # also checks every line before the work begins
-        texts = file_lines(options.file)
+        total = sum(1 for _ in file_lines(options.file))  # read twice, never held; checks every line before the work
     else:
-        texts = options.texts
-        if options.file:
-            texts = list(file_lines(options.file))
-        elif texts == ["-"]:
-            texts = list(text_lines(sys.stdin.buffer, "standard input"))
+        texts = list(texts)
         total = len(texts)
-    check_number(total, options)
+    most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
+    too_many = f"{total:,} texts are too many for a {kind} (at most {most}): give --out vectors.npy"
+    check_usage((not options.out and total > most, too_many))
+    if options.heatmap:
+        plots.require()
     encoder = load_encoder(options)
     if options.out:
         rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
@@ -163,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
         return
     matrix = encoder.similarity(vectors, vectors)
-    if len(texts) <= MAX_MATRIX:
+    if total <= MAX_MATRIX:
         print_matrix(texts, matrix, encoder.settings.similarity)
         for number, words in enumerate(encoder.words(vectors) if isinstance(encoder, SparseEncoder) else (), start=1):
             print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))

@@ -26,8 +26,18 @@ from minisbert.evaluation.retrieval import read_texts
 from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, check_written, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import command_parser, run_command, say
+from minisbert.system.console import check_usage, command_parser, run_command, say
 from minisbert.system.files import atomic_file
+
+RULE_OPTIONS = {  # the fields of ``Rules`` that are options: type, metavar, help
+    "num_negatives": (int, "N", "at most N for each anchor (default: %(default)s)"),
+    "range_min": (int, "N", "skip the N best, which may be unlabelled positives"),
+    "range_max": (int, "N", "consider the N best (default: 10 per negative if a rule can exclude some)"),
+    "absolute_margin": (float, "M", "at least M below the anchor's worst positive in cosine"),
+    "relative_margin": (float, "M", "at least M times the positive's cosine below it"),
+    "max_score": (float, "S", "no cosine above S"),
+    "min_score": (float, "S", "no cosine below S"),
+}
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -43,35 +53,15 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
-    group.add_argument(
-        "--num-negatives", type=int, default=3, metavar="N", help="at most N for each anchor (default: %(default)s)"
-    )
-    group.add_argument(
-        "--range-min", type=int, default=0, metavar="N", help="skip the N best, which may be unlabelled positives"
-    )
-    group.add_argument(
-        "--range-max",
-        type=int,
-        metavar="N",
-        help="consider the N best (default: 10 per negative if a rule can exclude some)",
-    )
-    group.add_argument(
-        "--absolute-margin", type=float, metavar="M", help="at least M below the anchor's worst positive in cosine"
-    )
-    group.add_argument(
-        "--relative-margin", type=float, metavar="M", help="at least M times the positive's cosine below it"
-    )
-    group.add_argument("--max-score", type=float, metavar="S", help="no cosine above S")
-    group.add_argument("--min-score", type=float, metavar="S", help="no cosine below S")
+    for name, (kind, metavar, text) in RULE_OPTIONS.items():
+        flag, default = f"--{name.replace('_', '-')}", getattr(Rules, name)
+        group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
     add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
-    names = ("absolute_margin", "relative_margin", "max_score", "min_score")
-    numbers = {name: getattr(options, name) for name in ("num_negatives", "range_min", "range_max", *names)}
-    options.rules = Rules(**numbers)
-    if in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes):
-        raise InputError(
-            f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
-        )
+    options.rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS})
+    no_text = in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes)
+    needed = f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
+    check_usage((no_text, needed))
     check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
     return options
 
@@ -102,20 +92,17 @@ def encode_documents(
     with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
         rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
         known, more = Chosen(vectors, np.array([*rows.values()])), task.documents[len(rows) :]
-        added = np.empty((0, vectors.shape[1]), vectors.dtype)
-        if more:
-            added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
-        counts = len(rows), len(more)
-        yield encoder, Stacked([known, added].__getitem__, counts, vectors.shape[1], vectors.dtype)
+        added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
+        yield encoder, Stacked([known, added].__getitem__, (len(rows), len(more)), vectors.shape[1], vectors.dtype)
 
 
 def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
     """The numbers of ``--json``."""
     counts = [len(rows) for rows in mined.negatives]
-    means = {
-        name: statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
-        for name, scores in (("positives", mined.positive_scores), ("negatives", mined.scores))
-    }
+    positives, negatives = (
+        statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
+        for scores in (mined.positive_scores, mined.scores)
+    )
     return {
         "anchors": len(task.anchors),
         "pairs": sum(map(len, task.positives)),
@@ -125,7 +112,7 @@ def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
         "anchors_without_negative": counts.count(0),
         "anchors_with_fewer": sum(0 < count < rules.num_negatives for count in counts),
         "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
-        "mean_cosine": means,
+        "mean_cosine": {"positives": positives, "negatives": negatives},
     }
 
 
@@ -155,8 +142,7 @@ def main(arguments: list[str] | None = None) -> None:
                 "relax the margins and scores, raise --range-max, lower --range-min, or give a larger --corpus"
             )
         with open(partial, "w", encoding="utf-8") as file:
-            for row in triplets(task, mined):
-                file.write(json.dumps(row._asdict(), ensure_ascii=False) + "\n")
+            file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in triplets(task, mined))
     if options.json:
         print(json.dumps({"model": options.model, "out": str(options.out)} | found, ensure_ascii=False))
     else:

@@ -220,7 +220,7 @@ def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
     found = parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
     assert list(found) == ["first pass, .txt", "hash alone, .txt", "first pass, .gz", "hash alone, .gz"]
     assert (tmp_path / "long.txt").stat().st_size == 10**6 // 902 * 902
-    monkeypatch.setattr(parts_files, "text_hash", lambda path: "0" * 64)
+    monkeypatch.setattr(parts_files, "file_hash", lambda path: "0" * 64)
     with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
         parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
 

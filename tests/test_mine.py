@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from minisbert.core import InputError
 from minisbert.corpus import mining
@@ -97,13 +98,9 @@ class Stub:
     encode_document = encode_query
 
     def similarity(self, a, b):
-        import torch
-
         return torch.as_tensor(a) @ torch.as_tensor(b).T
 
     def similarity_pairwise(self, a, b):
-        import torch
-
         return (torch.as_tensor(a) * torch.as_tensor(b)).sum(dim=1)
 
 
@@ -179,7 +176,6 @@ def test_the_margin_of_a_negative_positive():
         ({"range_min": -1}, "range_min must be an integer from 0"),
         ({"range_min": 5, "range_max": 7}, "ranks 5 to 7 have no room for 3 negatives"),
         ({"absolute_margin": math.nan}, "absolute_margin must be finite, not nan"),
-        ({"max_score": 0.2, "min_score": 0.3}, "no cosine is at least 0.3 and at most 0.2"),
     ],
 )
 def test_rules_that_nothing_can_meet_are_errors(rules, message):
@@ -205,10 +201,9 @@ def command(files, tiny, *more: str) -> list[str]:
 
 @pytest.mark.parametrize("corpus", ["txt", "jsonl"])
 def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, corpus):
-    if corpus == "jsonl":
-        texts = (files / "corpus.txt").read_text().splitlines()
-        rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
-        (files / "corpus.jsonl").write_text("\n".join(rows))
+    texts = (files / "corpus.txt").read_text().splitlines()
+    rows = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    (files / "corpus.jsonl").write_text("\n".join(rows))
     main([*command(files, tiny, "--num-negatives", "2"), "--corpus", str(files / f"corpus.{corpus}"), "--json"])
     captured = capsys.readouterr()
     found = json.loads(captured.out)
@@ -218,17 +213,20 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     assert found["left_out"] == {"copy of anchor or positive": 1}
     rows, _ = read_tuples(files / "out.jsonl")
     assert rows == read_triplets(files / "out.jsonl")[0]
-    assert [row[:2] for row in rows] == [("a small dog", "the dog")] * 2 + [("the moon", "the sky")] * 2 + [
-        ("the moon", "a star")
-    ] * 2
+    pairs = ("a small dog", "the dog"), ("the moon", "the sky"), ("the moon", "a star")
+    assert [row[:2] for row in rows] == [pair for pair in pairs for _ in range(2)]
     assert not {negative for _, _, negative in rows[:2]} & {"the dog", "The  Dog"}
     assert rows[2][2] == rows[4][2] != rows[3][2]
 
 
-def test_the_summary(files, tiny, capsys):
-    main(command(files, tiny, "--max-score", "0.999", "--threads", "1"))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "2 anchors with 3 positives, 8 documents"
+def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
+    rows = [["a small dog", "the dog", "rain"], ["the moon", "the sky", "snow"]]
+    (files / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    main([*command(files, tiny, "--max-score", "0.999"), "--pairs", str(files / "pairs.jsonl")])
+    captured = capsys.readouterr()
+    assert "only anchor and positive are read, not the 1 negatives of each row" in captured.err
+    lines = captured.out.splitlines()
+    assert lines[0] == "2 anchors with 2 positives, 7 documents"
     assert any(line.endswith("candidates left out: max score") for line in lines)
     assert lines[-1].startswith("mean cosine with the anchor: positives ")
 
@@ -241,16 +239,11 @@ def test_the_summary(files, tiny, capsys):
         (["--pairs", "no.tsv"], "no.tsv does not exist"),
         (["--corpus", "no.txt"], "no.txt does not exist"),
         (["--query-prompt-name", "nobody"], "the model has no prompt"),
+        (["--pairs", "OUT"], "would replace"),
     ],
 )
 def test_bad_input_is_an_error_and_keeps_the_old_file(files, tiny, more, message):
-    (files / "out.jsonl").write_text("old")
-    with pytest.raises(InputError, match=message):
-        main(command(files, tiny, *more))
-    assert (files / "out.jsonl").read_text() == "old"
-
-
-def test_the_input_is_not_replaced(files, tiny):
     (files / "out.jsonl").write_text('["a cat", "the cat"]\n')
-    with pytest.raises(InputError, match="would replace"):
-        main([*command(files, tiny), "--pairs", str(files / "out.jsonl")])
+    with pytest.raises(InputError, match=message):
+        main(command(files, tiny, *(text.replace("OUT", str(files / "out.jsonl")) for text in more)))
+    assert (files / "out.jsonl").read_text() == '["a cat", "the cat"]\n'

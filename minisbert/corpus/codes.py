@@ -15,15 +15,14 @@ import numpy as np
 import torch
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.hashes import corpus_hash, read_intact, tensors_hash
+from minisbert.corpus.hashes import corpus_hash, read_hashed, write_hashed
 from minisbert.fast.matrices import Stacked
 from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
-from minisbert.models.checkpoint import write_safetensors
 
-KINDS = ("int8", "binary")
-MARK = {"minisbert": "codes"}
+QUANTIZATIONS = ("int8", "binary")
+CODES = "codes"  # what the metadata of such a file says that it is
 RESCORE = 4  # candidates by bits for each result
-NUMBERS = 2**22  # to rescore at once
+BLOCK_NUMBERS = 2**22  # to rescore at once
 
 
 def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str, path: Path) -> None:
@@ -31,14 +30,10 @@ def write_codes(vectors: np.ndarray, texts: Sequence[str], kind: str, model: str
     with reading(f"--quantize {kind}"):
         ranges = calibrate(vectors) if kind == "int8" else None
         arrays = {"bits": to_bits(vectors)} if ranges is None else {"codes": to_int8(vectors, ranges), "ranges": ranges}
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    about = {"kind": kind, "width": str(vectors.shape[1]), "model": model, "corpus": plain_hash(texts)}
-    write_safetensors(tensors, path, MARK | about | {"vectors": tensors_hash(tensors)})
-
-
-def plain_hash(texts: Sequence[str]) -> str:
-    """Of the texts without white space at their ends, which some readers of corpora strip."""
-    return corpus_hash([text.strip() for text in texts])
+    texts = [text.strip() for text in texts]  # as some readers of corpora strip them
+    about = {"minisbert": CODES, "kind": kind, "width": str(vectors.shape[1])}
+    about |= {"model": model, "corpus": corpus_hash(texts)}
+    write_hashed({name: torch.from_numpy(array) for name, array in arrays.items()}, path, about)
 
 
 def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: str, width: int) -> "Stacked | Bits":
@@ -46,28 +41,22 @@ def read_codes(path: Path, about: dict[str, str], texts: Sequence[str], model: s
 
     Raises ``InputError`` for another model, other texts, another width, and a damaged file: nothing is rebuilt here.
     """
-    wanted = {"model": model, "corpus": plain_hash(texts), "width": str(width)}
-    if stale := [name for name, value in wanted.items() if about.get(name) != value]:
-        raise InputError(
-            f"{path} was made with another {' and another '.join(stale)}: give what it was made with, or write it "
-            f"again with encode --quantize {about.get('kind')}"
-        )
-    arrays = {name: tensor.numpy() for name, tensor in read_intact(path, about).items()}
-    if not arrays:
-        raise InputError(f"{path} is damaged: write it again with encode --quantize {about.get('kind')}")
+    texts = [text.strip() for text in texts]
+    tensors, wrong = read_hashed(path, about, {"model": model, "corpus": corpus_hash(texts), "width": str(width)})
+    kind, bits = about.get("kind"), about.get("kind") == "binary"
+    codes, shape = tensors.get("bits" if bits else "codes"), (len(texts), -(-width // 8) if bits else width)
+    if wrong or codes is None or codes.shape != shape:
+        wrong = wrong or "is damaged"
+        raise InputError(f"{path} {wrong}: give what it was made with, or write it again with encode --quantize {kind}")
     with reading(path):
-        bits = about["kind"] == "binary"
-        codes, shape = arrays["bits" if bits else "codes"], (len(texts), -(-width // 8) if bits else width)
-        if codes.shape != shape:
-            raise ValueError(f"codes of shape {codes.shape}, {shape} is needed")
-        found = Bits(codes, width) if bits else Decoded(codes, arrays["ranges"])
+        found = Bits(codes.numpy(), width) if bits else Decoded(codes.numpy(), tensors["ranges"].numpy())
         found[:1]  # raises an error for another type
     return found if bits else Stacked([found].__getitem__, [len(codes)], width, "float32")
 
 
 @dataclass
 class Decoded:
-    """int8 codes (N, D) that are float32 vectors where they are read."""
+    """int8 codes (N, D), decoded to float32 vectors as they are read."""
 
     codes: np.ndarray
     ranges: np.ndarray
@@ -93,7 +82,7 @@ class Bits:
         the query and a vector of -1 and 1, so it is lower than that of the vectors themselves: 0.8 where that is 1.
         """
         most = min(times * k, len(self.bits))
-        height = max(1, NUMBERS // (most * self.width))  # queries at a time
+        height = max(1, BLOCK_NUMBERS // (most * self.width))  # queries at a time
         found = []
         for some in (queries[start : start + height] for start in range(0, len(queries), height)):
             candidates = hamming_top_k(some, self.bits, most)[1]

@@ -1,4 +1,4 @@
-"""Hashes of what vectors are made from: the model, the texts, and the tensors themselves."""
+"""Hashes of what vectors are made from: the model and the texts; and files of vectors with such hashes."""
 
 import dataclasses
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minisbert.models.checkpoint import read_safetensors
+from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -31,7 +31,7 @@ def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for name, parameter in encoder.named_parameters():
-        update(digest, name, parameter)
+        add_tensor(digest, name, parameter)
     if compiled_for != "float32":
         digest.update(compiled_for.encode())
     return digest.hexdigest()
@@ -41,17 +41,24 @@ def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
     """sha256 of the name, dtype, shape and bytes of each."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        update(digest, name, tensors[name])
+        add_tensor(digest, name, tensors[name])
     return digest.hexdigest()
 
 
-def read_intact(path: Path, metadata: Mapping[str, str]) -> dict[str, Tensor]:
-    """The tensors of a file; none if they are not those whose hash is in its metadata."""
+def write_hashed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Write tensors to a safetensors file, with their hash in its metadata."""
+    write_safetensors(tensors, path, {**metadata, "vectors": tensors_hash(tensors)})
+
+
+def read_hashed(path: Path, metadata: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a file with this metadata, and what is wrong with it: other hashes than wanted, or other bytes."""
+    if stale := [name for name, value in wanted.items() if metadata.get(name) != value]:
+        return {}, f"was made with another {' and another '.join(stale)}"
     tensors = read_safetensors(path)
-    return tensors if metadata.get("vectors") == tensors_hash(tensors) else {}
+    return tensors, "" if metadata.get("vectors") == tensors_hash(tensors) else "is damaged or has no hash"
 
 
-def update(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
+def add_tensor(digest: "hashlib._Hash", name: str, tensor: Tensor) -> None:
     """Add a tensor to a hash: its name, dtype, shape and bytes."""
     digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
     digest.update(tensor.detach().cpu().flatten().view(torch.uint8).numpy())

@@ -6,25 +6,22 @@ hashes match and rebuilt when stale or damaged; a file that is not an index is n
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.codes import MARK as CODES
-from minisbert.corpus.codes import Bits, read_codes
-from minisbert.corpus.hashes import corpus_hash, model_hash, read_intact, tensors_hash
-from minisbert.corpus.shard_vectors import Shards, check_fit, find_shards
+from minisbert.corpus.codes import CODES, Bits, read_codes
+from minisbert.corpus.hashes import corpus_hash, model_hash, read_hashed, write_hashed
+from minisbert.corpus.shard_vectors import find_shards, open_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.fast.matrices import Stacked
-from minisbert.models.checkpoint import read_metadata, write_safetensors
+from minisbert.models.checkpoint import read_metadata
 from minisbert.models.options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import say
-from minisbert.system.files import atomic_file
-
-MARK = {"minisbert": "index"}  # in the metadata: a file with this mark may be rebuilt
+from minisbert.system.console import check_usage, say
+from minisbert.system.files import atomic_file, check_ending
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
@@ -58,33 +55,28 @@ def load_and_encode(
 ) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked | Bits]]:
     """The model and the vectors (N, D) of the texts, from the index or the folder of shards if one is given.
 
-    Shards must be those of ``file``, where the texts are from, and still be the same at the end of the block.
+    Shards must be those of ``file``, from which the texts are, and still be the same at the end of the block.
     """
-    manifest, about = None, None
-    if in_shards(options):
-        manifest = find_shards(options.index, file, len(texts))  # before the model is loaded
-    elif options.index:
-        about = check_index(options.index)
-    quantized = about is not None and about["minisbert"] == CODES["minisbert"]
-    if getattr(options, "rescore", None) and not quantized:
-        raise InputError("--rescore is for vectors of encode --quantize: give them by --index F.safetensors")
+    manifest = find_shards(options.index, file, len(texts)) if in_shards(options) else None
+    about = index_metadata(options.index) if options.index and not manifest else None
+    quantized, searching = about is not None and about["minisbert"] == CODES, hasattr(options, "rescore")
+    bits = quantized and about.get("kind") == "binary"
+    check_usage(
+        (searching and options.rescore and not quantized, "--rescore is for an --index that encode --quantize wrote"),
+        (bits and not searching, f"{options.index} holds bits, which only search reads: encode with --quantize int8"),
+    )
     encoder = load_encoder(options)
-    if encoder.searched and (quantized or manifest or not hasattr(options, "rescore")):
+    if encoder.searched and (quantized or manifest or not searching):
         kind = type(encoder).__name__
         raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
     roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
     *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
     if manifest:
-        check_fit(options.index, manifest, file, encoder, model_hash(encoder, ""), prompt)
-        vectors = Shards(options.index, manifest)
-        yield encoder, vectors
-        vectors.check()
+        with open_shards(manifest, file, encoder, prompt) as vectors:
+            yield encoder, vectors
     elif quantized:
         width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
-        codes = read_codes(options.index, about, texts, model_hash(encoder, prompt), width)
-        if isinstance(codes, Bits) and not hasattr(options, "rescore"):
-            raise InputError(f"{options.index} holds bits, which only search reads: encode with --quantize int8")
-        yield encoder, codes
+        yield encoder, read_codes(options.index, about, texts, model_hash(encoder, prompt), width)
     elif options.index:
         yield encoder, indexed_vectors(encoder, texts, options.index, prompt)
     else:
@@ -106,39 +98,29 @@ def indexed_vectors(
     """
     path = Path(path)
     wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
-    if (found := check_index(path)) is not None:
-        stale = [name for name, value in wanted.items() if found[name] != value]
-        if not stale and (intact := read_intact(path, found)):
+    if (found := index_metadata(path)) is not None:
+        tensors, wrong = read_hashed(path, found, wanted)
+        if not wrong:
             with reading(path):
-                return encoder.from_tensors(intact)
-        reason = f"was built from another {' and another '.join(stale)}" if stale else "is damaged or has no hash"
-        say(f"{path} {reason}: rebuilding it")
+                return encoder.from_tensors(tensors)
+        say(f"{path} {wrong}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        tensors = encoder.to_tensors(vectors)
-        write_safetensors(tensors, partial, MARK | wanted | {"vectors": tensors_hash(tensors)})
+        write_hashed(encoder.to_tensors(vectors), partial, {"minisbert": "index"} | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
 
 
-def check_index(path: Path) -> dict[str, str] | None:
-    """The metadata of an index, None if there is no file; ``InputError`` if the file is not an index."""
-    if path.suffix != ".safetensors":
-        raise InputError(f"--index {path}: the name must end in .safetensors, or be that of a folder of shards")
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"--index {path}: the name is not UTF-8, and safetensors opens no such file") from error
-    if not path.exists():
-        return None
+def index_metadata(path: Path) -> dict[str, str] | None:
+    """The metadata of an index or of codes, None if there is no file; ``InputError`` if the file is something else."""
+    check_ending("--index", path, ".safetensors")
     if not path.is_file():
-        raise InputError(f"--index {path} is a folder or a device, a file is needed")
-    try:
+        return None
+    metadata: dict[str, str] = {}
+    with suppress(InputError):
         metadata = read_metadata(path)
-    except InputError as error:
-        raise InputError(f"{error}; an index cannot replace it: remove it or name another file") from error
-    if not {*MARK, "model", "corpus"} <= metadata.keys():
-        raise InputError(f"{path} is not an index and is not replaced: name another file")
+    if not {"minisbert", "model", "corpus"} <= metadata.keys():
+        raise InputError(f"{path} is not an index, or is damaged, and is not replaced: remove it or name another file")
     return metadata
 
 

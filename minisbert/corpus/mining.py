@@ -19,6 +19,7 @@ from minisbert.fast.search import cosines_of, top_k
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
+RowLists = list[list[int]]  # of each anchor: rows of documents
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,6 @@ class Rules:
         count, low, high = self.num_negatives, self.range_min, self.range_max
         if high is not None and high - low < count:
             raise InputError(f"ranks {low} to {high} have no room for {count} negatives: raise range_max")
-        if self.max_score is not None and self.min_score is not None and self.min_score > self.max_score:
-            raise InputError(f"no cosine is at least {self.min_score:g} and at most {self.max_score:g}")
 
     def depth(self, most: int) -> int:
         """How many ranks are searched for an anchor, its positives included; ``most`` positives has an anchor."""
@@ -75,8 +74,8 @@ class Candidates:
 
     anchors: list[str]
     documents: list[str]
-    positives: list[list[int]]  # of each anchor: rows of documents
-    copies: list[list[int]]  # of each anchor: documents with its text or a positive's but for case and white space
+    positives: RowLists
+    copies: RowLists  # documents with the anchor's text or a positive's but for case and white space
     most: int  # pairs of one anchor
 
 
@@ -105,7 +104,7 @@ def plain(text: str) -> str:
 class Mined:
     """The negatives of each anchor, and what became of the other candidates."""
 
-    negatives: list[list[int]] = field(default_factory=list)  # of each anchor: rows of documents, best first
+    negatives: RowLists = field(default_factory=list)  # best first
     scores: list[list[float]] = field(default_factory=list)  # their cosines
     positive_scores: list[list[float]] = field(default_factory=list)  # of each anchor and its positives
     failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
@@ -116,57 +115,43 @@ def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Ru
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined = Mined()
-    with Bar(desc="comparing", unit=" anchors", total=len(anchors), shown=progress) as bar:
-        for start in range(0, len(anchors), ANCHORS):
-            block = anchors[start : start + ANCHORS]
-            mine_block(block, start, documents, task, rules, mined)
-            bar.update(len(block))
+    mined, count = Mined(), len(documents)
+    for start in Bar(range(0, len(anchors), ANCHORS), desc="comparing", unit=" blocks of anchors", shown=progress):
+        some = slice(start, start + ANCHORS)
+        block, positives, copies = anchors[some], task.positives[some], task.copies[some]
+        depth, spare = rules.depth(task.most), max(map(len, copies))
+        scores, rows = top_k(block, documents, min(depth + spare, count))  # (A, C)
+        # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
+        copied = belongs(rows, copies, count)
+        order = copied.argsort(axis=1, kind="stable")[:, :depth]
+        scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
+        own = positive_scores(block, documents, positives)
+        lowest = np.array([min(cosines) for cosines in own], np.float32)[:, None]  # (A, 1)
+        kept = ~belongs(rows, positives, count) & ~copied
+        for name, fails in rules.failures(scores, lowest):
+            mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
+            kept &= ~fails
+        rank = kept.cumsum(axis=1) - 1
+        kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
+        mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
+        mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
+        mined.positive_scores += own
     return mined
 
 
-def mine_block(
-    anchors: np.ndarray, start: int, documents: np.ndarray, task: Candidates, rules: Rules, mined: Mined
-) -> None:
-    """Add the negatives of the anchors (A, D) from row ``start`` on."""
-    positives, copies = (rows[start : start + len(anchors)] for rows in (task.positives, task.copies))
-    depth, spare = rules.depth(task.most), max(map(len, copies))
-    scores, rows = top_k(anchors, documents, min(depth + spare, len(documents)))  # (A, C)
-    # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
-    copied = belongs(rows, copies, len(documents))
-    order = copied.argsort(axis=1, kind="stable")[:, :depth]
-    scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
-    lowest, own = positive_scores(anchors, documents, positives)
-    kept = ~belongs(rows, positives, len(documents)) & ~copied
-    for name, fails in rules.failures(scores, lowest[:, None]):
-        mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
-        kept &= ~fails
-    rank = kept.cumsum(axis=1) - 1
-    kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-    mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
-    mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
-    mined.positive_scores += own
-
-
-def belongs(rows: np.ndarray, lists: list[list[int]], count: int) -> np.ndarray:
+def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
     """Which of the rows (A, C), numbers below ``count``, are in the list of their anchor: (A, C)."""
     keys = [anchor * count + row for anchor, some in enumerate(lists) for row in some]
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(keys, dtype=np.int64))
 
 
-def positive_scores(
-    anchors: np.ndarray, documents: np.ndarray, positives: list[list[int]]
-) -> tuple[np.ndarray, list[list[float]]]:
-    """The lowest cosine (A,) of each anchor and its positives, and all of them."""
+def positive_scores(anchors: np.ndarray, documents: np.ndarray, positives: RowLists) -> list[list[float]]:
+    """The cosines of each anchor and its positives."""
     counts = [len(rows) for rows in positives]
     which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))
-    rows = torch.tensor([row for some in positives for row in some])
-    # the documents that are needed, not all: their lengths are computed
-    found = cosines_of(
-        torch.from_numpy(anchors), which, Matrix(documents[rows.numpy()], "documents"), torch.arange(len(rows))
-    )
-    parts = found.split(counts)
-    return np.array([part.min() for part in parts], np.float32), [part.tolist() for part in parts]
+    needed = Matrix(documents[np.concatenate(positives)], "documents")  # not all: their lengths are computed
+    found = cosines_of(torch.from_numpy(anchors), which, needed, torch.arange(len(which)))
+    return [part.tolist() for part in found.split(counts)]
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:

@@ -1,143 +1,118 @@
-"""A folder of shards (``corpus/shards.py``) in place of an index: vectors read from disk, never encoded here.
+"""The vectors in a folder of shards: for a search in place of an index, or copied to one file.
 
-It must be complete and belong to the text and the model in use. The hashes of the shards' files are not computed again:
-that would read every byte before each search. ``encode`` and ``merge`` do it.
-
-A file that is replaced or cut short while it is read is an ``InputError``. Hence ordinary reads: a memory map of it
-would end the process with a bus error.
+For a search, the folder must be complete and belong to the text and the model in use: nothing is encoded here.
 """
 
+import hashlib
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
-from numpy.lib.format import open_memmap
 
-from minisbert.core import InputError, one_line
-from minisbert.corpus.manifest import MANIFEST, Manifest, differences, lines_hash, read_manifest, text_hash
-from minisbert.corpus.notes import noted_hashes
+from minisbert.core import InputError, reading
+from minisbert.corpus.hashes import model_hash
+from minisbert.corpus.shards import Manifest, complete_manifest, file_hash, lines_hash
+from minisbert.corpus.vectors import write_header
 from minisbert.fast.matrices import Stacked
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import Bar
+from minisbert.system.files import atomic_file
+
+COPIED = 2**22  # bytes at once
 
 
 def find_shards(folder: Path, file: str, count: int) -> Manifest:
     """The manifest of a complete folder of shards of ``file``, in which ``count`` texts were found.
 
-    Raises ``InputError`` for a folder of something else, shards of another text, and shards that are missing or do not
-    have the form that the manifest says. The model is not needed, so this comes before it is loaded.
+    Raises ``InputError`` for shards of another text. The model is not needed, so this comes before it is loaded.
     """
-    manifest = read_manifest(folder)
-    if manifest is None:
-        raise InputError(
-            f"--index {folder} is a folder without {MANIFEST}: give one that python -m minisbert.encode --shard-rows "
-            "wrote, or the name of a file that ends in .safetensors"
-        )
-    if not Path(file).is_file():
-        raise InputError(f"{file} can be read only once; with the shards in {folder}, give a regular file")
-    name, rows = manifest.input.get("name", "the input"), manifest.input["rows"]
-    if text_hash(file) != manifest.input["sha256"] and lines_hash(file) != manifest.input.get("lines"):
-        raise InputError(
-            f"{folder} was made from {one_line(name)} with {rows:,} texts, and {file} is a different text: "
-            f"give that one, or {remedy(file, manifest)}"
-        )
-    if count != rows:
-        raise InputError(f"{file} had {count:,} texts when it was read, {folder} has {rows:,}: has it changed since?")
-    noted_hashes(folder, manifest)
-    for shard in range(len(manifest.parts)):
-        check_shard(folder, manifest, shard)
+    manifest = complete_manifest(folder)
+    rows = manifest.input["rows"]
+    same = file_hash(file) == manifest.input["sha256"] or lines_hash(file) == manifest.input.get("lines")
+    changed = [] if same and count == rows else [f"another text of {rows:,} lines"]
+    manifest.check_unchanged(changed, encode_again(manifest, file))
     return manifest
 
 
-def check_fit(folder: Path, manifest: Manifest, file: str, encoder: SentenceEncoder, model: str, prompt: str | None):
-    """Raise ``InputError`` for shards that this model, with this hash, would not have made with this prompt.
-
-    They may be normalized or not, as a cosine ignores lengths, and of any precision, as that only rounds them.
-    """
-    prompt = choose_prompt(encoder.settings, prompt)
-    options = {"pooling": encoder.pooling_mode, "max_length": encoder.tokenizer.limit, "prompt": prompt}
-    changed = differences(manifest, model, options)
-    width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
-    if manifest.width != width:
-        changed.append(f"width {manifest.width}, not {width}")
-    if changed:
-        raise InputError(
-            f"{folder} was made with {'; '.join(changed)}: give what it was made with, or {remedy(file, manifest)}"
-        )
-
-
-def remedy(file: str, manifest: Manifest) -> str:
-    """Shards that do not fit are neither encoded nor replaced by a search."""
-    rows = manifest.options["part_rows"]
+def encode_again(manifest: Manifest, file: str) -> str:
+    """What to do: shards that do not fit are neither encoded nor replaced by a search."""
     return (
-        f"encode to another folder: python -m minisbert.encode --file {file} --out FOLDER --shard-rows {rows}, "
-        "with the same model and options as this search"
+        f"encode to another folder: python -m minisbert.encode --file {file} --out FOLDER --shard-rows "
+        f"{manifest.options['part_rows']}, with the same model and options as this search"
     )
 
 
-def check_shard(folder: Path, manifest: Manifest, shard: int) -> int:
-    """Where a shard's vectors begin in its file; ``InputError`` if that has another shape, type or size."""
-    path, expected = manifest.path(folder, shard), (manifest.shape(shard), np.dtype(manifest.dtype))
-    try:
-        vectors = open_memmap(path, mode="r")
-        size = vectors.offset + vectors.nbytes  # a longer file could be mapped, too
-        fits = (vectors.shape, vectors.dtype) == expected and path.stat().st_size == size
-    except OSError:
-        raise
-    except Exception:  # ValueError for a short file; for a damaged header also what its parser raises
-        fits = False
-    if not fits:
-        raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
-    return vectors.offset
+@contextmanager
+def open_shards(manifest: Manifest, file: str, encoder: SentenceEncoder, prompt: str | None) -> Iterator[Stacked]:
+    """The vectors (N, D) of shards.
+
+    Raises ``InputError`` for shards that this model would not have made with this prompt; they may be normalized or
+    not, as a cosine ignores lengths, and of any precision, as that only rounds them. Also raises it at the end of the
+    block if a shard or the manifest has changed since.
+    """
+    prompt = choose_prompt(encoder.settings, prompt)
+    options = {"pooling": encoder.pooling_mode, "max_length": encoder.tokenizer.limit, "prompt": prompt}
+    width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
+    changed = manifest.changed_options(model_hash(encoder, ""), options)
+    changed += [f"width {manifest.width}, not {width}"] * (manifest.width != width)
+    manifest.check_unchanged(changed, encode_again(manifest, file))
+    before, counts = stamps(manifest), [manifest.shape(shard)[0] for shard in range(len(manifest.parts))]
+    yield Stacked(lambda shard: ShardFile(manifest, shard), counts, manifest.width, manifest.dtype)
+    manifest.check_current()
+    if stamps(manifest) != before:
+        raise InputError(f"{manifest.folder} changed while it was being read: run this again once it is complete")
 
 
-class Shards(Stacked):
-    """All vectors (N, D) of a folder; ``check`` says whether they are still those that were there at first."""
-
-    def __init__(self, folder: Path, manifest: Manifest):
-        counts = [manifest.shape(shard)[0] for shard in range(len(manifest.parts))]
-        super().__init__(lambda shard: ShardFile(self, shard), counts, manifest.width, manifest.dtype)
-        self.folder, self.manifest = folder, manifest
-        self.stamps = [self.stamp(shard) for shard in range(len(counts))]
-
-    def stamp(self, shard: int) -> tuple[int, int, int]:
-        found = self.manifest.path(self.folder, shard).stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
-
-    def check(self) -> None:
-        """Raise ``InputError`` if the manifest or a shard has been replaced or changed since."""
-        current = read_manifest(self.folder)
-        changed = current is None or current.identity != self.manifest.identity
-        try:
-            changed |= self.stamps != [self.stamp(shard) for shard in range(len(self.stamps))]
-        except OSError:
-            changed = True
-        if changed:
-            raise InputError(f"{self.folder} changed while it was being read: run this again once it is complete")
+def stamps(manifest: Manifest) -> list[tuple[int, int, int]]:
+    """What tells each shard's file from another one in its place."""
+    found = [manifest.path(shard).stat() for shard in range(len(manifest.parts))]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
 
 
 class ShardFile:
-    """The vectors (n, D) in a shard's file."""
+    """The vectors (n, D) of a shard, by ordinary reads: in a memory map, a file that is cut short is a bus error."""
 
-    def __init__(self, shards: Shards, shard: int):
-        self.shards, self.shape = shards, shards.manifest.shape(shard)
-        self.start = check_shard(shards.folder, shards.manifest, shard)
-        self.file = open(shards.manifest.path(shards.folder, shard), "rb", buffering=0)  # noqa: SIM115 (kept open)
+    def __init__(self, manifest: Manifest, shard: int):
+        self.shape, self.dtype = manifest.shape(shard), np.dtype(manifest.dtype)
+        self.start = manifest.vectors_start(shard)
+        self.file = open(manifest.path(shard), "rb", buffering=0)  # noqa: SIM115 (kept open)
+        weakref.finalize(self, self.file.close)
 
     def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
         """Some rows (R, D), by a slice of step 1 or by their numbers (R,)."""
-        if isinstance(rows, slice):
-            start, stop, _ = rows.indices(self.shape[0])
-            return self._read(start, max(stop - start, 0))
-        return np.concatenate([self._read(int(row), 1) for row in rows])
+        if not isinstance(rows, slice):
+            return np.concatenate([self[row : row + 1] for row in rows])
+        start, stop, _ = rows.indices(self.shape[0])
+        row = self.shape[1] * self.dtype.itemsize  # bytes
+        self.file.seek(self.start + start * row)
+        with reading(self.file.name):  # reshape: it has been cut short
+            return np.frombuffer(self.file.read((stop - start) * row), self.dtype).reshape(stop - start, -1)
 
-    def __del__(self) -> None:
-        if hasattr(self, "file"):
-            self.file.close()
 
-    def _read(self, start: int, count: int) -> np.ndarray:
-        found = np.empty((count, self.shape[1]), self.shards.dtype)
-        self.file.seek(self.start + start * found.strides[0])
-        if self.file.readinto(memoryview(found).cast("B")) != found.nbytes:
-            self.shards.check()
-            raise InputError(f"{self.file.name} was cut short while it was being read")
-        return found
+def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
+    """Copy all shards to one ``.npy``, a few MiB in memory at a time, and check their hashes; the shape, (N, D).
+
+    Raises ``InputError``, and writes nothing, if a shard is missing or does not have the hash that was noted.
+    """
+    manifest = complete_manifest(folder)
+    shape = manifest.input["rows"], manifest.width
+    with atomic_file(out) as partial, open(partial, "wb") as target:
+        write_header(target, np.dtype(manifest.dtype), shape)
+        for shard in Bar(range(len(manifest.parts)), desc=f"merging {folder}", unit=" shards"):
+            if copy_vectors(manifest.path(shard), manifest.vectors_start(shard), target) != manifest.noted_hash(shard):
+                raise InputError(f"{manifest.path(shard)} is damaged or cut short: run encode again, which replaces it")
+    return shape
+
+
+def copy_vectors(path: Path, start: int, target: IO[bytes]) -> str:
+    """Copy the vectors of a file, which begin at ``start``; the sha256 of the whole file."""
+    with open(path, "rb") as stream:
+        digest = hashlib.sha256(stream.read(start))
+        while block := stream.read(COPIED):
+            digest.update(block)
+            target.write(block)
+    return digest.hexdigest()

@@ -1,218 +1,237 @@
-"""Encode a file in shards: a folder of ``.npy`` files that any number of processes fill and that survives a kill.
+"""A folder of shards: its files, whose they are, and what they were made from.
 
-    python -m minisbert.encode --file sentences.txt --out vectors --shard-rows 100000
+manifest.json       the input with its hash, the model's hash, every option that changes a vector, the shards' places
+part-00017.npy      the vectors of rows 17 N to 18 N - 1 of the input, if a shard has N rows
+part-00017.json     its note: its number, the hash of that file and of the manifest; written after it
+.rank-00003.lock    locked while rank 3 encodes
 
-Rank r of W takes shards r, r + W, r + 2 W, ... The ranks do not talk to each other: what is to be done is in the
-manifest (``corpus/manifest.py``), and what is done is on disk. A shard is written atomically, and counts only if its
-file has the hash that was noted when it was written; so a second start encodes what is missing or damaged and nothing
-else.
+The texts are those of the file after decompression, so a file and its ``.gz`` have the same hash and offsets.
+``sharding.py`` writes such a folder, ``shard_vectors.py`` reads its vectors.
 """
 
 import hashlib
-import os
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
-import torch
+from numpy.lib.format import open_memmap
 
-from minisbert.core import InputError, one_line
-from minisbert.corpus.hashes import model_hash
-from minisbert.corpus.manifest import MANIFEST, Manifest, differences, read_manifest, scan, text_hash, write_manifest
-from minisbert.corpus.notes import check_foreign, clean_up, hash_of, is_intact, locked, noted_hashes
-from minisbert.corpus.shard_vectors import check_shard
-from minisbert.corpus.vectors import write_header, write_npy
+from minisbert.core import InputError, one_line, read_json
 from minisbert.data.rows import open_texts
-from minisbert.models.prompts import choose_prompt
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import Bar, say
-from minisbert.system.devices import choose_device, choose_precision
-from minisbert.system.files import atomic_file, write_json
-from minisbert.system.interrupts import Interrupts
-from minisbert.training.processes import environment_number
+from minisbert.system.files import LITTER, atomic_file, listed, lock, recover, write_json
 
-BLOCK = 2**22  # bytes to copy at once
+MANIFEST, MARK = "manifest.json", {"minisbert": "parts", "version": 1}
 
 
-def read_rank() -> tuple[int, int]:
-    """This process's rank and the number of processes: torchrun's, Slurm's, or 0 and 1.
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder of shards is made from. Equal manifests have equal ``identity``, for an input of any name."""
 
-    Only ``RANK`` and ``WORLD_SIZE`` are read, or ``SLURM_PROCID`` and ``SLURM_NTASKS``: there is no process group.
-    Raises ``InputError`` for a rank that is not below the number of processes.
-    """
-    if "RANK" in os.environ or "WORLD_SIZE" in os.environ:
-        rank, size, starter = "RANK", "WORLD_SIZE", "torchrun"
-    elif "SLURM_PROCID" in os.environ:
-        rank, size, starter = "SLURM_PROCID", "SLURM_NTASKS", "srun"
-    else:
-        return 0, 1
-    count = environment_number(size, 1, starter=starter)
-    return environment_number(rank, 0, count - 1, f" ({size} is {count})", starter), count
+    folder: Path
+    input: dict[str, Any]  # name, sha256, bytes and rows of the text, in newer ones a hash of its lines
+    model: str  # hash, see corpus/hashes.py
+    options: dict[str, Any]  # part_rows and every option that changes a vector
+    width: int
+    dtype: str
+    parts: list[dict[str, Any]]  # offset, bytes and sha256 of each shard's text
+
+    @property
+    def name(self) -> str:
+        return one_line(self.input.get("name", "the input"))
+
+    @property
+    def content(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("folder", "identity")}
+
+    @cached_property
+    def identity(self) -> str:
+        about = self.content | {"input": {key: value for key, value in self.input.items() if key != "name"}}
+        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+    def is_consistent(self) -> bool:
+        """Do the numbers have the right types, and do they fit each other?"""
+        rows, size = self.input["rows"], self.options["part_rows"]
+        counts, places = [rows, size, self.width], [part[key] for part in self.parts for key in ("offset", "bytes")]
+        whole = all(type(n) is int for n in counts + places) and min(counts) > 0 and min(places) >= 0
+        return whole and len(self.parts) == -(-rows // size) and np.dtype(self.dtype).kind == "f"
+
+    def write(self) -> None:
+        with atomic_file(self.folder / MANIFEST) as partial:
+            write_json(partial, MARK | {"sha256": self.identity} | self.content)
+
+    def check_current(self) -> None:
+        """Raise ``InputError`` if there is another manifest in the folder, or none."""
+        current = read_manifest(self.folder)
+        if current is None or current.identity != self.identity:
+            raise InputError(f"{self.folder / MANIFEST} was replaced by another run: run this again")
+
+    def changed_options(self, model: str, options: dict[str, Any]) -> list[str]:
+        """The options, by name, that differ from those of the folder, and whether the model does."""
+        changed = [
+            f"{name.replace('part_', 'shard_')} {one_line(self.options.get(name))}, not {one_line(value)}"
+            for name, value in options.items()
+            if self.options.get(name) != value
+        ]
+        if self.model != model and not any(name.startswith(("pooling ", "max_length ")) for name in changed):
+            changed.append("another model")  # its hash covers these two options
+        return changed
+
+    def check_unchanged(self, changed: list[str], remedy: str) -> None:
+        """Raise ``InputError`` if something differs from what the folder was made with."""
+        if changed:
+            what = f"{self.folder} was made from {self.name} with {'; '.join(changed)}"
+            raise InputError(f"{what}: give what it was made with, or {remedy}")
+
+    def path(self, shard: int) -> Path:
+        return self.folder / f"part-{shard:05}.npy"
+
+    def shape(self, shard: int) -> tuple[int, int]:
+        """(n, D) of a shard; the last one may have fewer rows."""
+        rows = self.options["part_rows"]
+        return min(rows, self.input["rows"] - shard * rows), self.width
+
+    def noted_hash(self, shard: int) -> str | None:
+        """The hash that was noted for a shard's file; None if that or the note is missing or belongs elsewhere."""
+        note = read_note(self.path(shard))
+        own = note.get("manifest") == self.identity and note.get("part", shard) == shard  # older notes have no number
+        return note["sha256"] if own and self.path(shard).is_file() else None
+
+    def vectors_start(self, shard: int) -> int:
+        """The byte at which a shard's vectors begin; ``InputError`` if its file has another shape, type or size."""
+        path, expected = self.path(shard), (self.shape(shard), np.dtype(self.dtype))
+        try:
+            vectors = open_memmap(path, mode="r")
+            size = vectors.offset + vectors.nbytes  # a longer file could be mapped, too
+            fits = (vectors.shape, vectors.dtype) == expected and path.stat().st_size == size
+        except OSError:
+            raise
+        except Exception:  # ValueError for a short file; for a damaged header also what its parser raises
+            fits = False
+        if not fits:
+            raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
+        return vectors.offset
 
 
-def own_device(name: str) -> torch.device:
-    """``choose_device``; if that is CUDA, the processes of one machine take its GPUs in turn."""
-    device = choose_device(name)
-    local = os.environ.get("LOCAL_RANK", os.environ.get("SLURM_LOCALID", ""))
-    if device.type == "cuda" and device.index is None and local.isdecimal():
-        return torch.device("cuda", int(local) % torch.cuda.device_count())
-    return device
-
-
-def encode_shards(
-    load: Callable[[], SentenceEncoder], file: str, folder: Path, shard_rows: int, overwrite: bool, **options: Any
-) -> None:
-    """Encode this rank's shards of ``file`` that ``folder`` lacks. ``options`` are those of ``encode``.
-
-    The model is loaded once the folder is known to be usable. Raises ``InputError`` for a folder that was made with
-    another input, model or option, which ``overwrite`` replaces; for a rank that is already at work; and for an input
-    that changes while it is read. Shards that are complete stay in any case.
-    """
-    if not Path(file).is_file():  # a missing file and a pipe: it is read several times
-        with open_texts(file):
-            raise InputError(f"{file} can be read only once; shards need a regular file")
-    rank, size = read_rank()
-    who = f"rank {rank} of {size}: " if size > 1 else ""
-    check_foreign(folder, read_manifest(folder, overwrite))  # before anything is created there
-    with locked(folder, rank):
-        encoder = load()
-        manifest = agree(encoder, file, folder, shard_rows, overwrite, options)
-        clean_up(folder, len(manifest.parts), rank, size)
-        own = range(rank, len(manifest.parts), size)
-        missing = find_missing(folder, manifest, own, rank == 0)
-        truncated = write_shards(encoder, file, folder, manifest, missing, rank == 0, options)
-    rows = sum(manifest.shape(shard)[0] for shard in missing)
-    if truncated:
-        say(who + encoder.tokenizer.cut_message(truncated, rows))
-    kept = f"; {len(own) - len(missing):,} were complete" if len(own) > len(missing) else ""
-    say(f"{who}wrote {len(missing):,} shards with {rows:,} vectors of width {manifest.width} to {folder}{kept}")
-
-
-def agree(
-    encoder: SentenceEncoder, file: str, folder: Path, shard_rows: int, overwrite: bool, given: dict[str, Any]
-) -> Manifest:
-    """The folder's manifest, which is written if there is none. Every rank comes to the same one by itself."""
-    example = encoder.encode(["a"], **given)  # (1, D); an option that is out of range is found here
-    model = model_hash(encoder, "")
-    options = {
-        "part_rows": shard_rows,
-        "precision": str(choose_precision(given["precision"], encoder.device)[0]).removeprefix("torch."),
-        "normalize": given["normalize"],
-        "truncate_dim": given["truncate_dim"],
-        "prompt": choose_prompt(encoder.settings, given["prompt"], given["prompt_name"]),
-        "pooling": encoder.pooling_mode,
-        "max_length": encoder.tokenizer.limit,
-    }
-    found = read_manifest(folder, overwrite)
-    if found is not None:
-        changed = differences(found, model, options)
-        if not changed and text_hash(file) == found.input["sha256"]:
+def read_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a folder; None if there is none yet. Raises ``InputError`` for a damaged one."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        return None
+    with suppress(LookupError, TypeError, ValueError):  # what a damaged one raises
+        content = read_json(path)
+        names = list(Manifest.__dataclass_fields__)[1:]
+        found = Manifest(folder, **{name: content[name] for name in names})
+        if MARK.items() <= content.items() and found.is_consistent() and content["sha256"] == found.identity:
             return found
-        refuse(folder, found, changed or ["another text"], overwrite)
-    source, parts = scan(file, shard_rows)
-    manifest = Manifest(source, model, options, example.shape[1], str(example.dtype), parts)
-    other = read_manifest(folder, overwrite)  # another rank may have written it in the meantime
-    if other is None or other.identity != manifest.identity:
-        if other is not None:
-            refuse(folder, other, differences(other, model, options) or ["another text"], overwrite)
-        check_foreign(folder, other, len(parts))
-        write_manifest(folder, manifest)
-    return manifest
-
-
-def refuse(folder: Path, found: Manifest, changed: list[str], overwrite: bool) -> None:
-    if overwrite:
-        return
     raise InputError(
-        f"{folder} was made from {one_line(found.input['name'])} with {'; '.join(changed)}: give what it was made "
-        "with, choose another --out, or --overwrite to start over"
+        f"{path} is damaged, or not the manifest of a folder of shards of version {MARK['version']}: choose another "
+        "folder, or remove it and run encode again, which keeps the intact shards"
     )
 
 
-def find_missing(folder: Path, manifest: Manifest, own: range, shown: bool) -> list[int]:
-    """The shards of ``own`` that are not there or do not have the hash that was noted; reports damaged ones."""
-    bar = Bar(own, desc=f"checking {folder}", unit=" shards", shown=shown)
-    return [shard for shard in bar if not is_intact(folder, manifest, shard)]
+def complete_manifest(folder: Path) -> Manifest:
+    """The manifest of a folder; ``InputError`` unless all shards are there and have the right shape, type and size.
 
-
-def write_shards(
-    encoder: SentenceEncoder, file: str, folder: Path, manifest: Manifest, shards: list[int], shown: bool, options: dict
-) -> int:
-    """Encode and write some shards in order; how many texts were cut."""
-    truncated, rows = 0, sum(manifest.shape(shard)[0] for shard in shards)
-
-    def counted(chunks: Iterator[np.ndarray]) -> Iterator[np.ndarray]:
-        for chunk in chunks:
-            bar.update(len(chunk))
-            yield chunk
-
-    with Interrupts(), open_texts(file) as stream, Bar(total=rows, unit=" texts", shown=shown) as bar:
-        for shard in shards:
-            bar.set_description(f"shard {shard}", refresh=False)
-            texts = shard_texts(stream, manifest.parts[shard], file)
-            write_shard(counted(encoder.encode_stream(texts, **options)), folder, manifest, shard)
-            truncated += encoder.truncated
-    return truncated
-
-
-def shard_texts(stream: IO[bytes], place: dict[str, Any], file: str) -> Iterator[str]:
-    """The texts of a shard; at their end ``InputError`` if they are not the bytes that the manifest was made from."""
-    stream.seek(place["offset"])  # in a .gz, forward only reads on
-    left, digest = place["bytes"], hashlib.sha256()
-    coding = "utf-8" if place["offset"] else "utf-8-sig"  # a byte order mark at the start is not text
-    while left and (line := stream.readline(left)):
-        left -= len(line)
-        digest.update(line)
-        # subtle: every line was valid when the manifest was made; one that is not any more gives another hash
-        yield line.decode(coding, "replace").removesuffix("\n").rstrip("\r")
-        coding = "utf-8"
-    if digest.hexdigest() != place["sha256"]:
-        raise InputError(
-            f"{file} changed while it was being read; the shards written so far were made from the old file"
-        )
-
-
-def write_shard(chunks: Iterator[np.ndarray], folder: Path, manifest: Manifest, shard: int) -> None:
-    """Write a shard's file and then the note of its hash, which makes it count."""
-    path = manifest.path(folder, shard)
-    with atomic_file(path) as partial:
-        write_npy(chunks, manifest.shape(shard)[0], partial)
-        digest = hash_of(partial)
-        current = read_manifest(folder)
-        if current is None or current.identity != manifest.identity:
-            raise InputError(f"{folder / MANIFEST} was replaced by another run: this one stops")
-    with atomic_file(path.with_suffix(".json")) as partial:
-        write_json(partial, {"part": shard, "sha256": digest, "manifest": manifest.identity})
-
-
-def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
-    """Copy all shards to one ``.npy``, a few MiB in memory at a time, and check their hashes; the shape, (N, D).
-
-    Raises ``InputError``, and writes nothing, if a shard is missing or does not have the hash that was noted.
+    Their hashes are not computed: that would read every byte before each search. ``encode`` and ``merge`` do it.
     """
     manifest = read_manifest(folder)
     if manifest is None:
-        raise InputError(f"{folder} is not a folder of shards: it has no {MANIFEST}")
-    if out.resolve().parent == folder.resolve():
-        raise InputError(f"--out {out} is in the folder of the shards: choose another place")
-    notes = noted_hashes(folder, manifest)
-    starts = [check_shard(folder, manifest, shard) for shard in range(len(notes))]
-    shape = manifest.input["rows"], manifest.width
-    with atomic_file(out) as partial, open(partial, "wb") as target:
-        write_header(target, np.dtype(manifest.dtype), shape)
-        for shard in Bar(range(len(notes)), desc=f"merging {folder}", unit=" shards"):
-            path = manifest.path(folder, shard)
-            if copy_shard(path, starts[shard], target) != notes[shard]:
-                raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
-    return shape
+        raise InputError(f"{folder} is not a folder of shards, which encode --shard-rows writes: it has no {MANIFEST}")
+    shards = range(len(manifest.parts))
+    if lacking := [manifest.path(shard).name for shard in shards if manifest.noted_hash(shard) is None]:
+        raise InputError(
+            f"{folder} lacks {len(lacking):,} of {len(shards):,} shards, {listed(lacking)}: encode them first, with "
+            f"python -m minisbert.encode --file {manifest.name} --out {folder} "
+            f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
+        )
+    for shard in shards:
+        manifest.vectors_start(shard)
+    return manifest
 
 
-def copy_shard(path: Path, start: int, target: IO[bytes]) -> str:
-    """Copy a file from ``start`` on, where its vectors begin; the sha256 of the whole file."""
-    with open(path, "rb") as stream:
-        digest = hashlib.sha256(stream.read(start))
-        while block := stream.read(BLOCK):
-            digest.update(block)
-            target.write(block)
+def read_note(path: Path) -> dict[str, Any]:
+    """The note of a shard's file; empty if it is missing or damaged, or a file of another program."""
+    path, note = path.with_suffix(".json"), {}
+    with suppress(InputError):
+        note = read_json(path) if path.is_file() else {}  # a pipe would wait for a writer
+    return note if {"sha256", "manifest"} <= note.keys() else {}
+
+
+def check_foreign(folder: Path, before: Manifest | None, count: int = 0) -> None:
+    """Raise ``InputError`` if files of other programs would be replaced by the first ``count`` shards.
+
+    The shards of the manifest ``before`` and those with a note are ours. Without a manifest the folder must hold
+    nothing else but hidden files.
+    """
+    paths = [path for path in folder.glob("[!.]*") if path.name not in (MANIFEST, *LITTER)]
+    if before:
+        new = {before.path(shard).stem for shard in range(len(before.parts), count)}
+        paths = [path for path in paths if path.stem in new and path.suffix in (".npy", ".json")]
+    if foreign := sorted(path.name for path in paths if not read_note(path)):
+        raise InputError(
+            f"{folder} is not a folder of shards: it holds {listed(foreign)}, which encode did not write; "
+            "choose another --out"
+        )
+
+
+def clean_up(manifest: Manifest) -> None:
+    """Remove what killed processes were writing, and shards of a manifest that was replaced and had more of them."""
+    for path in manifest.folder.glob(".*.partial-*"):
+        recover(manifest.folder / path.name[1:].rpartition(".partial-")[0])
+    current = {manifest.path(shard) for shard in range(len(manifest.parts))}
+    for path in manifest.folder.glob("part-*.json"):
+        if path.with_suffix(".npy") not in current and read_note(path):
+            path.with_suffix(".npy").unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(folder: Path, rank: int) -> Iterator[None]:
+    """Keep a second process from encoding the same rank's shards; raises ``InputError`` in that process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f".rank-{rank:05}.lock"
+    with open(path, "a") as file:
+        try:
+            lock(file)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{folder}: another process is encoding as rank {rank} there; wait for it to finish or stop it"
+            ) from error
+        try:
+            yield
+        finally:
+            remove_unused(folder, path)
+
+
+def remove_unused(folder: Path, path: Path) -> None:
+    """Remove the lock and the folder if no manifest has been written."""
+    with suppress(OSError):  # other ranks' locks are there, or this system removes no open files
+        if not (folder / MANIFEST).exists():
+            path.unlink()
+            folder.rmdir()
+
+
+def file_hash(path: str | Path) -> str:
+    """sha256 of a file, of a ``.gz`` after decompression."""
+    with open_texts(path) as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def lines_hash(path: str) -> str:
+    """sha256 of the lines of a file: CRLF, blank lines and a byte order mark do not count."""
+    digest = hashlib.sha256()
+    with open_texts(path) as stream:
+        for number, line in enumerate(stream):
+            digest.update(plain_line(line, first=number == 0))
     return digest.hexdigest()
+
+
+def plain_line(line: bytes, first: bool) -> bytes:
+    """A line as ``lines_hash`` counts it: with LF at its end, without a byte order mark, nothing if it is blank."""
+    text = (line.removeprefix(b"\xef\xbb\xbf") if first else line).rstrip(b"\r\n")
+    return text + b"\n" if text.strip() else b""

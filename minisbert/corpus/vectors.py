@@ -26,27 +26,26 @@ def encode_to_file(
 ) -> tuple[int, int]:
     """Encode ``total`` texts with the ``options`` of ``encode`` and write them to ``out``; the shape, (N, D).
 
-    An iterator is streamed, to ``.npy`` only: neither its texts nor the vectors are ever all in memory.
-    With ``output="token"``, to ``.safetensors`` only, every token's state is written (see ``write_tokens``).
-    With ``quantize``, to ``.safetensors`` only, codes are written (see ``corpus/codes.py``).
+    To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
+    ``.safetensors`` also, with ``output="token"``, each text's states (T, D), concatenated, as ``states``, and each
+    text's T as ``lengths``; and with ``quantize`` the codes of ``corpus/codes.py``.
     """
     with atomic_file(out) as partial:
-        if not isinstance(texts, list):
+        if out.suffix == ".npy":
             return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
-        as_searched = out.suffix == ".safetensors" and options.get("output") != "token"
+        if options.get("output") == "token":
+            states = encoder.encode(texts, **options)
+            lengths = torch.tensor([len(rows) for rows in states])  # (N,)
+            write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, partial)
+            return total, states[0].shape[1]
         if quantize and encoder.searched:
             raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
-        vectors = encoder.encode(texts, **options, **(encoder.searched if as_searched else {}))
-        if options.get("output") == "token":
-            write_tokens(vectors, partial)
-            return total, vectors[0].shape[1]
+        vectors = encoder.encode(texts, **options, **encoder.searched)
         if quantize:
             prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
             write_codes(vectors, texts, quantize, model_hash(encoder, prompt), partial)
-            return vectors.shape
-        if out.suffix == ".npy":
-            return write_npy(iter([vectors]), total, partial)
-        write_safetensors(encoder.to_tensors(vectors), partial)
+        else:
+            write_safetensors(encoder.to_tensors(vectors), partial)
         return vectors.shape
 
 
@@ -73,9 +72,3 @@ def write_header(file: IO[bytes], dtype: np.dtype, shape: tuple[int, int]) -> No
     """The header of a ``.npy`` file: what is in it, before the numbers themselves."""
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, header)
-
-
-def write_tokens(states: list[np.ndarray], path: Path) -> None:
-    """Write each text's states (T, D), concatenated, as ``states``, and each text's T as ``lengths``."""
-    lengths = torch.tensor([len(rows) for rows in states])  # (N,)
-    write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, path)

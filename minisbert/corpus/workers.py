@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from minisbert.core import InputError, one_line
-from minisbert.core.checks import check_text
+from minisbert.core import InputError, one_line, reading
+from minisbert.core.checks import check, check_text
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import assets
 from minisbert.system.devices import choose_device, use_threads
@@ -38,7 +38,7 @@ class EncodeBatch:
               A forked process, as ``datasets`` starts them, always computes with one thread
 
     The other settings are those of ``SentenceEncoder.load`` and ``SentenceEncoder.encode``; ``max_length`` is the limit
-    in tokens. Raises ``InputError`` for settings that contradict each other, and at the first batch as those two do.
+    in tokens. Raises ``InputError`` for a number of workers below 1, and at the first batch as those two do.
     """
 
     def __init__(
@@ -57,17 +57,14 @@ class EncodeBatch:
         prompt: str | None = None,
         prompt_name: str | None = None,
     ):
-        if text == vector:
-            raise InputError(f"the column {text!r} holds the texts: give the vectors another name")
-        if workers is not None and (not isinstance(workers, int) or workers < 1):
-            raise InputError(f"workers {one_line(workers)}: a whole number of processes a machine, at least 1")
-        self.text, self.vector, self.workers = text, vector, workers
+        with reading("EncodeBatch"):
+            check("workers an integer from 1", workers)
+        self.text, self.vector = text, vector
         folder = str(model) not in assets() and os.path.isdir(model)
         self.model = os.path.abspath(model) if folder else str(model)  # workers may start elsewhere
         # subtle: a model trained anew into the same folder is another model, for workers that still have the old one
         # and for the cache of ``datasets``, which knows a function by its pickled bytes
-        self.version = folder_version(Path(self.model)) if folder else ()
-        self.loading = {"pooling": pooling, "device": device, "limit": max_length}
+        self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_length)
         names = {"prompt": prompt, "prompt_name": prompt_name}
         self.encoding = {"precision": precision, "normalize": normalize, "truncate_dim": truncate_dim, **names}
 
@@ -77,16 +74,10 @@ class EncodeBatch:
         Raises ``InputError`` with column and row for a value that is not a valid text, for a batch without the column
         of texts, and for one that already has the column of vectors.
         """
-        texts = self._texts(batch)
-        precision = self.encoding["precision"]
-        encoder = load_encoder(os.getpid(), self.model, self.version, self.workers, precision, **self.loading)
-        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
-
-    def _texts(self, batch: Mapping[str, Any]) -> list[str]:
-        columns = [str(name) for name in batch]
-        if self.text not in columns:
-            raise InputError(f"no column {self.text!r} in {listed_columns(columns)}: give its name, text=...")
-        if self.vector in columns:
+        if self.text not in batch:
+            columns = ", ".join(one_line(str(name)) for name in batch) or "none"
+            raise InputError(f"no column {self.text!r} in the batch, which has {columns}: give its name, text=...")
+        if self.vector in batch:
             raise InputError(f"the column {self.vector!r} exists: give the vectors another name, vector=...")
         texts = list(batch[self.text])
         for row, text in enumerate(texts):
@@ -97,11 +88,8 @@ class EncodeBatch:
                 where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
                 where += f", with {one_line(rest)}" if rest else ""
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
-        return texts
-
-
-def listed_columns(columns: list[str]) -> str:
-    return f"the batch, which has {', '.join(map(one_line, columns))}" if columns else "a batch without columns"
+        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
+        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
 
 
 def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -111,16 +99,8 @@ def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(MOST_MODELS)
-def load_encoder(
-    process: int,
-    model: str,
-    version: tuple,
-    workers: int | None,
-    precision: str,
-    *,
-    pooling: str | None,
-    device: str,
-    limit: int | None,
+def worker_encoder(
+    process: int, model: str, version: tuple, workers: int | None, pooling: str | None, device: str, limit: int | None
 ) -> SentenceEncoder:
     """The encoder of this process for these settings; sets the threads of the process.
 

@@ -21,7 +21,7 @@ import pytest
 import torch
 
 from minisbert.core import InputError
-from minisbert.corpus.workers import EncodeBatch, load_encoder, worker_threads
+from minisbert.corpus.workers import EncodeBatch, worker_encoder, worker_threads
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.toys import NOUNS
@@ -37,22 +37,19 @@ WAIT = 120  # seconds for a worker to see what another one does
 def process_alone(monkeypatch):
     """No encoder is loaded yet, and the threads that are set go back."""
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
-    load_encoder.cache_clear()
+    worker_encoder.cache_clear()
 
 
 # ---------------------------------------------------------------------------------------- the function
 
 
-@pytest.mark.parametrize("kind", ["list", "array", "objects"])
+@pytest.mark.parametrize("kind", [list, np.array, lambda texts: np.array(texts, dtype=object)])
 def test_the_vectors_of_encode_bit_for_bit_and_the_other_columns(tiny, kind):
-    texts = {"list": list, "array": np.array, "objects": lambda texts: np.array(texts, dtype=object)}[kind](TEXTS)
-    ids = np.array([5, 3, 9, 1, 7])
-    batch = {"id": ids, "text": texts}
+    batch = {"id": np.array([5, 3, 9, 1, 7]), "text": kind(TEXTS)}
     found = EncodeBatch(tiny)(batch)
     assert list(found) == ["id", "text", "vector"]
-    assert found["id"] is ids
-    assert found["text"] is texts
     assert list(batch) == ["id", "text"]  # the caller's own
+    assert all(found[name] is batch[name] for name in batch)
     assert found["vector"].dtype == np.float32
     np.testing.assert_array_equal(found["vector"], SentenceEncoder.load(tiny).encode(TEXTS))
 
@@ -68,72 +65,64 @@ def test_every_option_reaches_the_encoder(tiny):
     assert found["text"] == [1, 2, 3, 4, 5]
     for name, other in {"normalize": False, "truncate_dim": None, "prompt": None}.items():
         assert not np.array_equal(encoder.encode(TEXTS, **options | {name: other}), expected)
+    for wrong in ({"truncate_dim": 25}, {"precision": "half"}, {"prompt_name": "song"}):
+        with pytest.raises(InputError, match=str(*wrong.values())):
+            EncodeBatch(tiny, **wrong)({"text": TEXTS})
 
 
-@pytest.mark.parametrize("options", [{"truncate_dim": 25}, {"precision": "half"}, {"prompt_name": "song"}])
-def test_options_that_encode_refuses(tiny, options):
-    with pytest.raises(InputError, match=str(*options.values())):
-        EncodeBatch(tiny, **options)({"text": TEXTS})
-
-
-@pytest.mark.parametrize("empty", [[], np.array([]), np.array([], dtype=object)], ids=["list", "floats", "objects"])
-def test_an_empty_batch(tiny, empty):
-    found = EncodeBatch(tiny, truncate_dim=5)({"id": [], "text": empty})
-    assert found["vector"].shape == (0, 5)
-    assert found["vector"].dtype == np.float32
+def test_an_empty_batch(tiny):
+    for empty in ([], np.array([]), np.array([], dtype=object)):
+        found = EncodeBatch(tiny, truncate_dim=5)({"id": [], "text": empty})
+        assert found["vector"].shape == (0, 5)
+        assert found["vector"].dtype == np.float32
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [(None, "NoneType: None"), (float("nan"), "float: nan"), (3, "int: 3"), (b"a", "bytes: b'a'")]
-)
-def test_a_value_that_is_not_a_text_is_refused_with_its_row(tiny, value, kind):
+    ("value", "reason"),
+    [
+        (None, "not a string but NoneType: None"), (float("nan"), "not a string but float: nan"),
+        (b"a", "not a string but bytes: b'a'"), ("b\ud800", "lone surrogate"),
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_a_text_is_refused_with_its_row(tiny, value, reason):
     with pytest.raises(InputError) as refused:
         EncodeBatch(tiny, text="title")({"id": [70, 80, 90], "title": ["a", "b", value]})
     assert "column 'title', row 2 of a batch of 3, with {'id': 90}: " in str(refused.value)
-    assert f"not a string but {kind}; fill or drop" in str(refused.value)
+    assert reason in str(refused.value)
+    assert "; fill or drop such rows first" in str(refused.value)
 
 
-def test_a_lone_surrogate_is_refused_with_its_row(tiny):
-    with pytest.raises(InputError, match=r"column 'text', row 1 of a batch of 2: .* lone surrogate"):
-        EncodeBatch(tiny)({"text": ["a", "b\ud800"]})
-
-
-def test_columns_that_are_missing_or_there_already(tiny):
-    with pytest.raises(InputError, match=r"no column 'text' in the batch, which has 'id', 'title'.*text="):
-        EncodeBatch(tiny)({"id": [1], "title": ["a"]})
-    with pytest.raises(InputError, match="no column 'text' in a batch without columns"):
-        EncodeBatch(tiny)({})
-    with pytest.raises(InputError, match=r"the column 'vector' exists.*vector="):
-        EncodeBatch(tiny)({"text": ["a"], "vector": [0]})
-    with pytest.raises(InputError, match="'text' holds the texts"):
-        EncodeBatch(tiny, vector="text")
-
-
-@pytest.mark.parametrize("workers", [0, -1, 1.5, "two"])
-def test_a_number_of_workers_that_cannot_be(tiny, workers):
-    with pytest.raises(InputError, match=r"workers .* at least 1"):
-        EncodeBatch(tiny, workers=workers)
+@pytest.mark.parametrize(
+    ("options", "batch", "message"),
+    [
+        ({}, {"id": [1], "title": ["a"]}, r"no column 'text' in the batch, which has 'id', 'title'.*text="),
+        ({}, {}, "no column 'text' in the batch, which has none"),
+        ({}, {"text": ["a"], "vector": [0]}, r"the column 'vector' exists.*vector="),
+        ({"vector": "text"}, {"text": ["a"]}, "the column 'text' exists"),
+        ({"workers": 0}, {}, "workers must be an integer from 1, not 0"),
+        ({"workers": 1.5}, {}, "workers must be an integer from 1, not 1.5"),
+    ],
+)
+def test_columns_and_numbers_of_workers_that_cannot_be(tiny, options, batch, message):
+    with pytest.raises(InputError, match=message):
+        EncodeBatch(tiny, **options)(batch)
 
 
 # ------------------------------------------------------------------------------------------- processes
 
 
 def test_a_pickled_copy_carries_settings_and_does_not_load_again(tiny):
-    encode = EncodeBatch(tiny, truncate_dim=5)
+    encode, largest = EncodeBatch(tiny, truncate_dim=5), EncodeBatch(tiny, pooling="max", truncate_dim=5)
     first = encode({"text": TEXTS})["vector"]
     for _ in range(3):  # Spark sends a copy with each task
         pickled = pickle.dumps(encode)
         assert len(pickled) < 2000
         np.testing.assert_array_equal(pickle.loads(pickled)({"text": TEXTS})["vector"], first)
     assert EncodeBatch(tiny, text="t", normalize=False)({"t": ["a"]})["vector"].shape == (1, 24)
-    assert load_encoder.cache_info().misses == 1
-
-
-def test_other_settings_load_another_model(tiny):
-    mean, largest = EncodeBatch(tiny), EncodeBatch(tiny, pooling="max")
-    for _ in range(3):
-        assert not np.array_equal(mean({"text": TEXTS})["vector"], largest({"text": TEXTS})["vector"])
-    assert load_encoder.cache_info().misses == 2
+    assert worker_encoder.cache_info().misses == 1
+    for _ in range(2):
+        assert not np.array_equal(largest({"text": TEXTS})["vector"], first)
+    assert worker_encoder.cache_info().misses == 2  # pooling is another model
 
 
 def test_a_model_trained_anew_into_the_same_folder_is_another_model(tiny, tmp_path, monkeypatch):
@@ -168,11 +157,15 @@ def test_workers_share_the_cores(monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_process_computes_with_one_thread(tiny):
-    """With two it would wait for threads that only its parent has: libgomp's do not survive a fork."""
+    """With two it would wait for threads that only its parent has: libgomp's do not survive a fork.
+
+    And the import needs no engine.
+    """
     code = f"""
-import os, signal, torch
+import os, signal, sys, torch
 torch.set_num_threads(2)
 from minisbert.corpus.workers import EncodeBatch
+assert not {{"ray", "pyspark", "datasets", "pandas", "pyarrow"}} & {{*sys.modules}}
 batch = {{"text": ["the cat sits on the mat " * 4] * 500 + [" ".join(["dog"] * n) for n in range(30)]}}
 encode = EncodeBatch({str(tiny)!r})
 torch.rand(3000, 300) @ torch.rand(300, 3000)
@@ -186,12 +179,6 @@ os._exit(0 if torch.get_num_threads() == 1 else 3)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_import_needs_no_engine():
-    code = "import sys, minisbert.corpus.workers; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert not {"ray", "pyspark", "datasets", "pandas", "pyarrow"} & set(done.stdout.split())
 
 
 def test_the_first_example_of_the_page(tiny):
@@ -239,7 +226,7 @@ class Noted(EncodeBatch):
     def __call__(self, batch):
         found = super().__call__(batch)
         with Path("notes", str(os.getpid())).open("a") as stream:
-            loads, threads = load_encoder.cache_info().misses, torch.get_num_threads()
+            loads, threads = worker_encoder.cache_info().misses, torch.get_num_threads()
             stream.write(f"{len(found['vector'])} {loads} {threads}\n")
         return found
 
