@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, one_line, reading
 from minisbert.data.rows import Rows
 from minisbert.data.scored_pairs import ScoredPair
 
@@ -57,13 +57,13 @@ def read_synonyms(path: str) -> dict[str, list[str]]:
     Commas or tabs separate the words. Raises ``InputError`` for a line with one word and for a file without any.
     """
     found: dict[str, list[str]] = {}
-    rows = Rows(path)
-    for number, line in enumerate(rows.lines(), start=1):
-        words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
-        if len(words) == 1:
-            raise InputError(f"{rows.at(number)}: one word; expected several of one meaning, as in: big, large, huge")
-        for word in words:
-            found.setdefault(word.lower(), []).extend(other for other in words if other.lower() != word.lower())
+    with reading(path) as at:
+        for at.line, line in enumerate(Rows(path).lines(), start=1):
+            words = [word.strip() for word in re.split("[,\t]", line) if word.strip()]
+            if len(words) == 1:
+                raise ValueError("one word; expected several of one meaning, as in: big, large, huge")
+            for word in words:
+                found.setdefault(word.lower(), []).extend(other for other in words if other.lower() != word.lower())
     if not any(found.values()):
         raise InputError(f"{path} holds no synonyms")
     return {word: others for word, others in found.items() if others}

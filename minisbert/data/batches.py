@@ -25,8 +25,6 @@ def unique_batches(
     """
     if batch_size < 2:
         raise ValueError(f"a batch of {batch_size} has no negatives: batch_size must be at least 2")
-    if len(keys) != len(lengths):
-        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: there must be one of each per row")
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []

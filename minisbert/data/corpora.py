@@ -2,7 +2,7 @@
 
 Every reader streams its file, decompresses .gz, and returns the rows and the number of rows that it skipped; its
 docstring says which. ``limit`` takes the first rows of the file, skipped ones included. All raise ``InputError`` with
-file and line for input they cannot read, and for a file without a usable row.
+file and line for unreadable input, and for a file without a usable row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.data.formats import LABELLED, NLI, NLI_LABELS, PAIRS, SENTENCES, TRIPLETS, read_file
-from minisbert.system.assets import ensure
+from minisbert.system.assets import asset, ensure
 
 NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
 
@@ -42,6 +42,23 @@ Element = TypeVar("Element")
 def load_nli(data: str, split: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
     """``data`` is ``snli`` or ``multinli`` (fetched if missing) or the path of a file; only a .zip has splits."""
     return read_nli(ensure(data) / NLI_ARCHIVES[data] if data in NLI_ARCHIVES else data, split, limit)
+
+
+def load_duplicates(data: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """``data`` is ``quora``, whose error says where to get it, or the path of a file."""
+    if data != "quora":
+        return read_duplicates(data, limit)
+    try:
+        return read_duplicates(ensure("quora") / asset("quora").files[0].name, limit)
+    except InputError as error:
+        address = asset("quora").sources[0]["url"]
+        raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.file})") from error
+
+
+def check_labels(pairs: Iterable[LabelledPair], source: str) -> None:
+    """Raise ``InputError`` if no F1 is defined; call it before encoding."""
+    if not any(pair.label for pair in pairs):
+        raise InputError(f"{source}: no pair has label 1, so F1 is not defined; give more rows")
 
 
 def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
@@ -102,13 +119,14 @@ def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
     rows of SNLI's training file give 27,195. (Also pairing the second with the second and so on would give 33,091,
     with the same anchor in several rows.)
     """
-    found: dict[str, dict[str, str]] = {}
+    contradiction, entailment, _ = range(len(NLI_LABELS))
+    found: dict[str, dict[int, str]] = {}
     for row in rows:
-        found.setdefault(row.sentence1, {}).setdefault(NLI_LABELS[row.label], row.sentence2)
+        found.setdefault(row.sentence1, {}).setdefault(row.label, row.sentence2)
     return [
-        Triplet(premise, hypotheses["entailment"], hypotheses["contradiction"])
-        for premise, hypotheses in found.items()
-        if "entailment" in hypotheses and "contradiction" in hypotheses
+        Triplet(premise, second[entailment], second[contradiction])
+        for premise, second in found.items()
+        if {contradiction, entailment} <= second.keys()
     ]
 
 

@@ -25,11 +25,7 @@ def load_scored_pairs(data: str, split: str, scale: float = MAX_SCORE) -> list[S
 
     A file's scores are 0 to ``scale``; those of the pairs are 0 to 5 in any case.
     """
-    if data == "stsb":
-        if split not in SPLITS:
-            raise InputError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
-        return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv")
-    return read_scored_pairs(data, scale)
+    return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv") if data == "stsb" else read_scored_pairs(data, scale)
 
 
 def read_scored_pairs(path: str | Path, scale: float = MAX_SCORE) -> list[ScoredPair]:
@@ -39,8 +35,8 @@ def read_scored_pairs(path: str | Path, scale: float = MAX_SCORE) -> list[Scored
     - tab-separated, 3 columns: score, sentence1, sentence2
     - comma-separated, 3 columns in the same order, a sentence with a comma in quotation marks
 
-    In tab-separated files quotation marks are text. A first row ``score, sentence1, sentence2`` is a header.
-    A .gz is decompressed.
+    In tab-separated files quotation marks are text. A first row that names ``score``, ``sentence1`` and ``sentence2``
+    is a header, and its columns may have any order. A .gz is decompressed.
     Raises ``InputError`` with file and line for a wrong number of columns, a score that is not a number in 0..scale, an
     empty sentence, and a file without rows.
     """

@@ -41,9 +41,9 @@ from tests import toys
         ([[1], [1]], [[1]], 1, r"judged must be \(Q, J\).*not \(1, 1\)"),
         (np.ones((0, 2)), np.ones((0, 2)), 1, "ranked must be"),
         ([[1]], [[1]], 0, "k must be an integer from 1, not 0"),
-        ([[0], [math.nan]], [[1], [1]], 1, "query 1: a grade is not finite"),
-        ([[0], [0]], [[1], [0]], 1, "query 1: no relevant document"),
-        ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),
+        ([[0], [math.nan]], [[1], [1]], 1, "ranked must be finite"),
+        ([[0], [0]], [[1], [0]], 1, "query 1: 0 relevant documents ranked, 0 judged"),
+        ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: 2 relevant documents ranked, 1 judged"),
     ],
 )
 def test_input_without_a_metric_is_refused(ranked, judged, k, message):
@@ -227,28 +227,23 @@ def test_what_the_files_hold(texts):
     assert found.grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
     assert (found.skipped, found.unjudged) == ([None] * 3, 1)
     assert load_retrieval(*texts, ignore_identical_ids=True).skipped == [None, None, 4]
-
-
-def test_qrels_may_lack_the_header_and_have_carriage_returns(texts, tmp_path):
-    (tmp_path / "qrels.tsv").write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
-    assert load_retrieval(*texts).grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
+    Path(texts[2]).write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
+    assert load_retrieval(*texts) == found  # without a header, with carriage returns
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
         ("corpus", "\n\n", "corpus.jsonl is empty: a line like"),
-        ("corpus", "{\n", "corpus.jsonl, line 1: not valid JSON"),
         ("corpus", '["d1", "a"]\n', "corpus.jsonl, line 1: _id, text and maybe title are needed"),
         ("corpus", '{"_id": "d1"}\n', "corpus.jsonl, line 1: _id, text"),
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1: .*all strings"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
-        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1 is not valid Unicode"),
-        ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: the query 'q2' is not in .*queries.jsonl"),
+        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*surrogates not allowed"),
+        ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
         ("queries", "".join(f'{{"_id": "q{i}", "text": ""}}\n' for i in "1234"), "the query 'q1' is empty"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
-        ("qrels", "q1\td1\t1\n\tq2\t1\n", "qrels.tsv, line 2: the query '' is not in .*queries.jsonl"),
-        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: the document 'd9' is not in .*corpus.jsonl"),
+        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: 'd9' is not an _id of the corpus"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),
         ("qrels", "q1\td1\t0\n", r"qrels.tsv: no query has a relevant document \(a score above 0\)"),
@@ -368,9 +363,6 @@ def test_a_test_split_is_read_if_it_is_there(folder):
     (Path(folder) / "qrels" / "test.tsv").write_text("q3\td1\t1\n")
     splits = load_retrieval_folder(folder)
     assert (splits["dev"].queries[0], splits["test"].queries) == ("the cat", ["music"])
-    (Path(folder) / "qrels" / "dev.tsv").unlink()
-    with pytest.raises(InputError, match=r"qrels/dev\.tsv does not exist"):
-        load_retrieval_folder(folder)
 
 
 def test_other_documents_make_another_run(tiny, folder, tmp_path):

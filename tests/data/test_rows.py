@@ -1,0 +1,167 @@
+"""The reader of rows: lines and their ends, compressed and damaged files, archives. Formats are in ``test_formats``."""
+
+import io
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from minisbert.core import InputError
+from minisbert.data.corpora import LabelledPair, load_nli, read_duplicates, read_nli, read_sentences, read_triplets
+from minisbert.data.rows import LONGEST_LINE, text_lines
+from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
+from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
+
+READERS = {"nli.jsonl": read_nli, "pairs.tsv": read_duplicates, "triplets.csv": read_triplets, "s.txt": read_sentences}
+GOOD = {"nli.jsonl": NLI.splitlines()[0], "pairs.tsv": "1\ta\tb", "triplets.csv": "a,b,c", "s.txt": "a"}
+
+# --------------------------------------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
+def test_other_line_separators_do_not_split_a_row(write, mark):
+    expected = [ScoredPair(f"a{mark}b", f"c{mark}d", 3.0), ScoredPair("e", "f", 1.0)]
+    assert read_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
+    assert read_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
+    line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
+    assert read_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, name):
+    good = GOOD[name]
+    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 3: not UTF-8 \(byte 0xe9\)"):
+        READERS[name](write(name, f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+    with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
+        READERS[name](tmp_path / "nowhere.txt")
+    with pytest.raises(InputError, match="is a folder, a file is needed"):
+        READERS[name](tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_that_may_have_no_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(InputError, match=r"pipe\.tsv is a pipe, a file is needed"):
+        read_scored_pairs(tmp_path / "pipe.tsv")
+
+
+@pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
+def test_a_line_too_long_to_tokenize(write, name):
+    longest = "b" * (LONGEST_LINE - 1) + "\n"
+    assert len(read_sentences(write(name, longest))[0][0]) == LONGEST_LINE - 1
+    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
+        read_sentences(write(name, f"a\nb{longest}c\n"))
+
+
+def test_nothing_after_the_limit_is_read(write):
+    """Neither a broken line nor the broken end of an archive."""
+    assert read_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
+    path = write("nli.jsonl.gz", NLI * 5000)
+    path.write_bytes(path.read_bytes()[:-50])
+    assert read_nli(path, limit=4) == (NLI_ROWS, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb", ["a", "b"]),
+        (" a \t\r\nb\r\n", ["a", "b"]),
+        ("\ufeffa\u0085b\u2028c\n\x0cd", ["a\u0085b\u2028c", "d"]),
+        ("", "stdin is empty"),
+        ("a\n \t\n", "stdin, line 2: an empty line"),
+        ("a\r\n\r\n", "stdin, line 2: an empty line"),
+        ("a\rb\r", "stdin: lines end in CR alone, as on old Macs; convert them"),
+        ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
+    ],
+)
+def test_lines_of_plain_text(text, expected):
+    stream = io.BytesIO(text.encode())
+    if isinstance(expected, list):
+        assert list(text_lines(stream, "stdin")) == expected
+        return
+    with pytest.raises(InputError, match=expected):
+        list(text_lines(stream, "stdin"))
+
+
+# ------------------------------------------------------------------------------------------ archives
+
+
+@pytest.fixture
+def archive(tmp_path) -> Path:
+    """Like SNLI's: a folder, text files beside the tables, and a Mac's twin of every file."""
+    path = tmp_path / "snli_1.0.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("snli_1.0/", "")
+        packed.writestr("snli_1.0/Icon\r", "")
+        for i, split in enumerate(("train", "dev", "test")):
+            row = nli_line("entailment", split, "b") + nli_line("-", split, "b") * i
+            packed.writestr(f"snli_1.0/snli_1.0_{split}.jsonl", row)
+            packed.writestr(f"__MACOSX/snli_1.0/._snli_1.0_{split}.jsonl", b"\x00\x05\x16\x07")
+            packed.writestr(f"snli_1.0/snli_1.0_{split}.txt", "not this one")
+    return path
+
+
+@pytest.fixture
+def multinli(tmp_path) -> Path:
+    """Like MultiNLI's: more keys than SNLI, two dev files, no labels of test."""
+    path = tmp_path / "multinli_1.0.zip"
+    more = {"annotator_labels": ["entailment"], "genre": "telephone", "pairID": "31193e", "promptID": "31193"}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for split in ("train", "dev_matched", "dev_mismatched"):
+            rows = nli_line("entailment", split, "b", **more) + nli_line("-", split, "b", **more)
+            packed.writestr(f"multinli_1.0/multinli_1.0_{split}.jsonl", rows)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "file", "skipped"),
+    [
+        *[("snli", split, split, i) for i, split in enumerate(("train", "dev", "test"))],
+        *[("multinli", split, split, 1) for split in ("train", "dev_mismatched")],
+        *(("multinli", "dev", "dev_matched", 1), ("multinli", "test", "dev_mismatched", 1)),
+    ],
+)
+def test_a_split_of_a_published_archive(archive, multinli, monkeypatch, data, split, file, skipped):
+    expected = ([LabelledPair(file, "b", ENTAILMENT)], skipped)
+    path = archive if data == "snli" else multinli
+    assert load_nli(str(path), split) == expected
+    monkeypatch.setattr("minisbert.data.corpora.ensure", {data: path.parent}.__getitem__)
+    assert load_nli(data, split) == expected
+
+
+def test_an_archive_without_the_split_lists_its_tables(archive, tmp_path):
+    message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
+    with pytest.raises(InputError, match=re.escape(message)):
+        read_nli(archive, "dev_matched")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
+        packed.writestr("readme.txt", "hello")
+        packed.writestr("a_dev.jsonl", NLI + "{")
+    with pytest.raises(InputError, match=r"other\.zip/a_dev\.jsonl, line 5: not valid JSON"):
+        read_nli(tmp_path / "other.zip", "dev")
+
+
+def test_a_damaged_archive(archive, write):
+    content = archive.read_bytes()
+    at = content.index(b"snli_1.0/snli_1.0_train.jsonl") + 40
+    damaged = content[:at] + b"\x00\xff" + content[at + 2 :]
+    # a flag marks an encrypted file, 6 bytes into its header and 8 bytes into the table of contents
+    locked = re.sub(rb"(PK\x03\x04..|PK\x01\x02....).", rb"\1" + b"\x01", content, flags=re.DOTALL)
+    for broken, message in (
+        (damaged, "Error -3 while decompressing"),
+        (content[: len(content) // 2], "File is not a zip file"),
+        (locked, ".*password required"),
+    ):
+        with pytest.raises(InputError, match=rf"broken\.zip: {message}"):
+            read_nli(write("broken.zip", broken))
+
+
+def test_a_damaged_gzip(write):
+    path = write("nli.jsonl.gz", NLI * 50)
+    whole = path.read_bytes()
+    for content in (NLI.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
+            read_nli(path)
