@@ -186,6 +186,19 @@ def test_what_a_file_holds(tmp_path, lines, kind):
 
 
 @pytest.mark.weights
+def test_scores_of_the_real_model(minilm, stsb, tmp_path, capsys):
+    """Every tenth pair of the test split; expected are sentence-transformers' vectors in float64 and scipy."""
+    lines = (stsb / "sts-test.csv").read_bytes().split(b"\n")[:-1]
+    (tmp_path / "tenth.csv").write_bytes(b"\n".join(lines[::10]))
+    main(["--model", str(minilm), "--data", str(tmp_path / "tenth.csv"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pairs"] == 138
+    assert found["pearson"]["cosine"] == pytest.approx(0.811954, abs=1e-5)
+    assert found["spearman"]["cosine"] == pytest.approx(0.797412, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.weights
 def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
     """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the reference."""
     main(["--model", str(minilm), "--split", "test", "--json"])
