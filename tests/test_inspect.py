@@ -297,7 +297,7 @@ def test_the_report(tiny, tmp_path, capsys):
     assert out[1].split() == ["rows", "60"]
     assert out[2].split() == ["texts", "120,", "120", "distinct"]
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in "\n".join(out)
-    assert "note     too-long: texts beyond the model's limit" in "\n".join(out)
+    assert "note     too-long: texts longer than the model's limit" in "\n".join(out)
     assert out[-2:] == [
         "Train with:",
         f"  python -m minisbert.train --objective contrastive --data {path} --model {tiny}",

@@ -45,7 +45,7 @@ def load_nli(data: str, split: str, limit: int | None = None) -> tuple[list[Labe
 
 
 def load_duplicates(data: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``quora``, whose error says where to get it, or the path of a file."""
+    """``data`` is ``quora`` (the error names its address if it is missing) or the path of a file."""
     if data != "quora":
         return read_duplicates(data, limit)
     try:
@@ -114,10 +114,9 @@ def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str
 def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
     """(premise, entailment, contradiction) for every premise that has both; neutral does not count.
 
-    Rows with the same premise text belong together, wherever they are in the file. Each premise gives one triplet, with
-    its first entailment and its first contradiction, in the order in which premises first appear. The first 100,000
-    rows of SNLI's training file give 27,195. (Also pairing the second with the second and so on would give 33,091,
-    with the same anchor in several rows.)
+    Rows with the same premise form a group, wherever they are in the file. Each premise gives one triplet, with its
+    first entailment and its first contradiction, in the order in which premises first appear. The first 100,000 rows of
+    SNLI's training file give 27,195. (Pairing the second ones too, and so on, would give 33,091.)
     """
     contradiction, entailment, _ = range(len(NLI_LABELS))
     found: dict[str, dict[int, str]] = {}
@@ -131,7 +130,7 @@ def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
 
 
 def split_rows(rows: Sequence[Element], share: float, seed: int) -> tuple[list[Element], list[Element]]:
-    """Rows shuffled and split in two: ``round(share * N)`` of them, and the rest. The same seed gives the same split.
+    """Rows shuffled and split in two: ``round(share * N)`` rows and the rest. The same seed gives the same split.
 
     Raises ``ValueError`` if one side would be empty.
     """

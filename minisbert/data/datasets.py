@@ -1,6 +1,6 @@
 """The rows of a run: ``--data``, ``--dev``, ``--test`` and ``--limit`` to training, dev and test rows.
 
-Each function returns rows and notes by split; a note is a message that says where the rows come from and how many.
+Each function returns rows and notes by split; a note names the source of the rows and their number.
 """
 
 import argparse

@@ -1,6 +1,6 @@
-"""The formats of training data: where the label and the texts of a row are, and which rows are refused.
+"""The formats of training data: the position of the label and the texts in a row, and the rows that are refused.
 
-``read_rows`` serves training and ``inspect`` alike: what training refuses goes to ``rows.fault``, which raises or
+``read_rows`` serves training and ``inspect``: rows that training refuses go to ``rows.fault``, which raises or
 collects.
 """
 
@@ -22,7 +22,7 @@ NEGATIVES = re.compile(r"(negatives?|hard_neg)(_?\d+)?")  # negative_1, negative
 
 
 class Row(NamedTuple):
-    """A row that training reads: its line, its stripped texts, its label as a number and as it is written."""
+    """A row that training reads: its line, its stripped texts, its label as a number and as in the file."""
 
     line: int
     texts: list[str]
@@ -31,7 +31,7 @@ class Row(NamedTuple):
 
     @property
     def skipped(self) -> str:
-        """Why training skips the row, by the name of the finding."""
+        """The name of the finding for which training skips the row; empty if it does not."""
         return "no-gold-label" if self.cell == NO_GOLD else "" if all(self.texts) else "empty-text"
 
 
@@ -41,12 +41,12 @@ class Layout(NamedTuple):
     columns: tuple[int, ...]
     width: int
     header: bool
-    wider: bool  # may a row have more columns
+    wider: bool  # whether a row may have more columns
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format, the data set with such rows, if there is one, and what a file of them contains."""
+    """A format: its name, the data set that has it by default, and the contents of a file in words."""
 
     name: str
     own: str | None
@@ -89,7 +89,7 @@ class Format:
 
 
 def parse_score(cell: str, scale: float | None = MAX_SCORE) -> float:
-    """A score of 0 to ``scale`` on the scale of 0 to 5; without a scale any finite number as it is."""
+    """A score of 0 to ``scale``, converted to 0 to 5; without a scale any finite number, unchanged."""
     try:
         score = float(cell)
     except ValueError as error:
@@ -138,7 +138,7 @@ SENTENCES = Format("sentences", None, "plain sentences, one a line (.txt or .txt
 def read_file(
     path: str | Path, form: Format, limit: int | None = None, split: str = "", scale: float | None = MAX_SCORE
 ) -> tuple[list[Row], int]:
-    """The rows of a file without those that are skipped, and how many these are; ``limit`` counts both."""
+    """The rows of a file without the skipped ones, and the number of those; ``limit`` counts both."""
     found = list(islice(read_rows(Rows(path, split), form, scale), limit))
     kept = [row for row in found if not row.skipped]
     if not kept:
@@ -147,7 +147,7 @@ def read_file(
 
 
 def read_rows(rows: Rows, form: Format, scale: float | None = MAX_SCORE) -> Iterator[Row]:
-    """The rows of a file, as they are read, with those that training skips."""
+    """Yield the rows of a file, including those that training skips."""
     width = 0
     for line, cells in row_cells(rows, form):
         cell = cells.pop(0) if form.labelled else ""

@@ -4,7 +4,7 @@ What counts as a line, a cell and a value is decided here, for all commands:
 
 - A file is UTF-8, with or without a byte order mark; .gz and .zip files are decompressed.
 - A line ends in LF or CRLF. Everything else in it is text: NUL bytes, other line separators, spaces at its ends.
-- Blank lines are no rows. The cells of a table are stripped of white space.
+- Blank lines are skipped. The cells of a table are stripped of white space.
 - Tabs separate the columns if the first line has one, else commas. Quotation marks enclose a cell between commas and
   in Quora's release; between tabs they are text.
 """
@@ -36,7 +36,7 @@ TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev
 class Rows:
     """A file of rows. ``split`` selects a file of a .zip.
 
-    What cannot be read goes to ``on_fault(name, line, text)``, and reading continues with the next row. Without
+    An unreadable row goes to ``on_fault(name, line, text)``, and reading continues with the next one. Without
     ``on_fault`` it raises ``InputError`` with file and line.
     """
 
@@ -50,7 +50,7 @@ class Rows:
         self.on_fault(name, line, text, level=PROBLEM)
 
     def lines(self) -> Iterator[str]:
-        """The text of each line without its line end, as it is read."""
+        """Yield the text of each line without its line end."""
         try:
             with ExitStack() as stack:
                 for number, content in enumerate(byte_lines(self._open(stack), self.where), start=1):
@@ -210,7 +210,7 @@ def ignore(*_: object, **__: object) -> None:
 
 
 def first_line(path: str | Path, split: str = "") -> str:
-    """The first line that is not blank, whatever is wrong with the others."""
+    """The first line that is not blank, without an error for the others."""
     return next((line for line in Rows(path, split, on_fault=ignore).lines() if line.strip()), "")
 
 

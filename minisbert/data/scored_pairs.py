@@ -23,7 +23,7 @@ class ScoredPair:
 def load_scored_pairs(data: str, split: str, scale: float = MAX_SCORE) -> list[ScoredPair]:
     """``data`` is ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the path of a file.
 
-    A file's scores are 0 to ``scale``; those of the pairs are 0 to 5 in any case.
+    A file's scores are 0 to ``scale``; those of the pairs are always 0 to 5.
     """
     return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv") if data == "stsb" else read_scored_pairs(data, scale)
 

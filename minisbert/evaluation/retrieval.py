@@ -52,8 +52,6 @@ def load_retrieval(
     judged = [identity for identity in texts if any(grade > 0 for grade in grades.get(identity, {}).values())]
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
-    if empty := next((identity for identity in judged if not texts[identity]), None):
-        raise InputError(f"{queries}: the query {one_line(empty)} is empty")
     return Retrieval(
         queries=[texts[identity] for identity in judged],
         corpus=list(documents.values()),

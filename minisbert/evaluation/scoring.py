@@ -17,7 +17,7 @@ from minisbert.evaluation.more_metrics import (
     precision_recall_f1,
     uniformity,
 )
-from minisbert.evaluation.sts import correlate, correlations, encode_pairs, similarities
+from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
@@ -38,17 +38,18 @@ def vector_scores(
 ) -> Scores:
     """The cosine against people's scores; for a contrastive objective also the geometry (Wang & Isola 2020).
 
-    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` that is not the whole.
-
-    And the ``loss`` of the cosines, if there is one for them, with the scores on the scale of 0 to 1, both (N,).
+    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
+    that of the cosines and the scores on the scale of 0 to 1, both (N,).
     """
     u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
-    found = {metric: values["cosine"] for metric, values in correlations(u, v, pairs).items()}
+    what, cosines = "cosine similarity against the scores", similarities(u, v)["cosine"]
+    found = correlate(what, cosines, pairs)
     for width in prefixes:
         if width < u.shape[1]:
-            found[f"spearman@{width}"] = correlations(u[:, :width], v[:, :width], pairs)["spearman"]["cosine"]
+            values = similarities(u[:, :width], v[:, :width])["cosine"]
+            found[f"spearman@{width}"] = correlate(what, values, pairs)["spearman"]
     if loss:
-        found["loss"] = float(loss(torch.from_numpy(similarities(u, v)["cosine"]), score_targets(pairs)))
+        found["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
     if not contrastive:
         return found
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]

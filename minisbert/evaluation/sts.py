@@ -40,8 +40,11 @@ def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool =
 
     Raises ``InputError`` if no correlation is defined: fewer than two pairs, or constant scores or similarities.
     """
-    u, v = encode_pairs(encoder, pairs, progress)
-    return correlations(u, v, pairs)
+    result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
+    for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
+        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
+            result[metric][name] = value
+    return result
 
 
 def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progress: bool = False) -> dict[str, float]:
@@ -55,7 +58,7 @@ def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progres
 def evaluate_labelled(
     encoder: SentenceEncoder, pairs: list[LabelledPair], progress: bool = False
 ) -> dict[str, dict[str, float]]:
-    """How well each similarity tells pairs with label 1 from those with 0; of the four of ``similarities``, each
+    """How well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
 
     ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall", "average_precision"}``: accuracy
     and F1 at the threshold that is best for each *on these pairs*, precision and recall at that of F1, as
@@ -100,15 +103,6 @@ def encode_pairs(
     """The vectors of all first and all second sentences, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     return tuple(np.split(encoder.encode(texts, progress=progress), 2))
-
-
-def correlations(u: np.ndarray, v: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, dict[str, float]]:
-    """``evaluate`` for sentences already encoded, (N, D) each."""
-    result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
-    for name, values in similarities(u, v).items():
-        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
-            result[metric][name] = value
-    return result
 
 
 def correlate(what: str, values: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, float]:

@@ -52,7 +52,7 @@ class Task:
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
-    """The tasks that are there or can be fetched, and for the others the reason by name.
+    """The tasks that are complete or can be fetched, and the reasons for the others by name.
 
     Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be read.
     """

@@ -23,7 +23,7 @@ TEN = "a b c d e f g h i j"
 
 def outcomes(change, text: str) -> set[str]:
     """What 200 seeds make of a text."""
-    return {change(text, chance=random.Random(seed)) for seed in range(200)}
+    return {change(text, generator=random.Random(seed)) for seed in range(200)}
 
 
 @pytest.mark.parametrize(

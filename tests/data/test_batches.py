@@ -91,5 +91,5 @@ def test_a_full_batch_takes_one_more_row_that_was_left_alone():
 
 
 def test_a_batch_of_one_is_refused():
-    with pytest.raises(ValueError, match="a batch of 1 has no negatives"):
+    with pytest.raises(ValueError, match="a batch of one has no negatives"):
         unique_batches([("a",)], [1], 1, seeded(0))

@@ -241,7 +241,6 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*surrogates not allowed"),
         ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
-        ("queries", "".join(f'{{"_id": "q{i}", "text": ""}}\n' for i in "1234"), "the query 'q1' is empty"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
         ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: 'd9' is not an _id of the corpus"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
