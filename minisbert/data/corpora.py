@@ -39,17 +39,36 @@ class Triplet(NamedTuple):
 Element = TypeVar("Element")
 
 
-def load_nli(data: str, split: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``snli`` or ``multinli`` (fetched if missing) or the path of a file; only a .zip has splits."""
-    return read_nli(ensure(data) / NLI_ARCHIVES[data] if data in NLI_ARCHIVES else data, split, limit)
+def load_nli(data: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
+
+    ``data`` is ``snli`` or ``multinli`` (fetched if missing), a .jsonl, a .jsonl.gz, or the published .zip. From the
+    archives ``split`` selects a file: train, dev, test, dev_matched, ... (of MultiNLI dev is dev_matched, test is
+    dev_mismatched). Labels are numbered as in ``NLI_LABELS``. Rows whose annotators did not agree (``gold_label`` is
+    "-") and rows with an empty sentence are skipped.
+    """
+    name = str(data)
+    path = ensure(name) / NLI_ARCHIVES[name] if name in NLI_ARCHIVES else data
+    rows, skipped = read_file(path, NLI, limit, split)
+    return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
 
 
-def load_duplicates(data: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``quora`` (the error names its address if it is missing) or the path of a file."""
-    if data != "quora":
-        return read_duplicates(data, limit)
+def load_duplicates(data: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """Pairs with label 1 (the same question) or 0: ``quora`` (fetched if missing), or a file.
+
+    The file is tab- or comma-separated. The header names the columns (``is_duplicate``, ``question1``, ``question2``,
+    or ``label``, ``sentence1``, ``sentence2``) and may name others; without a header the file must have these three, in
+    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated files
+    they are text. Rows with an empty text are skipped (Quora has a few).
+    """
+    rows, skipped = read_file(find_quora() if data == "quora" else data, LABELLED, limit)
+    return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
+
+
+def find_quora() -> Path:
+    """Quora's release; ``InputError`` names its address and the alternative."""
     try:
-        return read_duplicates(ensure("quora") / asset("quora").files[0].name, limit)
+        return ensure("quora") / asset("quora").files[0].name
     except InputError as error:
         address = asset("quora").sources[0]["url"]
         raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.file})") from error
@@ -59,29 +78,6 @@ def check_labels(pairs: Iterable[LabelledPair], source: str) -> None:
     """Raise ``InputError`` if no F1 is defined; call it before encoding."""
     if not any(pair.label for pair in pairs):
         raise InputError(f"{source}: no pair has label 1, so F1 is not defined; give more rows")
-
-
-def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
-
-    ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, from which ``split`` selects a file: train, dev, test,
-    dev_matched, ... (of MultiNLI dev is dev_matched, test is dev_mismatched). Labels are numbered as in ``NLI_LABELS``.
-    Rows whose annotators did not agree (``gold_label`` is "-") and rows with an empty sentence are skipped.
-    """
-    rows, skipped = read_file(path, NLI, limit, split)
-    return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
-
-
-def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Pairs with label 1 (the same question) or 0: Quora's release, or a file of label, sentence1, sentence2.
-
-    Tab- or comma-separated. The header names the columns (``is_duplicate``, ``question1``, ``question2``, or
-    ``label``, ``sentence1``, ``sentence2``) and may name others; without a header the file must have these three, in
-    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated files
-    they are text. Rows with an empty text are skipped (Quora has a few).
-    """
-    rows, skipped = read_file(path, LABELLED, limit)
-    return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
 
 
 def read_tuples(path: str | Path, limit: int | None = None) -> tuple[list[tuple[str, ...]], int]:

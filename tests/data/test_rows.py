@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.corpora import LabelledPair, load_nli, read_duplicates, read_nli, read_sentences, read_triplets
+from minisbert.data.corpora import LabelledPair, load_duplicates, load_nli, read_sentences, read_triplets
 from minisbert.data.rows import LONGEST_LINE, text_lines
 from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
 from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
 
-READERS = {"nli.jsonl": read_nli, "pairs.tsv": read_duplicates, "triplets.csv": read_triplets, "s.txt": read_sentences}
+READERS = {"nli.jsonl": load_nli, "pairs.tsv": load_duplicates, "triplets.csv": read_triplets, "s.txt": read_sentences}
 GOOD = {"nli.jsonl": NLI.splitlines()[0], "pairs.tsv": "1\ta\tb", "triplets.csv": "a,b,c", "s.txt": "a"}
 
 # --------------------------------------------------------------------------------------------- lines
@@ -27,7 +27,7 @@ def test_other_line_separators_do_not_split_a_row(write, mark):
     assert read_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
     assert read_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
     line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
-    assert read_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
+    assert load_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -58,10 +58,10 @@ def test_a_line_too_long_to_tokenize(write, name):
 
 def test_nothing_after_the_limit_is_read(write):
     """Neither a broken line nor the broken end of an archive."""
-    assert read_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
+    assert load_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
     path = write("nli.jsonl.gz", NLI * 5000)
     path.write_bytes(path.read_bytes()[:-50])
-    assert read_nli(path, limit=4) == (NLI_ROWS, 1)
+    assert load_nli(path, limit=4) == (NLI_ROWS, 1)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +135,12 @@ def test_a_split_of_a_published_archive(archive, multinli, monkeypatch, data, sp
 def test_an_archive_without_the_split_lists_its_tables(archive, tmp_path):
     message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
     with pytest.raises(InputError, match=re.escape(message)):
-        read_nli(archive, "dev_matched")
+        load_nli(archive, "dev_matched")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("readme.txt", "hello")
         packed.writestr("a_dev.jsonl", NLI + "{")
     with pytest.raises(InputError, match=r"other\.zip/a_dev\.jsonl, line 5: not valid JSON"):
-        read_nli(tmp_path / "other.zip", "dev")
+        load_nli(tmp_path / "other.zip", "dev")
 
 
 def test_a_damaged_archive(archive, write):
@@ -155,7 +155,7 @@ def test_a_damaged_archive(archive, write):
         (locked, ".*password required"),
     ):
         with pytest.raises(InputError, match=rf"broken\.zip: {message}"):
-            read_nli(write("broken.zip", broken))
+            load_nli(write("broken.zip", broken))
 
 
 def test_a_damaged_gzip(write):
@@ -164,4 +164,4 @@ def test_a_damaged_gzip(write):
     for content in (NLI.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
-            read_nli(path)
+            load_nli(path)
