@@ -15,9 +15,6 @@ from minisbert.data.rows import LONGEST_LINE, text_lines
 from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
 from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
 
-READERS = {"nli.jsonl": load_nli, "pairs.tsv": load_duplicates, "triplets.csv": read_triplets, "s.txt": read_sentences}
-GOOD = {"nli.jsonl": NLI.splitlines()[0], "pairs.tsv": "1\ta\tb", "triplets.csv": "a,b,c", "s.txt": "a"}
-
 # --------------------------------------------------------------------------------------------- lines
 
 
@@ -30,15 +27,17 @@ def test_other_line_separators_do_not_split_a_row(write, mark):
     assert load_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
 
 
-@pytest.mark.parametrize("name", READERS)
-def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, name):
-    good = GOOD[name]
-    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 3: not UTF-8 \(byte 0xe9\)"):
-        READERS[name](write(name, f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+@pytest.mark.parametrize(
+    ("reader", "good"),
+    [(load_nli, NLI.splitlines()[0]), (load_duplicates, "1\ta\tb"), (read_triplets, "a,b,c"), (read_sentences, "a")],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, reader, good):
+    with pytest.raises(InputError, match=r"some\.csv, line 3: not UTF-8 \(byte 0xe9\)"):
+        reader(write("some.csv", f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
     with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
-        READERS[name](tmp_path / "nowhere.txt")
+        reader(tmp_path / "nowhere.txt")
     with pytest.raises(InputError, match="is a folder, a file is needed"):
-        READERS[name](tmp_path)
+        reader(tmp_path)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

@@ -173,7 +173,7 @@ def test_geometry_equals_the_slow_versions(three, count, block):
     assert triplet_accuracy(a, p, n) == sum(x > y for x, y in zip(near, far, strict=True)) / count
 
 
-@pytest.mark.parametrize("scale", [1e-200, 1e-30, 1e30, 1e200])
+@pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_length_does_not_matter(scale):
     a, p, n = np.random.default_rng(1).normal(size=(3, 5, 4))
     lengths = scale * np.array([[1.0], [2.0], [0.5], [3.0], [1.5]])
