@@ -42,10 +42,9 @@ Element = TypeVar("Element")
 def load_nli(data: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
     """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
 
-    ``data`` is ``snli`` or ``multinli`` (fetched if missing), a .jsonl, a .jsonl.gz, or the published .zip. From the
-    archives ``split`` selects a file: train, dev, test, dev_matched, ... (of MultiNLI dev is dev_matched, test is
-    dev_mismatched). Labels are numbered as in ``NLI_LABELS``. Rows whose annotators did not agree (``gold_label`` is
-    "-") and rows with an empty sentence are skipped.
+    ``data`` is ``snli`` or ``multinli`` (fetched if missing) or a file. From a published .zip ``split`` selects train,
+    dev, test, dev_matched, ... (of MultiNLI dev is dev_matched, test is dev_mismatched). Labels are numbered as in
+    ``NLI_LABELS``. Rows without a gold label ("-") and rows with an empty sentence are skipped.
     """
     name = str(data)
     path = ensure(name) / NLI_ARCHIVES[name] if name in NLI_ARCHIVES else data
@@ -54,12 +53,10 @@ def load_nli(data: str | Path, split: str = "train", limit: int | None = None) -
 
 
 def load_duplicates(data: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Pairs with label 1 (the same question) or 0: ``quora`` (fetched if missing), or a file.
+    """Pairs with label 1 (the same question) or 0: ``quora`` (fetched if missing), or a table of label and two texts.
 
-    The file is tab- or comma-separated. The header names the columns (``is_duplicate``, ``question1``, ``question2``,
-    or ``label``, ``sentence1``, ``sentence2``) and may name others; without a header the file must have these three, in
-    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated files
-    they are text. Rows with an empty text are skipped (Quora has a few).
+    A header names the columns (``is_duplicate``, ``question1``, ``question2``, or ``label``, ``sentence1``,
+    ``sentence2``) and may name others. Rows with an empty text are skipped (Quora has a few).
     """
     rows, skipped = read_file(find_quora() if data == "quora" else data, LABELLED, limit)
     return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
@@ -81,12 +78,11 @@ def check_labels(pairs: Iterable[LabelledPair], source: str) -> None:
 
 
 def read_tuples(path: str | Path, limit: int | None = None) -> tuple[list[tuple[str, ...]], int]:
-    """Rows (anchor, positive, negative, ...) of texts, each with as many negatives, or none.
+    """Rows (anchor, positive, negative, ...) of texts, each with the same number of negatives, or none.
 
-    Tab- or comma-separated, with or without a header. The header names the columns (``anchor`` and ``positive``, or
-    another of ``PAIR_COLUMNS``, then ``negative``, ``negative_1``, ... or ``hard_neg``) and may name others. Or lines
-    of JSON: objects of these keys, in which ``negative`` may be a list, or lists of texts. Rows with an empty text are
-    skipped.
+    From a table, or lines of JSON: lists of texts, or objects, whose ``negative`` may be a list. A header or the keys
+    are one of ``PAIR_COLUMNS``, then ``negative``, ``negative_1``, ... or ``hard_neg``; others are ignored. Rows with
+    an empty text are skipped.
     """
     rows, skipped = read_file(path, PAIRS, limit)
     return [tuple(row.texts) for row in rows], skipped
@@ -110,9 +106,8 @@ def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str
 def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
     """(premise, entailment, contradiction) for every premise that has both; neutral does not count.
 
-    Rows with the same premise form a group, wherever they are in the file. Each premise gives one triplet, with its
-    first entailment and its first contradiction, in the order in which premises first appear. The first 100,000 rows of
-    SNLI's training file give 27,195. (Pairing the second ones too, and so on, would give 33,091.)
+    Each premise gives one triplet, with its first entailment and its first contradiction, in the order in which
+    premises first appear. The first 100,000 rows of SNLI's training file give 27,195.
     """
     contradiction, entailment, _ = range(len(NLI_LABELS))
     found: dict[str, dict[int, str]] = {}

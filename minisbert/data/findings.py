@@ -1,4 +1,4 @@
-"""What can be wrong with a file of training data: the name, how bad it is, what it means, and what to do about it."""
+"""Faults of a file of training data: name, level, meaning and remedy."""
 
 from dataclasses import dataclass, field
 
@@ -63,7 +63,7 @@ FAULTS = {
 
 @dataclass
 class Finding:
-    """How often a fault occurs, and the first places."""
+    """The number of times that a fault occurs, and the first places."""
 
     name: str
     level: str

@@ -29,14 +29,8 @@ def load_scored_pairs(data: str, split: str, scale: float = MAX_SCORE) -> list[S
 
 
 def read_scored_pairs(path: str | Path, scale: float = MAX_SCORE) -> list[ScoredPair]:
-    """Rows of a scored-pairs file in one of three layouts; the first line decides which:
+    """Rows of score, sentence1 and sentence2, tab- or comma-separated, or of STS-B's 7 or more columns; maybe a header.
 
-    - STS Benchmark: tab-separated, 7 or more columns: genre, file, year, id, score, sentence1, sentence2, ...
-    - tab-separated, 3 columns: score, sentence1, sentence2
-    - comma-separated, 3 columns in the same order, a sentence with a comma in quotation marks
-
-    In tab-separated files quotation marks are text. A first row that names ``score``, ``sentence1`` and ``sentence2``
-    is a header, and its columns may have any order. A .gz is decompressed.
     Raises ``InputError`` with file and line for a wrong number of columns, a score that is not a number in 0..scale, an
     empty sentence, and a file without rows.
     """

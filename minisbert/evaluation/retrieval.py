@@ -29,7 +29,7 @@ class Retrieval:
     queries: list[str]
     corpus: list[str]
     grades: list[dict[int, int]]  # of each query: row of a judged document -> its grade, above 0 if relevant
-    skipped: list[int | None]  # of each query: row of a document that its ranking leaves out
+    skipped: list[int | None]  # of each query: row of a document that is excluded from its ranking
     unjudged: int  # queries of the file without a relevant document, which are not evaluated
 
 
@@ -42,9 +42,9 @@ def load_retrieval(
     - corpus: the same, and maybe a ``title``, which is put before the text
     - qrels: tab-separated query-id, corpus-id, score, with or without this header; scores are whole numbers
 
-    ``ignore_identical_ids`` leaves the document with the query's own id out of its ranking, for data in which the
-    queries are documents themselves. Raises ``InputError`` with file and line for anything else in a file, an id that
-    is not unique, a judgement on an unknown query or document, an empty corpus, and if nothing is relevant.
+    ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for data whose queries are
+    documents themselves. Raises ``InputError`` with file and line for anything else in a file, a repeated id, a
+    judgement on an unknown query or document, an empty corpus, and if no document is relevant.
     """
     texts, documents = texts_by_id(queries), texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
@@ -136,9 +136,9 @@ def encode_with(encoder: SentenceEncoder, texts: Sequence[str], names: Sequence[
 def ranked_grades(
     task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False, search: Callable = top_k
 ) -> np.ndarray:
-    """The grades of the first documents of each query, best first: (Q, R), R the largest cutoff or the corpus."""
+    """The grades of the top documents of each query, best first: (Q, R), R the largest cutoff or the corpus size."""
     most = max(CUTOFFS)
-    spare = any(row is not None for row in task.skipped)  # one more, as one may be left out
+    spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
     _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
     found = [
         [grades.get(row, 0) for row in rows if row != skipped][:most]

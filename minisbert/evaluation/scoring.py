@@ -62,10 +62,10 @@ def vector_scores(
 
 
 def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[ScoredPair]) -> Scores:
-    """The mean of the first sentence's best matches in the second against people's scores.
+    """The mean best match of the first sentence's tokens in the second, against people's scores.
 
-    The first is encoded as a query. ``max_sim`` is their sum, which grows with its number of tokens: right for ranking
-    texts for one query, not for comparing pairs.
+    The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
+    query, but does not compare pairs.
     """
     queries = encoder.encode([pair.sentence1 for pair in pairs], progress=True, query=True)
     documents = encoder.encode([pair.sentence2 for pair in pairs], progress=True, query=False)
@@ -89,7 +89,7 @@ def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], los
 
 
 def outputs_of(task: str, scores: Tensor) -> Tensor:
-    """What a head's loss reads, from what people read: the inverse of ``PairModel.readable``."""
+    """A head's outputs, as its loss reads them, from its scores: the inverse of ``PairModel.readable``."""
     if task == "regression":
         return scores / MAX_SCORE
     if task == "classes":

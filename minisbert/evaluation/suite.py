@@ -37,7 +37,7 @@ TextPair = frozenset[str]  # two texts in any order; one, if they are equal
 
 @dataclass(frozen=True)
 class Task:
-    """Scored pairs by set, and what the score is computed of."""
+    """Scored pairs by set, and the pairs that the score is computed from, in words."""
 
     name: str
     protocol: str
@@ -126,8 +126,8 @@ def evaluate_suite(
 ) -> list[dict[str, Any]]:
     """A dict for each task, with Spearman's correlations of the cosine, in -1..1.
 
-    ``spearman`` of all pairs, ``mean`` and ``weighted_mean`` of the sets, the latter by their pairs, each set's own in
-    ``sets``, and ``trained``: how many pairs are among those that the model was trained on, None if that is unknown.
+    ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and ``weighted_mean`` are over the sets, the
+    latter weighted by their pairs. ``trained`` is the number of pairs that the model was trained on, None if unknown.
     """
     vectors = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
     cosines = similarities(*vectors)["cosine"]  # (N,)
@@ -140,7 +140,7 @@ def evaluate_suite(
 
 
 def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
-    """What ``evaluate_suite`` gives for a task whose pairs have these cosines, (N,)."""
+    """The scores of ``evaluate_suite`` for one task whose pairs have these cosines, (N,)."""
     what, weights = f"{task.name}: the cosine against the scores", [len(pairs) for pairs in task.sets.values()]
     parts = zip(task.sets.items(), np.split(cosines, np.cumsum(weights)[:-1]), strict=True)
     sets = {
@@ -160,7 +160,7 @@ def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
 
 
 def overlap(task: Task, trained: set[TextPair] | None) -> int | None:
-    """How many pairs of the task are among ``trained``, in either order."""
+    """The number of pairs of the task that are in ``trained``, in either order."""
     if trained is None:
         return None
     return sum(frozenset((pair.sentence1, pair.sentence2)) in trained for pair in task.pairs)
