@@ -148,8 +148,12 @@ def read_file(
 
 def read_rows(rows: Rows, form: Format, scale: float | None = MAX_SCORE) -> Iterator[Row]:
     """Yield the rows of a file, including those that training skips."""
+    if form is SENTENCES:
+        yield from (Row(number, [line.strip()]) for number, line in enumerate(rows.lines(), start=1))
+        return
+    is_json = holds_json(rows.path) if form.json is None else form.json
     width = 0
-    for line, cells in row_cells(rows, form):
+    for line, cells in (json_cells if is_json else table_cells)(rows, form):
         cell = cells.pop(0) if form.labelled else ""
         width = width or len(cells)
         try:
@@ -161,21 +165,14 @@ def read_rows(rows: Rows, form: Format, scale: float | None = MAX_SCORE) -> Iter
             rows.fault("empty-text", line, "an empty sentence")
         elif len(cells) != width:
             rows.fault("ragged", line, f"{len(cells)} texts; the first row has {width}", f"{len(cells)}, not {width}")
-        elif form in (PAIRS, TRIPLETS) and width < 2:
+        elif width < 2:
             rows.fault("one-column", line, "1 column; anchor and positive are needed")
         else:
             yield Row(line, cells, label, cell)
 
 
-def row_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
-    """Line number and stripped cells of each row, the label's first."""
-    if form is SENTENCES:
-        return ((number, [line.strip()]) for number, line in enumerate(rows.lines(), start=1))
-    is_json = holds_json(rows.path) if form.json is None else form.json
-    return json_cells(rows, form) if is_json else table_cells(rows, form)
-
-
 def table_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
+    """Line number and stripped cells of each row, the label's first."""
     layout, header = None, None
     for line, cells in rows.cells():
         if layout is None:
