@@ -30,6 +30,7 @@ from minisbert.system.console import check_options, check_usage, command_parser,
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
+DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 
@@ -115,13 +116,9 @@ def pairs_or_triplets(options: argparse.Namespace) -> None:
         header |= {"protocol": "thresholds chosen on these very pairs, which flatters all but average precision"}
         widths = (10, 8, 8, 9, 11, 8, 10, 9)
         table = [row(widths, "x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at")]
-        for name, of in result.items():
-            at, accuracy_at = (
-                f"{of['f1_threshold']:.3f}",
-                f"{of['accuracy_threshold']:.3f}",
-            )  # on the similarity's scale
-            shares = (of["average_precision"], of["f1"], at, of["precision"], of["recall"], of["accuracy"])
-            table.append(row(widths, name, *shares, accuracy_at))
+        for name, one in result.items():  # thresholds are on the similarity's own scale
+            cells = [f"{one[metric]:.3f}" if metric.endswith("threshold") else one[metric] for metric in DECISIONS]
+            table.append(row(widths, name, *cells))
     else:
         header |= {"protocol": PROTOCOL}
         widths = (10, 10, 10)
@@ -158,22 +155,23 @@ def suite(options: argparse.Namespace) -> None:
         say(f"{name} is left out: {reason}")
     widths = (13, 7, 8, 8, 10, 12, 1)
     table = [row(widths, "", "pairs", "score", "mean", "weighted", "trained on", "  protocol")]
-    for of in scores:
-        means = (of["mean"], of["weighted_mean"]) if len(of["sets"]) > 1 else ("", "")
-        known = "?" if of["trained"] is None else f"{of['trained']:,}" + (" !" if of["trained"] else "")
-        table.append(row(widths, of["task"], f"{of['pairs']:,}", of["spearman"], *means, known, f"  {of['protocol']}"))
+    for one in scores:
+        means = (one["mean"], one["weighted_mean"]) if len(one["sets"]) > 1 else ("", "")
+        known = "?" if one["trained"] is None else f"{one['trained']:,}" + (" !" if one["trained"] else "")
+        scored = f"{one['pairs']:,}", one["spearman"]
+        table.append(row(widths, one["task"], *scored, *means, known, f"  {one['protocol']}"))
     total = average(scores)
     if total is None:
         shown, how = "-", f"without {', '.join(missing)} there is none"
     else:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
     table.append(row((13, 7, 8, 30, 1), "average", "", shown, "", f"  {how}"))
-    if trained := [f"{100 * of['trained'] / of['pairs']:.0f} % of {of['task']}" for of in scores if of["trained"]]:
+    if trained := [f"{100 * one['trained'] / one['pairs']:.0f} % of {one['task']}" for one in scores if one["trained"]]:
         table.append(f"\n! the model was trained on {', '.join(trained)}: such a score says little about other texts")
     result = {"trained_on": note, "average": total, "tasks": scores, "missing": list(missing)}
     protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"
     header = {"trained": note, "protocol": protocol}
-    report(options, encoder, 2 * sum(of["pairs"] for of in scores), {"suite": options.suite}, result, header, table)
+    report(options, encoder, 2 * sum(one["pairs"] for one in scores), {"suite": options.suite}, result, header, table)
 
 
 if __name__ == "__main__":

@@ -161,17 +161,17 @@ def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def source_for(options: argparse.Namespace, name: str | None, form: Format) -> str:
-    """``name``, or the form's own dataset if it is None; NLI rows may have several names, as in ``A,B``.
+    """``name``, or the format's data set if it is None; NLI rows may have several names, as in ``A,B``.
 
     Raises ``InputError`` for a dataset or file of another form.
     """
-    if name is None and form.own is None:
+    if name is None and form.dataset is None:
         raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
-    if name is None or name == form.own:
-        return form.own
-    if form.own == "snli" and name in NLI_ARCHIVES:
+    if name is None or name == form.dataset:
+        return form.dataset
+    if form.dataset == "snli" and name in NLI_ARCHIVES:
         return name
-    if form.own == "snli" and len(names := several(name)) > 1:
+    if form.dataset == "snli" and len(names := several(name)) > 1:
         return ",".join(source_for(options, one, form) for one in names)
     if name in assets():
         wrong = "has no rows of the kind that is needed"
@@ -179,7 +179,7 @@ def source_for(options: argparse.Namespace, name: str | None, form: Format) -> s
         wrong = f"holds {'no ' if form.json else ''}lines of JSON"
     else:
         return name
-    reads = f"{form.own} or a file" if form.own else "a file"
+    reads = f"{form.dataset} or a file" if form.dataset else "a file"
     raise InputError(f"{name} {wrong}: objective {options.objective} reads {reads} of {form.file}")
 
 

@@ -49,7 +49,7 @@ class Format:
     """A format: its name, the data set that has it by default, and the contents of a file in words."""
 
     name: str
-    own: str | None
+    dataset: str | None
     file: str
     json: bool | None  # whether its lines are JSON; None: either
     headers: tuple[tuple[str, ...], ...] = ()  # what the columns or keys may be called, the label's first if it has one
