@@ -38,7 +38,7 @@ from benchmarks.encode_speed import table
 from benchmarks.indexes import Search, installed, sides_of
 from benchmarks.peers import turns
 from minisbert.core import InputError
-from minisbert.data.corpora import read_nli, read_sentences
+from minisbert.data.corpora import load_nli, read_sentences
 from minisbert.system.console import run_command, say
 from minisbert.training.settings import number
 
@@ -55,7 +55,7 @@ def sentences(files: Sequence[str], seed: int = 0) -> list[str]:
     found: list[str] = []
     for file in files:
         if ".jsonl" in Path(file).suffixes:
-            found += [text for pair in read_nli(file)[0] for text in (pair.sentence1, pair.sentence2)]
+            found += [text for pair in load_nli(file)[0] for text in (pair.sentence1, pair.sentence2)]
         else:
             found += read_sentences(file)[0]
     distinct = [text for text in dict.fromkeys(" ".join(text.split()) for text in found) if text]

@@ -15,22 +15,14 @@ recall, MRR, nDCG and MAP of the exact search. --suite sts: STS12 to STS16, STS-
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from minisbert.core import InputError
-from minisbert.data.datasets import load_duplicates
-from minisbert.data.scored_pairs import SPLITS, check_scores, load_scored_pairs
+from minisbert.data.scored_pairs import SPLITS
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
-from minisbert.evaluation.sts import (
-    PROTOCOL,
-    evaluate,
-    evaluate_labelled,
-    evaluate_triplets,
-    holds_labels,
-    holds_triplets,
-    load_triplets,
-)
+from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.options import add_model_options, load_encoder, load_pooled
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -38,14 +30,14 @@ from minisbert.system.console import check_options, check_usage, command_parser,
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
+DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
 ONLY_SEARCH = "only search data evaluates it (--queries, --corpus)"  # of a model with a vector per token
 
 
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("evaluate", __doc__)
     rows = "stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
-    rows += "anchor, positive, negative (default: stsb)"
-    parser.add_argument("--data", help=rows)
+    parser.add_argument("--data", help=rows + "anchor, positive, negative (default: stsb)")
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
@@ -57,159 +49,129 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     add_model_options(parser.add_argument_group("model"))
     options = parser.parse_args(arguments)
-    check(options)
-    if not (options.suite or options.qrels):
+    check_options(options, scale="above 0 and finite")
+    given = [name for name in RETRIEVAL if getattr(options, name)]
+    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
+    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
+    check_usage(
+        (given and missing, f"retrieval needs three files; missing: {missing}"),
+        (sum(map(bool, (options.data, given, options.suite))) > 1, several),
+        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
+        (
+            options.split and (options.data not in (None, "stsb") or given or options.suite),
+            "--split belongs to --data stsb; a file has no splits",
+        ),
+    )
+    if not (options.suite or given):
         options.data = options.data or "stsb"
         options.split = options.split or ("dev" if options.data == "stsb" else None)
     return options
 
 
-def check(options: argparse.Namespace) -> None:
-    """Raise ``InputError`` for options that do not go together."""
-    check_options(options, scale="above 0 and finite")
-    given = [name for name in RETRIEVAL if getattr(options, name)]
-    missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
-    several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
-    of_stsb = (options.data or "stsb") == "stsb" and not given and not options.suite
-    check_usage(
-        (given and missing, f"retrieval needs three files; missing: {missing}"),
-        (sum(map(bool, (options.data, given, options.suite))) > 1, several),
-        (options.ignore_identical_ids and not given, "--ignore-identical-ids needs --queries, --corpus and --qrels"),
-        (options.split and not of_stsb, "--split belongs to --data stsb; a file has no splits"),
-    )
+def main(arguments: list[str] | None = None) -> None:
+    options = parse_options(arguments)
+    (suite if options.suite else retrieval if options.qrels else pairs_or_triplets)(options)
 
 
-def report_cut(encoder: SentenceEncoder, texts: int) -> None:
+def report(
+    options: argparse.Namespace,
+    encoder: SentenceEncoder,
+    texts: int,
+    data: dict[str, Any],
+    result: dict[str, Any],
+    header: dict[str, str],
+    table: Sequence[str] = (),
+) -> None:
+    """Print what was evaluated and the result, as JSON or as a header and a table; ``texts`` were encoded."""
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, texts))
-
-
-def main(arguments: list[str] | None = None) -> None:
-    options = parse(arguments)
-    if options.suite:
-        suite(options)
-    elif options.qrels:
-        retrieval(options)
-    else:
-        pairs_or_triplets(options)
-
-
-def print_header(options: argparse.Namespace, encoder: SentenceEncoder, **about: str) -> None:
-    """What was measured and how, a line each."""
-    for name, value in ({"model": f"{options.model}, {encoder.pooling_mode} pooling"} | about).items():
+    if options.json:
+        print(json.dumps(data | {"model": options.model, "pooling": encoder.pooling_mode} | result))
+        return
+    for name, value in ({"model": f"{options.model}, {encoder.pooling_mode} pooling"} | header).items():
         print(f"{name:<9} {value}")
+    if table:
+        print("", *table, sep="\n")
+
+
+def row(widths: Sequence[int], first: str, *cells: float | str) -> str:
+    """A row of a table; numbers are shown times 100."""
+    shown = [cell if isinstance(cell, str) else f"{100 * cell:.2f}" for cell in cells]
+    return f"{first:<{widths[0]}}" + "".join(f"{cell:>{width}}" for cell, width in zip(shown, widths[1:], strict=True))
 
 
 def pairs_or_triplets(options: argparse.Namespace) -> None:
     """``--data``."""
-    kind = kind_of(options.data)
-    if kind == "triplets":
-        rows, measure = load_triplets(options.data), evaluate_triplets
-    elif kind == "labelled pairs":
-        rows, measure = load_duplicates(options.data, "", None)[0], evaluate_labelled
-        if not any(row.label for row in rows):
-            raise InputError(f"{options.data}: no pair has label 1, so F1 and average precision are not defined")
-    else:
-        rows, measure = load_scored_pairs(options.data, options.split or "", options.scale), evaluate
-        check_scores(rows, options.data)
+    kind, rows, measure = load_rows(options.data, options.split or "", options.scale)
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
-    report_cut(encoder, (3 if kind == "triplets" else 2) * len(rows))
-    if options.json:
-        about = {"data": options.data, "split": options.split, kind.split()[-1]: len(rows), "model": options.model}
-        print(json.dumps(about | {"pooling": encoder.pooling_mode} | result))
-        return
+    data = {"data": options.data, "split": options.split, kind.split()[-1]: len(rows)}
     split = f", {options.split} split" if options.split else ""
-    print_header(options, encoder, data=f"{options.data}{split}, {len(rows):,} {kind}")
+    header = {"data": f"{options.data}{split}, {len(rows):,} {kind}"}
     if kind == "triplets":
-        print(f"accuracy  {100 * result['triplet_accuracy']:.2f} % have cos(anchor, positive) > cos(anchor, negative)")
-        return
-    if kind == "labelled pairs":
-        print_decisions(result)
-        return
-    print(f"protocol  {PROTOCOL}\n")
-    print(f"{'x 100':<10}{'Pearson':>10}{'Spearman':>10}")
-    for name in result["pearson"]:
-        print(f"{name:<10}{100 * result['pearson'][name]:>10.2f}{100 * result['spearman'][name]:>10.2f}")
-
-
-def kind_of(data: str) -> str:
-    """What ``--data`` has: pairs with scores, pairs with labels, or triplets."""
-    if data == "quora" or (data != "stsb" and holds_labels(data)):
-        return "labelled pairs"
-    return "triplets" if data != "stsb" and holds_triplets(data) else "pairs"
-
-
-def print_decisions(result: dict[str, dict[str, float]]) -> None:
-    """A line for each similarity; the thresholds are on its own scale."""
-    print("protocol  thresholds chosen on these very pairs, which flatters all but average precision\n")
-    print(f"{'x 100':<10}{'AP':>8}{'F1':>8}{'at':>9}{'precision':>11}{'recall':>8}{'accuracy':>10}{'at':>9}")
-    for name, of in result.items():
-        shares = {metric: f"{100 * value:.2f}" for metric, value in of.items()}
-        print(
-            f"{name:<10}{shares['average_precision']:>8}{shares['f1']:>8}{of['f1_threshold']:>9.3f}"
-            f"{shares['precision']:>11}{shares['recall']:>8}{shares['accuracy']:>10}{of['accuracy_threshold']:>9.3f}"
-        )
+        share = f"{100 * result['triplet_accuracy']:.2f} %"
+        header |= {"accuracy": f"{share} have cos(anchor, positive) > cos(anchor, negative)"}
+        table = []
+    elif kind == "labelled pairs":
+        header |= {"protocol": "thresholds chosen on these very pairs, which flatters all but average precision"}
+        widths = (10, 8, 8, 9, 11, 8, 10, 9)
+        table = [row(widths, "x 100", "AP", "F1", "at", "precision", "recall", "accuracy", "at")]
+        for name, one in result.items():  # thresholds are on the similarity's own scale
+            cells = [f"{one[metric]:.3f}" if metric.endswith("threshold") else one[metric] for metric in DECISIONS]
+            table.append(row(widths, name, *cells))
+    else:
+        header |= {"protocol": PROTOCOL}
+        widths = (10, 10, 10)
+        table = [row(widths, "x 100", "Pearson", "Spearman")]
+        table += [row(widths, name, r, result["spearman"][name]) for name, r in result["pearson"].items()]
+    report(options, encoder, (3 if kind == "triplets" else 2) * len(rows), data, result, header, table)
 
 
 def retrieval(options: argparse.Namespace) -> None:
     """``--queries``, ``--corpus``, ``--qrels``."""
     task = load_retrieval(options.queries, options.corpus, options.qrels, options.ignore_identical_ids)
     encoder = load_encoder(options)
+    queries, documents = len(task.queries), len(task.corpus)
     result = retrieval_scores(encoder, task)
-    report_cut(encoder, len(task.queries) + len(task.corpus))
-    if options.json:
-        about = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids", "model")}
-        counts = {"evaluated_queries": len(task.queries), "documents": len(task.corpus)}
-        print(json.dumps(about | {"pooling": encoder.pooling_mode} | counts | result))
-        return
+    data = {name: getattr(options, name) for name in (*RETRIEVAL, "ignore_identical_ids")}
     more = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
-    data = f"{len(task.queries):,} queries{more}, {len(task.corpus):,} documents"
-    protocol = "exact search by cosine, ties in the order of the corpus; mean over the queries\n"
-    print_header(options, encoder, data=data, protocol=protocol)
-    print(f"{'x 100':<8}" + "".join(f"{name:>11}" for name in METRICS))
-    for k in CUTOFFS:
-        print(f"{f'@{k}':<8}" + "".join(f"{100 * result[f'{name}@{k}']:>11.2f}" for name in METRICS))
+    header = {"data": f"{queries:,} queries{more}, {documents:,} documents"}
+    header |= {"protocol": "exact search by cosine, ties in the order of the corpus; mean over the queries"}
+    widths = (8, *[11] * len(METRICS))
+    table = [row(widths, f"@{k}", *(result[f"{name}@{k}"] for name in METRICS)) for k in CUTOFFS]
+    result = {"evaluated_queries": queries, "documents": documents} | result
+    report(options, encoder, queries + documents, data, result, header, [row(widths, "x 100", *METRICS), *table])
 
 
 def suite(options: argparse.Namespace) -> None:
-    """``--suite sts``."""
+    """``--suite sts``: a line for each task, the average, and a warning if the model was trained on some pairs."""
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: python -m minisbert.assets fetch sts12, and so on")
     pairs, note = trained_on(options.model)
     encoder = load_pooled(options, ONLY_SEARCH)
-    lines = evaluate_suite(encoder, tasks, pairs, progress=True)
-    report_cut(encoder, 2 * sum(line["pairs"] for line in lines))
+    scores = evaluate_suite(encoder, tasks, pairs, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
-    if options.json:
-        about = {"suite": options.suite, "model": options.model, "pooling": encoder.pooling_mode, "trained_on": note}
-        print(json.dumps(about | {"average": average(lines), "tasks": lines, "missing": list(missing)}))
-        return
-    protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100\n"
-    print_header(options, encoder, trained=note, protocol=protocol)
-    print_suite(lines, list(missing))
-
-
-def print_suite(lines: list[dict[str, Any]], missing: list[str]) -> None:
-    """A line for each task, the average, and a warning if the model was trained on some of the pairs."""
-    print(f"{'':<13}{'pairs':>7}{'score':>8}{'mean':>8}{'weighted':>10}{'trained on':>12}  protocol")
-    for line in lines:
-        several = len(line["sets"]) > 1
-        means = [f"{100 * line[name]:.2f}" if several else "" for name in ("mean", "weighted_mean")]
-        known = "?" if line["trained"] is None else f"{line['trained']:,}" + (" !" if line["trained"] else "")
-        print(
-            f"{line['task']:<13}{line['pairs']:>7,}{100 * line['spearman']:>8.2f}{means[0]:>8}{means[1]:>10}{known:>12}"
-            f"  {line['protocol']}"
-        )
-    total = average(lines)
-    left_out = f"without {', '.join(missing)} there is none"
-    how = left_out if total is None else "of STS12 to SICK-R, each rounded first, as in SimCSE"
-    print(f"{'average':<13}{'':>7}{'-' if total is None else f'{total:.2f}':>8}{'':>30}  {how}")
-    if warned := [line for line in lines if line["trained"]]:
-        shares = ", ".join(f"{100 * line['trained'] / line['pairs']:.0f} % of {line['task']}" for line in warned)
-        print(f"\n! the model was trained on {shares}: such a score says little about other texts")
+    widths = (13, 7, 8, 8, 10, 12, 1)
+    table = [row(widths, "", "pairs", "score", "mean", "weighted", "trained on", "  protocol")]
+    for one in scores:
+        means = (one["mean"], one["weighted_mean"]) if len(one["sets"]) > 1 else ("", "")
+        known = "?" if one["trained"] is None else f"{one['trained']:,}" + (" !" if one["trained"] else "")
+        scored = f"{one['pairs']:,}", one["spearman"]
+        table.append(row(widths, one["task"], *scored, *means, known, f"  {one['protocol']}"))
+    total = average(scores)
+    if total is None:
+        shown, how = "-", f"without {', '.join(missing)} there is none"
+    else:
+        shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
+    table.append(row((13, 7, 8, 30, 1), "average", "", shown, "", f"  {how}"))
+    if trained := [f"{100 * one['trained'] / one['pairs']:.0f} % of {one['task']}" for one in scores if one["trained"]]:
+        table.append(f"\n! the model was trained on {', '.join(trained)}: such a score says little about other texts")
+    result = {"trained_on": note, "average": total, "tasks": scores, "missing": list(missing)}
+    protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"
+    header = {"trained": note, "protocol": protocol}
+    report(options, encoder, 2 * sum(one["pairs"] for one in scores), {"suite": options.suite}, result, header, table)
 
 
 if __name__ == "__main__":

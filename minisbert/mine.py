@@ -22,7 +22,7 @@ from minisbert.core import InputError
 from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_shards, load_and_encode, read_corpus
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.data.corpora import read_tuples
-from minisbert.evaluation.retrieval import read_texts
+from minisbert.evaluation.retrieval import texts_by_id
 from minisbert.fast.matrices import Chosen, Stacked
 from minisbert.models.options import ROLES, check_written, prompt_of
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -76,7 +76,7 @@ def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     corpus: list[str] = []
     if options.corpus:
         is_json = ".jsonl" in Path(options.corpus).suffixes
-        corpus = [*filter(None, read_texts(options.corpus).values())] if is_json else read_corpus(options.corpus)
+        corpus = [*filter(None, texts_by_id(options.corpus).values())] if is_json else read_corpus(options.corpus)
     return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus), corpus
 
 

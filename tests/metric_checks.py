@@ -4,6 +4,7 @@ Importing this module adds them to ``checks.CHECKS``. The values come from ``ref
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import log2
 
 import torch
@@ -35,11 +36,8 @@ def thresholds() -> Iterator[Comparison]:
     for name in ("few_ties", "many_ties", "reversed"):
         yield with_golden(f"average_precision.{name}", more_metrics.average_precision, f"{name} labels")
         for metric in ("f1", "accuracy"):
-            yield with_golden(
-                f"threshold.{metric}.{name}",
-                lambda x, y, metric=metric: more_metrics.best_threshold(x, y, metric),
-                f"{name} labels",
-            )
+            best = partial(more_metrics.best_threshold, metric=metric)
+            yield with_golden(f"threshold.{metric}.{name}", best, f"{name} labels")
 
 
 @check
@@ -55,20 +53,15 @@ def geometry() -> Iterator[Comparison]:
 # four queries: with 3, 1, 1 and 4 relevant documents; nothing is among the first three for the third one
 RANKED = [[0, 1, 0, 2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 2], [3, 0, 1, 1, 0]]
 JUDGED = [[1, 2, 0, 3], [1, 0, 0, 0], [0, 2, 0, 0], [1, 1, 1, 3]]  # in the order of a file, filled up with 0
-BEST = {"first": 3 + 2 / log2(3) + 1 / 2, "last": 3 + 1 / log2(3) + 1 / 2}  # DCG at 3 of 3, 2, 1 and of 3, 1, 1
+FIRST, LAST = 3 + 2 / log2(3) + 1 / 2, 3 + 1 / log2(3) + 1 / 2  # the best DCG at 3: of 3, 2, 1 and of 3, 1, 1
 BY_HAND = {  # a term for each query, at k = 3, and at k = 6, beyond the end of the rankings
     "accuracy": ([1, 1, 0, 1], [1, 1, 1, 1]),
     "precision": ([1 / 3, 1 / 3, 0, 2 / 3], [2 / 6, 1 / 6, 1 / 6, 3 / 6]),
     "recall": ([1 / 3, 1, 0, 2 / 4], [2 / 3, 1, 1, 3 / 4]),
     "mrr": ([1 / 2, 1, 0, 1], [1 / 2, 1, 1 / 5, 1]),
     "ndcg": (
-        [1 / log2(3) / BEST["first"], 1, 0, (3 + 1 / 2) / BEST["last"]],
-        [
-            (1 / log2(3) + 2 / log2(5)) / BEST["first"],
-            1,
-            1 / log2(6),
-            (3 + 1 / 2 + 1 / log2(5)) / (BEST["last"] + 1 / log2(5)),
-        ],
+        [1 / log2(3) / FIRST, 1, 0, (3 + 1 / 2) / LAST],
+        [(1 / log2(3) + 2 / log2(5)) / FIRST, 1, 1 / log2(6), (3 + 1 / 2 + 1 / log2(5)) / (LAST + 1 / log2(5))],
     ),
     "map": ([1 / 2 / 3, 1, 0, (1 + 2 / 3) / 4], [(1 / 2 + 2 / 4) / 3, 1, 1 / 5, (1 + 2 / 3 + 3 / 4) / 4]),
 }

@@ -270,7 +270,7 @@ def test_the_report(tiny, tmp_path, capsys):
     assert out[0] == f"{path}: labelled pairs, 3 columns separated by tabs"
     assert out[1:3] == ["  rows     60", "  texts    120, 120 distinct"]
     assert "the limit of 16 cuts 1 of the texts (0.8 %)" in "\n".join(out)
-    assert "note     too-long: texts beyond the model's limit" in "\n".join(out)
+    assert "note     too-long: texts longer than the model's limit" in "\n".join(out)
     train = f"python -m minisbert.train --objective contrastive --data {path} --model {tiny}"
     assert out[-2:] == ["Train with:", f"  {train}"]
 
@@ -284,7 +284,7 @@ def test_many_scores_are_counted_in_ranges_and_what_files_share(tiny, tmp_path, 
     assert len(bars) == 20
     assert [cell.strip() for cell in bars[9] if cell] == ["0.9 to 1", "6", "#" * 24]
     assert f"shared by {files[0]} and {files[1]}:\n  60 rows, 0 more but for case and punctuation; 120 texts\n" in out
-    assert "warning  overlap (60): rows that another file has too\n" in out
+    assert "warning  overlap (60): rows that are also in another file\n" in out
 
 
 def test_the_exit_code_survives_a_closed_pipe(tiny, tmp_path):

@@ -4,6 +4,8 @@ from collections.abc import Hashable, Sequence
 
 import torch
 
+from minisbert.core.checks import check_negatives
+
 MOST_HOSTS = 100  # batches that are tried for a row left alone
 
 
@@ -23,10 +25,7 @@ def unique_batches(
     ``batch_size + 1`` rows. If none of the first hundred batches qualifies, as when all rows share a text, the row is
     dropped; every other row is in exactly one batch.
     """
-    if batch_size < 2:
-        raise ValueError(f"a batch of {batch_size} has no negatives: batch_size must be at least 2")
-    if len(keys) != len(lengths):
-        raise ValueError(f"{len(keys)} rows of keys, {len(lengths)} lengths: there must be one of each per row")
+    check_negatives(range(batch_size))
     order = torch.randperm(len(keys), generator=generator).tolist()
     batches: list[list[int]] = []
     waiting: list[int] = []
@@ -67,7 +66,7 @@ def _fill(
 
 
 def _join_alone(batches: list[list[int]], keys: Sequence[Sequence[Hashable]], batch_size: int) -> None:
-    """Move the row of each batch of one to another batch, or drop it; its own batch is then empty."""
+    """Move the row of each batch of one to another batch, or drop it, which leaves its batch empty."""
     held = [{key for row in batch for key in keys[row]} for batch in batches]
     hosts = list(range(len(batches)))
     for alone in [at for at, batch in enumerate(batches) if len(batch) == 1]:

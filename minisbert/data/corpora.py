@@ -2,7 +2,7 @@
 
 Every reader streams its file, decompresses .gz, and returns the rows and the number of rows that it skipped; its
 docstring says which. ``limit`` takes the first rows of the file, skipped ones included. All raise ``InputError`` with
-file and line for input they cannot read, and for a file without a usable row.
+file and line for unreadable input, and for a file without a usable row.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.data.formats import LABELLED, NLI, NLI_LABELS, PAIRS, SENTENCES, TRIPLETS, read_file
-from minisbert.system.assets import ensure
+from minisbert.system.assets import asset, ensure
 
 NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
 
@@ -39,41 +39,50 @@ class Triplet(NamedTuple):
 Element = TypeVar("Element")
 
 
-def load_nli(data: str, split: str, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """``data`` is ``snli`` or ``multinli`` (fetched if missing) or the path of a file; only a .zip has splits."""
-    return read_nli(ensure(data) / NLI_ARCHIVES[data] if data in NLI_ARCHIVES else data, split, limit)
-
-
-def read_nli(path: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
+def load_nli(data: str | Path, split: str = "train", limit: int | None = None) -> tuple[list[LabelledPair], int]:
     """Rows of SNLI or MultiNLI: one JSON object per line with ``gold_label``, ``sentence1`` and ``sentence2``.
 
-    ``path`` is a .jsonl, a .jsonl.gz, or the published .zip, from which ``split`` selects a file: train, dev, test,
-    dev_matched, ... (of MultiNLI dev is dev_matched, test is dev_mismatched). Labels are numbered as in ``NLI_LABELS``.
-    Rows whose annotators did not agree (``gold_label`` is "-") and rows with an empty sentence are skipped.
+    ``data`` is ``snli`` or ``multinli`` (fetched if missing) or a file. From a published .zip ``split`` selects train,
+    dev, test, dev_matched, ... (of MultiNLI dev is dev_matched, test is dev_mismatched). Labels are numbered as in
+    ``NLI_LABELS``. Rows without a gold label ("-") and rows with an empty sentence are skipped.
     """
+    name = str(data)
+    path = ensure(name) / NLI_ARCHIVES[name] if name in NLI_ARCHIVES else data
     rows, skipped = read_file(path, NLI, limit, split)
     return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
 
 
-def read_duplicates(path: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
-    """Pairs with label 1 (the same question) or 0: Quora's release, or a file of label, sentence1, sentence2.
+def load_duplicates(data: str | Path, limit: int | None = None) -> tuple[list[LabelledPair], int]:
+    """Pairs with label 1 (the same question) or 0: ``quora`` (fetched if missing), or a table of label and two texts.
 
-    Tab- or comma-separated. The header names the columns (``is_duplicate``, ``question1``, ``question2``, or
-    ``label``, ``sentence1``, ``sentence2``) and may name others; without a header the file must have these three, in
-    this order. Quotation marks enclose a cell in comma-separated files and in Quora's; in other tab-separated files
-    they are text. Rows with an empty text are skipped (Quora has a few).
+    A header names the columns (``is_duplicate``, ``question1``, ``question2``, or ``label``, ``sentence1``,
+    ``sentence2``) and may name others. Rows with an empty text are skipped (Quora has a few).
     """
-    rows, skipped = read_file(path, LABELLED, limit)
+    rows, skipped = read_file(find_quora() if data == "quora" else data, LABELLED, limit)
     return [LabelledPair(*row.texts, int(row.label)) for row in rows], skipped
 
 
-def read_tuples(path: str | Path, limit: int | None = None) -> tuple[list[tuple[str, ...]], int]:
-    """Rows (anchor, positive, negative, ...) of texts, each with as many negatives, or none.
+def find_quora() -> Path:
+    """Quora's release; ``InputError`` names its address and the alternative."""
+    try:
+        return ensure("quora") / asset("quora").files[0].name
+    except InputError as error:
+        address = asset("quora").sources[0]["url"]
+        raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.file})") from error
 
-    Tab- or comma-separated, with or without a header. The header names the columns (``anchor`` and ``positive``, or
-    another of ``PAIR_COLUMNS``, then ``negative``, ``negative_1``, ... or ``hard_neg``) and may name others. Or lines
-    of JSON: objects of these keys, in which ``negative`` may be a list, or lists of texts. Rows with an empty text are
-    skipped.
+
+def check_labels(pairs: Iterable[LabelledPair], source: str) -> None:
+    """Raise ``InputError`` if no F1 is defined; call it before encoding."""
+    if not any(pair.label for pair in pairs):
+        raise InputError(f"{source}: no pair has label 1, so F1 is not defined; give more rows")
+
+
+def read_tuples(path: str | Path, limit: int | None = None) -> tuple[list[tuple[str, ...]], int]:
+    """Rows (anchor, positive, negative, ...) of texts, each with the same number of negatives, or none.
+
+    From a table, or lines of JSON: lists of texts, or objects, whose ``negative`` may be a list. A header or the keys
+    are one of ``PAIR_COLUMNS``, then ``negative``, ``negative_1``, ... or ``hard_neg``; others are ignored. Rows with
+    an empty text are skipped.
     """
     rows, skipped = read_file(path, PAIRS, limit)
     return [tuple(row.texts) for row in rows], skipped
@@ -97,23 +106,22 @@ def read_sentences(path: str | Path, limit: int | None = None) -> tuple[list[str
 def nli_triplets(rows: Iterable[LabelledPair]) -> list[Triplet]:
     """(premise, entailment, contradiction) for every premise that has both; neutral does not count.
 
-    Rows with the same premise text belong together, wherever they are in the file. Each premise gives one triplet, with
-    its first entailment and its first contradiction, in the order in which premises first appear. The first 100,000
-    rows of SNLI's training file give 27,195. (Also pairing the second with the second and so on would give 33,091,
-    with the same anchor in several rows.)
+    Each premise gives one triplet, with its first entailment and its first contradiction, in the order in which
+    premises first appear. The first 100,000 rows of SNLI's training file give 27,195.
     """
-    found: dict[str, dict[str, str]] = {}
+    contradiction, entailment, _ = range(len(NLI_LABELS))
+    found: dict[str, dict[int, str]] = {}
     for row in rows:
-        found.setdefault(row.sentence1, {}).setdefault(NLI_LABELS[row.label], row.sentence2)
+        found.setdefault(row.sentence1, {}).setdefault(row.label, row.sentence2)
     return [
-        Triplet(premise, hypotheses["entailment"], hypotheses["contradiction"])
-        for premise, hypotheses in found.items()
-        if "entailment" in hypotheses and "contradiction" in hypotheses
+        Triplet(premise, second[entailment], second[contradiction])
+        for premise, second in found.items()
+        if {contradiction, entailment} <= second.keys()
     ]
 
 
 def split_rows(rows: Sequence[Element], share: float, seed: int) -> tuple[list[Element], list[Element]]:
-    """Rows shuffled and split in two: ``round(share * N)`` of them, and the rest. The same seed gives the same split.
+    """Rows shuffled and split in two: ``round(share * N)`` rows and the rest. The same seed gives the same split.
 
     Raises ``ValueError`` if one side would be empty.
     """

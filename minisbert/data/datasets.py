@@ -1,11 +1,11 @@
 """The rows of a run: ``--data``, ``--dev``, ``--test`` and ``--limit`` to training, dev and test rows.
 
-Each function returns rows and notes by split; a note is a message that says where the rows come from and how many.
+Each function returns rows and notes by split; a note names the source of the rows and their number.
 """
 
 import argparse
 import os
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,22 @@ from minisbert.data.corpora import (
     NLI_ARCHIVES,
     LabelledPair,
     Triplet,
+    check_labels,
+    load_duplicates,
     load_nli,
     nli_triplets,
-    read_duplicates,
     read_sentences,
     read_triplets,
     read_tuples,
     split_rows,
 )
-from minisbert.data.formats import LABELLED, NLI, NLI_KEYS, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
-from minisbert.data.rows import first_line, first_value, holds_json, is_number
+from minisbert.data.findings import Findings
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
+from minisbert.data.recognition import recognise
+from minisbert.data.rows import first_line, holds_json, is_number
 from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
 from minisbert.models.scoring import MAX_SCORE
-from minisbert.system.assets import asset, assets, ensure
+from minisbert.system.assets import assets
 
 HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
 
@@ -54,22 +57,19 @@ def scored_rows(
 
 def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
     """Entailment, contradiction or neutral: SNLI, or files."""
-    return labelled_rows(options, NLI, load_all_nli)
+    return labelled_rows(options, NLI)
 
 
 def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
     """Duplicate or not: Quora's release, or a file."""
-    rows, notes = labelled_rows(options, LABELLED, load_duplicates)
+    rows, notes = labelled_rows(options, LABELLED)
     for split in ("dev", "test"):
-        if not any(row.label for row in rows[split]):
-            raise InputError(f"{split} {notes[split]}: no pair has label 1, so F1 is not defined; give more rows")
+        check_labels(rows[split], f"{split} {notes[split]}")
     return rows, notes
 
 
-def labelled_rows(
-    options: argparse.Namespace, form: Format, read: Callable[[str, str, int | None], tuple[list[LabelledPair], int]]
-) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """The rows that ``read`` returns for a name, a split and a limit. Only ``snli`` comes with splits.
+def labelled_rows(options: argparse.Namespace, form: Format) -> tuple[dict[str, list[LabelledPair]], Notes]:
+    """The rows of NLI or of duplicates. Only ``snli`` comes with splits.
 
     Otherwise a split without a file gets a share of the training rows, the same for the same seed.
     """
@@ -79,7 +79,8 @@ def labelled_rows(
             names[split] = source_for(options, given, form)
     rows, notes = {}, {}
     for split, name in names.items():
-        rows[split], skipped = read(name, split, options.limit if split == "train" else None)
+        limit = options.limit if split == "train" else None
+        rows[split], skipped = load_all_nli(name, split, limit) if form is NLI else load_duplicates(name, limit)
         notes[split] = note(name, rows[split], "pairs", skipped)
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
@@ -107,12 +108,10 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tupl
 
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
-    form, read = (TRIPLETS, read_triplets) if options.objective == "triplet" else (PAIRS, read_tuples)
+    form = TRIPLETS if options.objective == "triplet" else PAIRS
     data = source_for(options, options.data, form)
-    names = several(data)
-    if not all(name in NLI_ARCHIVES or holds_nli(name) for name in names):
-        rows, skipped = read(data, options.limit)
-        check_anchors(options, data, rows, form)
+    if not all(name in NLI_ARCHIVES or holds_nli(name) for name in several(data)):
+        rows, skipped = tuple_rows(options, data, form)
         what = {2: "pairs", 3: "triplets"}.get(len(rows[0]), f"rows of {len(rows[0]) - 2} negatives")
         return rows, note(data, rows, what, skipped)
     labelled, skipped = load_all_nli(data, "train", options.limit)
@@ -122,12 +121,14 @@ def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tupl
     return rows, f"{data} ({len(rows):,} triplets of {len(labelled):,} NLI rows; {skipped:,} had no gold label)"
 
 
-def check_anchors(options: argparse.Namespace, data: str, rows: Sequence[tuple[str, ...]], form: Format) -> None:
+def tuple_rows(options: argparse.Namespace, data: str, form: Format) -> tuple[Sequence[tuple[str, ...]], int]:
+    rows, skipped = (read_triplets if form is TRIPLETS else read_tuples)(data, options.limit)
     if all_numbers([is_number(row[0]) for row in rows]):
         raise InputError(
             f"{data}: the first column holds numbers: scores or labels of pairs? "
             f"Objective {options.objective} reads {form.file}"
         )
+    return rows, skipped
 
 
 def translation_rows(options: argparse.Namespace) -> tuple[list[tuple[str, ...]], str]:
@@ -141,8 +142,7 @@ def translation_rows(options: argparse.Namespace) -> tuple[list[tuple[str, ...]]
     if not ("\t" in first_line(data) or {".csv", ".tsv"} & set(Path(data).suffixes) or holds_json(data)):
         texts, about = sentence_rows(options)
         return [(text,) for text in texts], about
-    rows, skipped = read_tuples(source_for(options, data, PAIRS), options.limit)
-    check_anchors(options, data, rows, PAIRS)
+    rows, skipped = tuple_rows(options, source_for(options, data, PAIRS), PAIRS)
     if len(rows[0]) != 2:
         raise InputError(f"{data}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
     return rows, note(data, rows, "translations", skipped)
@@ -161,26 +161,26 @@ def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
 
 
 def source_for(options: argparse.Namespace, name: str | None, form: Format) -> str:
-    """``name``, or the form's own dataset if it is None; NLI rows may have several names, as in ``A,B``.
+    """``name``, or the format's data set if it is None; NLI rows may have several names, as in ``A,B``.
 
     Raises ``InputError`` for a dataset or file of another form.
     """
-    if name is None and form.own is None:
+    if name is None and form.dataset is None:
         raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
-    if name is None or name == form.own:
-        return form.own
-    if form.own == "snli" and name in NLI_ARCHIVES:
+    if name is None or name == form.dataset:
+        return form.dataset
+    if form.dataset == "snli" and name in NLI_ARCHIVES:
         return name
-    if form.own == "snli" and len(names := several(name)) > 1:
+    if form.dataset == "snli" and len(names := several(name)) > 1:
         return ",".join(source_for(options, one, form) for one in names)
-    reads = f"objective {options.objective} reads {f'{form.own} or ' if form.own else ''}a file of {form.file}"
     if name in assets():
-        raise InputError(f"{name} has no rows of the kind that is needed: {reads}")
-    if form.json is not None and Path(name).suffix != ".zip":
-        is_json = holds_json(name)
-        if is_json != form.json:
-            raise InputError(f"{name} holds {'' if is_json else 'no '}lines of JSON: {reads}")
-    return name
+        wrong = "has no rows of the kind that is needed"
+    elif form.json is not None and Path(name).suffix != ".zip" and holds_json(name) != form.json:
+        wrong = f"holds {'no ' if form.json else ''}lines of JSON"
+    else:
+        return name
+    reads = f"{form.dataset} or a file" if form.dataset else "a file"
+    raise InputError(f"{name} {wrong}: objective {options.objective} reads {reads} of {form.file}")
 
 
 def all_numbers(flags: Sequence[bool]) -> bool:
@@ -189,9 +189,7 @@ def all_numbers(flags: Sequence[bool]) -> bool:
 
 
 def holds_nli(path: str) -> bool:
-    """Whether a file is an archive of NLI rows, or its first line has their keys."""
-    value = None if Path(path).suffix == ".zip" else first_value(path)
-    return Path(path).suffix == ".zip" or (isinstance(value, dict) and set(NLI_KEYS) <= set(value))
+    return Path(path).suffix == ".zip" or recognise(Path(path), Findings())[0] is NLI
 
 
 def several(data: str) -> list[str]:
@@ -208,20 +206,6 @@ def load_all_nli(data: str, split: str, limit: int | None) -> tuple[list[Labelle
             more, passed = load_nli(name, split, left)
             rows, skipped = rows + more, skipped + passed
     return rows, skipped
-
-
-def load_duplicates(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
-    """``name`` is ``quora`` or the path of a file; neither has splits."""
-    return read_duplicates(quora() if name == "quora" else name, limit)
-
-
-def quora() -> Path:
-    """Quora's file; ``InputError`` says where to get it."""
-    try:
-        return ensure("quora") / asset("quora").files[0].name
-    except InputError as error:
-        address = asset("quora").sources[0]["url"]
-        raise InputError(f"{error} (from {address}; or --data FILE of {LABELLED.file})") from error
 
 
 def note(name: str, rows: Sized, what: str, skipped: int = 0) -> str:

@@ -9,45 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.data.findings import WARNING, Findings
-from minisbert.data.formats import (
-    LABELLED,
-    NLI,
-    NLI_KEYS,
-    NLI_LABELS,
-    PAIRS,
-    SCORED,
-    SENTENCES,
-    TRIPLETS,
-    Format,
-    tuple_cells,
-    tuple_columns,
-)
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
 from minisbert.data.rows import Rows, holds_json, ignore, is_number
 
-HEAD = 100  # rows that decide the format
+SAMPLE = 100  # rows that decide the format
 LABEL_NAMES = "score label is_duplicate similarity gold_label similarity_score relatedness_score".split()
 INDEX_NAMES = ("", "unnamed: 0", "id", "index")  # pandas writes its index under the first two
 HEADING = re.compile(  # what a cell of a header may say
     rf"({'|'.join(LABEL_NAMES)}|anchor|query|question|answer|positive|negatives?|hard_neg|sent|sentence|text|premise"
     r"|hypothesis|passage|document|title|q?id|index|genre|split)[_ ]?([ab]|\d+)?"
 )
-MOSTLY = 0.8  # share of the cells that decides what a column holds
-MARKS = {"\t": "tabs", ",": "commas"}
+MOSTLY = 0.8  # of the cells of a column, to say what it holds
 
 
 def recognise(path: Path, findings: Findings) -> tuple[Format | None, str]:
     """The format of a file and its layout in words. None, with a finding, if training reads no such file."""
-    rows = Rows(path, "train", on_fault=ignore)
-    lines = [line for line in islice(rows.lines(), HEAD) if line.strip()]
+    lines = [line for line in islice(Rows(path, "train", on_fault=ignore).lines(), SAMPLE) if line.strip()]
     if holds_json(path):
         return json_format(lines, findings)
     mark = delimiter(path, lines, findings)
     if mark == "":
         return SENTENCES, "one a line"
-    head = list(islice(Rows(path, on_fault=ignore).cells(), HEAD)) if mark else []
-    if not head:
+    sample = list(islice(Rows(path, on_fault=ignore).cells(), SAMPLE)) if mark else []
+    if not sample:
         return None, "no table that training reads" if lines else "no rows"
-    return table_format(head, MARKS[mark], findings)
+    return table_format(sample, mark, findings)
 
 
 def delimiter(path: Path, lines: list[str], findings: Findings) -> str | None:
@@ -69,41 +55,41 @@ def delimiter(path: Path, lines: list[str], findings: Findings) -> str | None:
 # ------------------------------------------------------------------------------------------- tables
 
 
-def table_format(head: Sequence[tuple[int, list[str]]], mark: str, findings: Findings) -> tuple[Format | None, str]:
+def table_format(sample: Sequence[tuple[int, list[str]]], mark: str, findings: Findings) -> tuple[Format | None, str]:
     """The format of a table by its first rows (line number and cells each)."""
-    width = Counter(len(cells) for _, cells in head).most_common(1)[0][0]
-    rows = [cells for _, cells in head if len(cells) == width]
-    first, line = [cell.lower() for cell in rows[0]], head[0][0]
+    width = Counter(len(cells) for _, cells in sample).most_common(1)[0][0]
+    rows = [cells for _, cells in sample if len(cells) == width]
+    first, line = [cell.lower() for cell in rows[0]], sample[0][0]
     columns = list(zip(*(rows[1:] or rows), strict=True))
     header = first if is_header(first) else None
     index = [i for i, cells in enumerate(columns) if is_index(cells) and (not header or header[i] in INDEX_NAMES)]
-    label = None if header and tuple_columns(header) else label_column(header, columns, index)
+    label = None if header and PAIRS.columns(header) else label_column(header, columns, index)
     if header is None and label is not None and not (is_number(first[label]) or is_nli(first[label])):
-        header = first if all(len(cell.split()) <= 2 for cell in first) else None  # of names that nobody knows
-    texts = [i for i in range(width) if i != label and i not in index and share(columns[i], is_number) < MOSTLY]
-    layout = f"{width} columns separated by {mark}" + (", header" if header else "")
+        header = first if all(len(cell.split()) <= 2 for cell in first) else None  # with unknown names
+    texts = [i for i in range(width) if i != label and i not in index and not mostly(columns[i], is_number)]
+    layout = f"{width} columns separated by " + ("tabs" if mark == "\t" else "commas") + (", header" if header else "")
+    form = None
     if index and header is None and label not in index:
         findings.add("index-column", line)
-        return None, layout
-    if label is None:
-        return unlabelled(header, width, mark, line, findings), layout
-    if len(texts) < 2:
+    elif label is None:
+        form = unlabelled(header, width, mark, line, findings)
+    elif len(texts) < 2:
         findings.add("one-text", line)
-    elif share(columns[label], is_nli) >= MOSTLY:
+    elif mostly(columns[label], is_nli):
         findings.add("nli-table", line)
     else:
-        return labelled(first, header, label, columns[label], line, findings), layout
-    return None, layout
+        form = labelled(first, header, label, columns[label], line, findings)
+    return form, layout
 
 
 def unlabelled(header: list[str] | None, width: int, mark: str, line: int, findings: Findings) -> Format | None:
-    if width == 1 and mark == "tabs":  # in the first row alone
+    if width == 1 and mark == "\t":  # in the first row alone
         findings.add("ragged", line, "most rows have a single column")
         return None
     if width == 1:
         findings.add("one-column", line)
         return SENTENCES
-    if header and not tuple_columns(header):
+    if header and not PAIRS.columns(header):
         findings.add("unknown-header", line, ", ".join(header), level=WARNING)  # it is read as a row of texts
     return PAIRS if len(PAIRS.layout(header or [""] * width).columns) == 2 else TRIPLETS
 
@@ -111,8 +97,8 @@ def unlabelled(header: list[str] | None, width: int, mark: str, line: int, findi
 def labelled(
     first: list[str], header: list[str] | None, label: int, cells: Sequence[str], line: int, findings: Findings
 ) -> Format | None:
-    """The format whose reader finds the label and the header where they are; a finding if there is none."""
-    classes = share(cells, lambda cell: cell in ("0", "1")) >= MOSTLY
+    """The format whose reader finds the label and the header in their places; a finding if there is none."""
+    classes = mostly(cells, lambda cell: cell in LABELLED.classes)
     for form in (SCORED, LABELLED) if not classes or header is None else (LABELLED, SCORED):
         layout = form.layout(first)
         fits = layout.columns[0] == label and layout.header == (header is not None) and layout.width <= len(first)
@@ -126,15 +112,15 @@ def labelled(
 def is_header(cells: list[str]) -> bool:
     """Whether the cells of a row, in lower case, are names of columns."""
     plain = [cell for cell in cells if cell not in ("", "unnamed: 0")]
-    return tuple_columns(cells) is not None or (len(plain) > 0 and all(HEADING.fullmatch(cell) for cell in plain))
+    return PAIRS.columns(cells) is not None or (len(plain) > 0 and all(HEADING.fullmatch(cell) for cell in plain))
 
 
 def is_nli(cell: str) -> bool:
-    return cell in NLI_LABELS or cell == "-"
+    return cell in NLI.classes
 
 
-def share(cells: Sequence[str], holds: Callable[[str], bool]) -> float:
-    return sum(map(holds, cells)) / max(len(cells), 1)
+def mostly(cells: Sequence[str], holds: Callable[[str], bool]) -> bool:
+    return sum(map(holds, cells)) / max(len(cells), 1) >= MOSTLY
 
 
 def is_index(cells: Sequence[str]) -> bool:
@@ -147,10 +133,10 @@ def label_column(header: list[str] | None, columns: Sequence[Sequence[str]], ind
     """The column of the labels: by its name, at STS-B's place, or the first of numbers or of NLI's words."""
     if header is not None:
         return next((header.index(name) for name in LABEL_NAMES if name in header), None)
-    numbers = [i for i, cells in enumerate(columns) if share(cells, is_number) >= MOSTLY and i not in index]
+    numbers = [i for i, cells in enumerate(columns) if mostly(cells, is_number) and i not in index]
     if len(columns) >= 7 and 4 in numbers:
         return 4
-    words = [i for i, cells in enumerate(columns) if share(cells, is_nli) >= MOSTLY]
+    words = [i for i, cells in enumerate(columns) if mostly(cells, is_nli)]
     return next(iter([*numbers, *words]), None) if len(columns) > 1 else None
 
 
@@ -158,28 +144,27 @@ def label_column(header: list[str] | None, columns: Sequence[Sequence[str]], ind
 
 
 def json_format(lines: list[str], findings: Findings) -> tuple[Format | None, str]:
-    """The format of lines of JSON by the first values."""
-    kinds = Counter(filter(None, map(kind_of, lines)))
+    """The format of lines of JSON by the most frequent one among the first."""
+    kinds = Counter(filter(None, map(line_format, lines)))
     if not kinds:
         if lines:
             findings.add("not-json", 1, lines[0])
         return None, "no lines of JSON that training reads"
-    name, keys = kinds.most_common(1)[0][0]
-    form = {form.name: form for form in (NLI, PAIRS, TRIPLETS)}.get(name)
+    form, keys = kinds.most_common(1)[0][0]
     if form is None:
         findings.add("json-form", 1)
     return form, f"lines of JSON ({', '.join(keys) or 'lists'})"
 
 
-def kind_of(line: str) -> tuple[str, tuple[str, ...]] | None:
-    """The name of the format of one line and its keys."""
+def line_format(line: str) -> tuple[Format | None, tuple[str, ...]] | None:
+    """The format of one line, None for an unknown one, and its keys; None if the line is not JSON."""
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    keys = tuple(value) if isinstance(value, dict) else ()
-    if set(NLI_KEYS) <= set(keys):
-        return NLI.name, NLI_KEYS
-    if texts := tuple_cells(value):
-        return (PAIRS if len(texts) == 2 else TRIPLETS).name, tuple(tuple_columns(list(keys)) or ())
-    return "other", keys
+    keys = list(value) if isinstance(value, dict) else []
+    if names := NLI.columns(keys):
+        return NLI, tuple(names)
+    if texts := PAIRS.cells(value):
+        return PAIRS if len(texts) == 2 else TRIPLETS, tuple(PAIRS.columns(keys) or ())
+    return None, tuple(keys)

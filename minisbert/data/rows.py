@@ -4,7 +4,7 @@ What counts as a line, a cell and a value is decided here, for all commands:
 
 - A file is UTF-8, with or without a byte order mark; .gz and .zip files are decompressed.
 - A line ends in LF or CRLF. Everything else in it is text: NUL bytes, other line separators, spaces at its ends.
-- Blank lines are no rows. The cells of a table are stripped of white space.
+- Blank lines are skipped. The cells of a table are stripped of white space.
 - Tabs separate the columns if the first line has one, else commas. Quotation marks enclose a cell between commas and
   in Quora's release; between tabs they are text.
 """
@@ -36,7 +36,7 @@ TWO_DEVS = {"dev": "dev_matched", "test": "dev_mismatched"}  # MultiNLI: two dev
 class Rows:
     """A file of rows. ``split`` selects a file of a .zip.
 
-    What cannot be read goes to ``on_fault(name, line, text)``, and reading continues with the next row. Without
+    An unreadable row goes to ``on_fault(name, line, text)``, and reading continues with the next one. Without
     ``on_fault`` it raises ``InputError`` with file and line.
     """
 
@@ -44,16 +44,13 @@ class Rows:
         self.path, self.split, self.on_fault = Path(path), split, on_fault
         self.where = str(path)
 
-    def at(self, line: int) -> str:
-        return f"{self.where}, line {line}"
-
     def fault(self, name: str, line: int, message: str, text: object = None) -> None:
         if self.on_fault is None:
-            raise InputError(f"{self.at(line)}: {message}")
+            raise InputError(f"{self.where}, line {line}: {message}")
         self.on_fault(name, line, text, level=PROBLEM)
 
     def lines(self) -> Iterator[str]:
-        """The text of each line without its line end, as it is read."""
+        """Yield the text of each line without its line end."""
         try:
             with ExitStack() as stack:
                 for number, content in enumerate(byte_lines(self._open(stack), self.where), start=1):
@@ -75,20 +72,19 @@ class Rows:
         return stack.enter_context(BufferedReader(archive.open(member)))
 
     def _text(self, content: bytes, number: int) -> str:
-        if self.on_fault is None:
-            return without_end(decode(content, self.where, number))
-        if number == 1 and content.startswith(codecs.BOM_UTF8):
-            self.on_fault("byte-order-mark", number)
-        if content.endswith(b"\r\n"):
-            self.on_fault("crlf", number)
-        if b"\0" in content:
-            self.on_fault("nul-bytes", number)
+        if self.on_fault:
+            mark = number == 1 and content.startswith(codecs.BOM_UTF8)
+            found = {"byte-order-mark": mark, "crlf": content.endswith(b"\r\n"), "nul-bytes": b"\0" in content}
+            for name in filter(found.get, found):
+                self.on_fault(name, number)
         try:
-            return without_end(decode(content, self.where, number))
+            text = decode(content, self.where, number)
         except InputError:
+            if not self.on_fault:
+                raise
             text = content.decode("latin-1")
             self.on_fault("not-utf8", number, text.strip())
-            return without_end(text)
+        return text.removesuffix("\n").rstrip("\r")
 
     def values(self) -> Iterator[tuple[int, Any]]:
         """Line number and value of each line of JSON."""
@@ -140,7 +136,7 @@ class Rows:
                 # text after a closing quotation mark is an error, except in Quora's tab-separated release
                 cells = next(csv.reader(taken(row), delimiter=delimiter, strict=delimiter != "\t"), None)
             except csv.Error as error:
-                kind = {"\t": "tab", ",": "comma"}.get(delimiter, repr(delimiter))
+                kind = "tab" if delimiter == "\t" else "comma"
                 self.fault("stray-quotes", start, f"not {kind}-separated values: {error}", row[0])
                 again.extendleft(reversed(row[1:]))
                 del row[1:]
@@ -149,10 +145,6 @@ class Rows:
                 return
             yield start, cells
             start += len(row)
-
-
-def without_end(line: str) -> str:
-    return line.removesuffix("\n").rstrip("\r")
 
 
 def byte_lines(stream: IO[bytes], where: str) -> Iterator[bytes]:
@@ -214,32 +206,22 @@ def split_member(where: str, names: list[str], split: str) -> str:
 
 
 def ignore(*_: object, **__: object) -> None:
-    """``on_fault`` for a glance at a file: ``read_rows`` reports what is wrong."""
+    """An ``on_fault`` for looking at a file that ``read_rows`` reads afterwards."""
 
 
 def first_line(path: str | Path, split: str = "") -> str:
-    """The first line that is not blank, whatever is wrong with the others."""
+    """The first line that is not blank, without an error for the others."""
     return next((line for line in Rows(path, split, on_fault=ignore).lines() if line.strip()), "")
 
 
 def holds_json(path: str | Path) -> bool:
     """Whether a file holds lines of JSON objects or lists: by its name, else by its first line."""
-    return bool({".jsonl", ".json", ".zip"} & set(Path(path).suffixes)) or first_value(path) is not None
-
-
-def first_value(path: str | Path) -> dict | list | None:
-    """The JSON object or list in the first line, if it is one."""
+    if {".jsonl", ".json", ".zip"} & set(Path(path).suffixes):
+        return True
     try:
-        value = json.loads(first_line(path))
+        return isinstance(json.loads(first_line(path)), dict | list)
     except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict | list) else None
-
-
-def check_unicode(text: str, where: str) -> None:
-    """Raise ``InputError`` for a lone surrogate, which JSON can escape but no file can hold."""
-    if SURROGATE.search(text):
-        raise InputError(f"{where} is not valid Unicode: a lone surrogate in {one_line(text)}")
+        return False
 
 
 def is_number(cell: str) -> bool:

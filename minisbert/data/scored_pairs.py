@@ -23,24 +23,14 @@ class ScoredPair:
 def load_scored_pairs(data: str, split: str, scale: float = MAX_SCORE) -> list[ScoredPair]:
     """``data`` is ``stsb`` (fetched if it is missing), with ``split`` train, dev or test, or the path of a file.
 
-    A file's scores are 0 to ``scale``; those of the pairs are 0 to 5 in any case.
+    A file's scores are 0 to ``scale``; those of the pairs are always 0 to 5.
     """
-    if data == "stsb":
-        if split not in SPLITS:
-            raise InputError(f"unknown split {split!r}; choose from {', '.join(SPLITS)}")
-        return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv")
-    return read_scored_pairs(data, scale)
+    return read_scored_pairs(ensure("stsb") / f"sts-{split}.csv") if data == "stsb" else read_scored_pairs(data, scale)
 
 
 def read_scored_pairs(path: str | Path, scale: float = MAX_SCORE) -> list[ScoredPair]:
-    """Rows of a scored-pairs file in one of three layouts; the first line decides which:
+    """Rows of score, sentence1 and sentence2, tab- or comma-separated, or of STS-B's 7 or more columns; maybe a header.
 
-    - STS Benchmark: tab-separated, 7 or more columns: genre, file, year, id, score, sentence1, sentence2, ...
-    - tab-separated, 3 columns: score, sentence1, sentence2
-    - comma-separated, 3 columns in the same order, a sentence with a comma in quotation marks
-
-    In tab-separated files quotation marks are text. A first row ``score, sentence1, sentence2`` is a header.
-    A .gz is decompressed.
     Raises ``InputError`` with file and line for a wrong number of columns, a score that is not a number in 0..scale, an
     empty sentence, and a file without rows.
     """

@@ -5,20 +5,21 @@ metric is not defined.
 """
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike
 
 from minisbert.core.checks import check
 
-BLOCK = 256  # rows of the matrix of all pairs that are computed at a time
+CHUNK = 256  # rows of the matrix of all pairs that are computed at a time
 
 # ----------------------------------------------------------------------------------------- decisions
 
 
 def accuracy(predicted: ArrayLike, labels: ArrayLike) -> float:
-    """Share of correct rows. Both (N,), whole numbers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
-    predicted, labels = _list("predicted", predicted, CLASSES), _list("labels", labels, CLASSES)
-    check("predicted (N), labels (N)", predicted, labels)
-    return float((predicted == labels).mean())
+    """Share of correct rows. Both (N,), integers: ``accuracy([1, 0, 2, 2], [1, 0, 2, 0]) = 0.75``."""
+    predicted, labels = torch.as_tensor(predicted), torch.as_tensor(labels)
+    check("predicted (N) whole, labels (N) whole", predicted, labels)
+    return float((predicted == labels).double().mean())
 
 
 def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float, float, float]:
@@ -28,8 +29,9 @@ def precision_recall_f1(predicted: ArrayLike, labels: ArrayLike) -> tuple[float,
     F1 = 2 P R / (P + R) = 2 TP / (2 TP + FP + FN). If nothing is predicted to be 1, precision is 0.
     ``precision_recall_f1([1, 1, 1, 0, 0], [1, 0, 0, 1, 0]) = (1/3, 1/2, 2/5)``.
     """
-    predicted, labels = _list("predicted", predicted, LABELS), _list("labels", labels, LABELS)
-    check("predicted (N), labels (N)", predicted, labels)
+    predicted, labels = np.asarray(predicted), np.asarray(labels)
+    check("predicted (N) 0 or 1, labels (N) 0 or 1", predicted, labels)
+    predicted, labels = predicted == 1, labels == 1
     called, true = predicted.sum(), _positives(labels)
     true_positives = (predicted & labels).sum()
     precision, recall = true_positives / max(called, 1), true_positives / true
@@ -79,11 +81,11 @@ def _cuts(scores: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray,
 
     A cut is its last row's index, how many rows it calls 1, and how many of these are 1: (G,) each.
     """
-    scores, labels = _list("scores", scores, NUMBERS), _list("labels", labels, LABELS)
+    scores, labels = np.asarray(scores), np.asarray(labels)
+    check("scores (N) finite, labels (N) 0 or 1", scores, labels)
     scores = scores if scores.dtype.kind == "f" else scores.astype(np.float64)
-    check("scores (N), labels (N)", scores, labels)
     order = np.argsort(-scores, kind="stable")
-    scores, labels = scores[order], labels[order]
+    scores, labels = scores[order], labels[order] == 1
     # subtle: no threshold can split a group of equal scores, so a cut only comes after the last row of a group
     last = np.append(np.flatnonzero(scores[1:] < scores[:-1]), len(scores) - 1)  # (G,)
     return scores, labels, last, last + 1, np.cumsum(labels)[last]
@@ -120,10 +122,11 @@ def uniformity(x: ArrayLike) -> float:
     0 if all directions are the same, about -4 for an even spread over a sphere of many dimensions.
     ``[[1, 0], [0, 1], [-1, 0]]`` gives log((2 exp(-4) + exp(-8)) / 3) = -4.39635.
     """
-    x = _directions("x", x, least=2)
+    x = _directions("x", x)
+    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
     total = 0.0
-    for start in range(0, len(x), BLOCK):
-        cosines = x[start : start + BLOCK] @ x[start:].T  # (b, N - start)
+    for start in range(0, len(x), CHUNK):
+        cosines = x[start : start + CHUNK] @ x[start:].T  # (b, N - start)
         # -2 ||x - y||^2 = -2 (2 - 2 cos); above the diagonal each pair occurs once, and no row meets itself
         total += np.triu(np.exp(4 * cosines - 4), k=1).sum()
     return float(np.log(total / (len(x) * (len(x) - 1) / 2)))
@@ -135,26 +138,13 @@ def mean_off_diagonal_cosine(x: ArrayLike) -> float:
     For unit vectors the sum over all pairs is ||sum of x||^2, of which each row with itself contributes 1.
     ``[[1, 0], [0, 1], [1, 1]]`` gives (0 + 0.70711 + 0.70711) / 3 = 0.47140.
     """
-    x = _directions("x", x, least=2)
+    x = _directions("x", x)
+    check("pairs an integer from 1", len(x) * (len(x) - 1) // 2)
     total = x.sum(0)  # (D,)
     return float((total @ total - (x * x).sum()) / (len(x) * (len(x) - 1)))
 
 
 # -------------------------------------------------------------------------------------------- checks
-
-CLASSES, LABELS, NUMBERS = "whole numbers, not scores", "0 and 1", "finite numbers"
-
-
-def _list(name: str, values: ArrayLike, needed: str) -> np.ndarray:
-    """Values of any dtype; ``ValueError`` unless all are what is ``needed``."""
-    values = np.asarray(values)
-    bad = ~np.isfinite(values) if values.dtype.kind in "biuf" else np.ones(values.shape, dtype=bool)
-    if needed != NUMBERS and not bad.any():
-        bad = values != np.floor(values) if needed == CLASSES else (values != 0) & (values != 1)
-    if bad.any():
-        at = int(np.argmax(bad))
-        raise ValueError(f"value {at} of {name} is {values.flat[at]}: {name} must be {needed}")
-    return values.astype(bool) if needed == LABELS else values
 
 
 def _positives(labels: np.ndarray) -> int:
@@ -163,15 +153,13 @@ def _positives(labels: np.ndarray) -> int:
     return int(labels.sum())
 
 
-def _directions(name: str, values: ArrayLike, least: int = 1) -> np.ndarray:
+def _directions(name: str, values: ArrayLike) -> np.ndarray:
     """(N, D) -> float64 rows of length 1."""
     values = np.asarray(values, dtype=np.float64)
     check(f"{name} (N, D)", values)
     # each row is scaled by its largest number first: 1e-200 must not underflow when it is squared
     largest = np.abs(values).max(1, keepdims=True)  # (N, 1)
-    bad = ~np.isfinite(largest) | (largest == 0)
-    if bad.any() or len(values) < least:
-        found = f"row {int(np.argmax(bad))} is zero or not finite" if bad.any() else f"there are {len(values)}"
-        raise ValueError(f"{name} needs at least {least} rows, each with a direction: {found}")
+    if (bad := ~np.isfinite(largest) | (largest == 0)).any():
+        raise ValueError(f"{name} has a row without a direction: row {int(np.argmax(bad))} is zero or not finite")
     values = values / largest
     return values / np.sqrt((values * values).sum(1, keepdims=True))

@@ -62,14 +62,15 @@ def read_run(folder: Path) -> History:
     losses, rates, scores, dev_losses = {}, {}, {}, {}  # by step, so what a resumed run logs again counts once
     with reading(log) as at:
         for at.line, entry in enumerate(read_lines(log), 1):
-            step = int(number_in(entry, "step"))
-            if "dev" not in entry:
+            step, dev = int(number_in(entry, "step")), entry.get("dev")
+            if dev is None:
                 losses[step], rates[step] = number_in(entry, "loss"), number_in(entry, "lr")
                 continue
-            dev = entry["dev"]  # old runs have no best_metric: Spearman was used, if there was one
+            # old runs have no best_metric: Spearman was used, if there was one
             metric = metric or ("spearman" if "spearman" in dev else next(iter(dev), "spearman"))
             scores[step] = 100 * number_in(dev, metric)
-            dev_losses |= {step: number_in(dev, "loss")} if "loss" in dev else {}
+            if "loss" in dev:
+                dev_losses[step] = number_in(dev, "loss")
     if not losses:
         raise InputError(f"{folder} has no losses yet: training logs them every few steps (--log-every)")
     return History(folder, metric or "score", losses, rates, scores, dev_losses)
@@ -86,13 +87,11 @@ def number_in(entry: dict[str, Any], name: str) -> float:
 def read_lines(log: Path) -> list[Any]:
     """The content of each line of JSON, without an incomplete last line, left by a run that was killed."""
     *lines, rest = read_text(log).split("\n")
-    entries = []
-    with reading(log) as at:
-        for at.line, line in enumerate(lines, 1):
-            entries.append(json.loads(line))
     with suppress(ValueError, RecursionError):
-        entries.append(json.loads(rest))
-    return entries
+        json.loads(rest)
+        lines.append(rest)
+    with reading(log) as at:
+        return [json.loads(line) for at.line, line in enumerate(lines, 1)]
 
 
 def running_mean(values: Sequence[float], window: int) -> np.ndarray:

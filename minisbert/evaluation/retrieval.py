@@ -4,14 +4,14 @@ The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl,
 as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert.evaluate``.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.data.rows import Rows, check_unicode
+from minisbert.data.rows import Rows
 from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.fast.search import top_k
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
@@ -20,7 +20,6 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
 HEADER = ("query-id", "corpus-id", "score")
-KEYS = ("_id", "text", "title")  # of a text; the title may be missing
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class Retrieval:
     queries: list[str]
     corpus: list[str]
     grades: list[dict[int, int]]  # of each query: row of a judged document -> its grade, above 0 if relevant
-    skipped: list[int | None]  # of each query: row of a document that its ranking leaves out
+    skipped: list[int | None]  # of each query: row of a document that is excluded from its ranking
     unjudged: int  # queries of the file without a relevant document, which are not evaluated
 
 
@@ -43,25 +42,16 @@ def load_retrieval(
     - corpus: the same, and maybe a ``title``, which is put before the text
     - qrels: tab-separated query-id, corpus-id, score, with or without this header; scores are whole numbers
 
-    ``ignore_identical_ids`` leaves the document with the query's own id out of its ranking, for data in which the
-    queries are documents themselves. Raises ``InputError`` with file and line for anything else in a file, an id that
-    is not unique, a judgement on an unknown query or document, an empty corpus, and if nothing is relevant.
+    ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for data whose queries are
+    documents themselves. Raises ``InputError`` with file and line for anything else in a file, a repeated id, a
+    judgement on an unknown query or document, an empty corpus, and if no document is relevant.
     """
-    texts, documents = read_texts(queries), read_texts(corpus)
+    texts, documents = texts_by_id(queries), texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
-    grades: dict[str, dict[int, int]] = {}
-    for where, query, document, grade in read_qrels(qrels):
-        for kind, identity, known, file in (("query", query, texts, queries), ("document", document, rows, corpus)):
-            if identity not in known:
-                raise InputError(f"{where}: the {kind} {one_line(identity)} is not in {file}")
-        if rows[document] in grades.setdefault(query, {}):
-            raise InputError(f"{where}: the document {one_line(document)} is judged twice for this query")
-        grades[query][rows[document]] = grade
+    grades = read_qrels(qrels, texts, rows)
     judged = [identity for identity in texts if any(grade > 0 for grade in grades.get(identity, {}).values())]
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
-    if empty := next((identity for identity in judged if not texts[identity]), None):
-        raise InputError(f"{queries}: the query {one_line(empty)} is empty")
     return Retrieval(
         queries=[texts[identity] for identity in judged],
         corpus=list(documents.values()),
@@ -81,27 +71,28 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
     return found | ({"test": load_retrieval(queries, corpus, test)} if test.exists() else {})
 
 
-def read_texts(path: str | Path) -> dict[str, str]:
+def texts_by_id(path: str | Path) -> dict[str, str]:
     """The texts of a .jsonl by their ``_id``, in the order of the file, each after its ``title`` if it has one."""
     texts: dict[str, str] = {}
-    rows = Rows(path)
-    for line, row in rows.values():
-        where = rows.at(line)
-        identity, text, title = (row.get(key) for key in KEYS) if isinstance(row, dict) else (None, None, None)
-        identity = str(identity) if type(identity) is int else identity
-        if not all(isinstance(part, str) for part in (identity, text, title or "")):
-            raise InputError(f"{where}: _id, text and maybe title are needed, all strings, not {one_line(row)}")
-        check_unicode(f"{identity}{text}{title}", where)
-        if identity.strip() in texts:
-            raise InputError(f"{where}: the _id {one_line(identity)} occurs twice")
-        texts[identity.strip()] = f"{title or ''} {text}".strip()
+    with reading(path) as at:
+        for at.line, row in Rows(path).values():
+            parts = [row.get(key) for key in ("_id", "text", "title")] if isinstance(row, dict) else [None] * 3
+            identity, text, title = str(parts[0]) if type(parts[0]) is int else parts[0], parts[1], parts[2] or ""
+            if not all(isinstance(part, str) for part in (identity, text, title)):
+                raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
+            identity = identity.strip()
+            if identity in texts:
+                raise ValueError(f"the _id {one_line(identity)} occurs twice")
+            texts[identity] = f"{title} {text}".strip()
+            f"{identity}{texts[identity]}".encode()  # ValueError for a lone surrogate, which JSON can escape
     if not texts:
         raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
     return texts
 
 
-def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
-    """``FILE, line N``, the ids of query and document, and the grade of every judgement."""
+def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int]) -> dict[str, dict[int, int]]:
+    """The grades of the judged documents of each query by their ``rows`` in the corpus."""
+    grades: dict[str, dict[int, int]] = {}
     with reading(path) as at:
         for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
             if len(cells) != len(HEADER):
@@ -111,7 +102,13 @@ def read_qrels(path: str | Path) -> Iterator[tuple[str, str, str, int]]:
             query, document, grade = cells[0], cells[1], float(cells[2])
             if grade != int(grade) or abs(grade) >= 2**31:
                 raise ValueError(f"the score {one_line(cells[2])} is not a whole number, or far too large")
-            yield str(at), query, document, int(grade)
+            if query not in queries or document not in rows:
+                name, file = (document, "corpus") if query in queries else (query, "queries")
+                raise ValueError(f"{one_line(name)} is not an _id of the {file}")
+            if rows[document] in grades.setdefault(query, {}):
+                raise ValueError(f"the document {one_line(document)} is judged twice for this query")
+            grades[query][rows[document]] = int(grade)
+    return grades
 
 
 def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool = True) -> dict[str, float]:
@@ -139,9 +136,9 @@ def encode_with(encoder: SentenceEncoder, texts: Sequence[str], names: Sequence[
 def ranked_grades(
     task: Retrieval, queries: np.ndarray, corpus: np.ndarray, progress: bool = False, search: Callable = top_k
 ) -> np.ndarray:
-    """The grades of the first documents of each query, best first: (Q, R), R the largest cutoff or the corpus."""
+    """The grades of the top documents of each query, best first: (Q, R), R the largest cutoff or the corpus size."""
     most = max(CUTOFFS)
-    spare = any(row is not None for row in task.skipped)  # one more, as one may be left out
+    spare = any(row is not None for row in task.skipped)  # one more, because one may be excluded
     _, indices = search(queries, corpus, min(most + spare, len(corpus)), progress)  # (Q, k)
     found = [
         [grades.get(row, 0) for row in rows if row != skipped][:most]

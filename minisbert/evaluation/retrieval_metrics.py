@@ -99,13 +99,9 @@ METRICS: dict[str, Callable[[ArrayLike, ArrayLike, int], float]] = {
 def _check(ranked: ArrayLike, judged: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
     """The first k of ``ranked`` (Q, R), and ``judged`` (Q, J): grades in float64, those below 0 as 0."""
     ranked, judged = np.asarray(ranked, dtype=np.float64), np.asarray(judged, dtype=np.float64)
-    check("ranked (Q, R), judged (Q, J), k an integer from 1", ranked, judged, k)
+    check("ranked (Q, R) finite, judged (Q, J) finite, k an integer from 1", ranked, judged, k)
     found, relevant = (ranked > 0).sum(axis=1), (judged > 0).sum(axis=1)
-    for wrong, said in (
-        (~np.isfinite(ranked).all(axis=1) | ~np.isfinite(judged).all(axis=1), "a grade is not finite"),
-        (relevant == 0, "no relevant document, so its metrics are not defined"),
-        (found > relevant, "more relevant documents are ranked than judged"),
-    ):
-        if wrong.any():
-            raise ValueError(f"query {int(np.argmax(wrong))}: {said}")
+    if (wrong := (found > relevant) | (relevant == 0)).any():
+        query = int(np.argmax(wrong))
+        raise ValueError(f"query {query}: {found[query]} relevant documents ranked, {relevant[query]} judged")
     return np.maximum(ranked[:, :k], 0.0), np.maximum(judged, 0.0)

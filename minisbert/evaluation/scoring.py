@@ -17,7 +17,7 @@ from minisbert.evaluation.more_metrics import (
     precision_recall_f1,
     uniformity,
 )
-from minisbert.evaluation.sts import correlate, correlations, encode_pairs, similarities
+from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.scoring import MAX_SCORE
@@ -38,17 +38,18 @@ def vector_scores(
 ) -> Scores:
     """The cosine against people's scores; for a contrastive objective also the geometry (Wang & Isola 2020).
 
-    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` that is not the whole.
-
-    And the ``loss`` of the cosines, if there is one for them, with the scores on the scale of 0 to 1, both (N,).
+    ``spearman@64`` is that of the first 64 columns, for each width in ``prefixes`` below the encoder's. ``loss`` is
+    that of the cosines and the scores on the scale of 0 to 1, both (N,).
     """
     u, v = encode_pairs(encoder, pairs, progress=True)  # (N, D) each
-    found = {metric: values["cosine"] for metric, values in correlations(u, v, pairs).items()}
+    what, cosines = "cosine similarity against the scores", similarities(u, v)["cosine"]
+    found = correlate(what, cosines, pairs)
     for width in prefixes:
         if width < u.shape[1]:
-            found[f"spearman@{width}"] = correlations(u[:, :width], v[:, :width], pairs)["spearman"]["cosine"]
+            values = similarities(u[:, :width], v[:, :width])["cosine"]
+            found[f"spearman@{width}"] = correlate(what, values, pairs)["spearman"]
     if loss:
-        found["loss"] = float(loss(torch.from_numpy(similarities(u, v)["cosine"]), score_targets(pairs)))
+        found["loss"] = float(loss(torch.from_numpy(cosines), score_targets(pairs)))
     if not contrastive:
         return found
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
@@ -61,10 +62,10 @@ def vector_scores(
 
 
 def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[ScoredPair]) -> Scores:
-    """The mean of the first sentence's best matches in the second against people's scores.
+    """The mean best match of the first sentence's tokens in the second, against people's scores.
 
-    The first is encoded as a query. ``max_sim`` is their sum, which grows with its number of tokens: right for ranking
-    texts for one query, not for comparing pairs.
+    The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
+    query, but does not compare pairs.
     """
     queries = encoder.encode([pair.sentence1 for pair in pairs], progress=True, query=True)
     documents = encoder.encode([pair.sentence2 for pair in pairs], progress=True, query=False)
@@ -88,7 +89,7 @@ def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], los
 
 
 def outputs_of(task: str, scores: Tensor) -> Tensor:
-    """What a head's loss reads, from what people read: the inverse of ``PairModel.readable``."""
+    """A head's outputs, as its loss reads them, from its scores: the inverse of ``PairModel.readable``."""
     if task == "regression":
         return scores / MAX_SCORE
     if task == "classes":

@@ -1,22 +1,19 @@
 """Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from minisbert.core import InputError, reading
+from minisbert.core import reading
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.corpora import LabelledPair, Triplet, read_triplets
-from minisbert.data.formats import labelled_layout
-from minisbert.data.rows import Rows, is_number
-from minisbert.data.scored_pairs import ScoredPair
-from minisbert.evaluation.more_metrics import (
-    average_precision,
-    best_threshold,
-    precision_recall_f1,
-    triplet_accuracy,
-)
+from minisbert.data.corpora import LabelledPair, Triplet, check_labels, load_duplicates, read_triplets
+from minisbert.data.findings import Findings
+from minisbert.data.formats import LABELLED, PAIRS, SCORED, TRIPLETS
+from minisbert.data.recognition import recognise
+from minisbert.data.scored_pairs import ScoredPair, check_scores, load_scored_pairs
+from minisbert.evaluation.more_metrics import average_precision, best_threshold, precision_recall_f1, triplet_accuracy
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
@@ -43,8 +40,11 @@ def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool =
 
     Raises ``InputError`` if no correlation is defined: fewer than two pairs, or constant scores or similarities.
     """
-    u, v = encode_pairs(encoder, pairs, progress)
-    return correlations(u, v, pairs)
+    result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
+    for name, values in similarities(*encode_pairs(encoder, pairs, progress)).items():
+        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
+            result[metric][name] = value
+    return result
 
 
 def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progress: bool = False) -> dict[str, float]:
@@ -58,7 +58,7 @@ def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progres
 def evaluate_labelled(
     encoder: SentenceEncoder, pairs: list[LabelledPair], progress: bool = False
 ) -> dict[str, dict[str, float]]:
-    """How well each similarity tells pairs with label 1 from those with 0; of the four of ``similarities``, each
+    """How well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
 
     ``{"accuracy", "accuracy_threshold", "f1", "f1_threshold", "precision", "recall", "average_precision"}``: accuracy
     and F1 at the threshold that is best for each *on these pairs*, precision and recall at that of F1, as
@@ -77,31 +77,24 @@ def evaluate_labelled(
     return result
 
 
-def holds_labels(path: str) -> bool:
-    """Does the header name labels of 0 and 1 (``label`` or ``is_duplicate``) and two texts?"""
-    return labelled_layout([cell.lower() for cell in first_cells(path)]).header
+def load_rows(data: str, split: str, scale: float) -> tuple[str, list[Any], Callable[..., dict[str, Any]]]:
+    """What ``data`` holds, its rows, and the function that evaluates them.
 
-
-def holds_triplets(path: str) -> bool:
-    """Is a file of triplets meant, not of scored pairs? By its name, or by three cells without a score in line 1."""
-    cells = first_cells(path)
-    named = len(cells) == 3 and cells[0].lower() != "score" and not is_number(cells[0])
-    return named or ".jsonl" in Path(path).suffixes
-
-
-def first_cells(path: str) -> list[str]:
-    """The first row of a table; none of JSON, and none of a pipe, which can be read only once."""
-    if ".jsonl" in Path(path).suffixes or not Path(path).is_file():
-        return []
-    return next(Rows(path).cells(), (0, []))[1]
-
-
-def load_triplets(path: str) -> list[Triplet]:
-    """The triplets of a file; ``InputError`` if the anchors are numbers, so scores."""
-    rows, _ = read_triplets(path)
-    if rows[1:] and all(is_number(row.anchor) for row in rows[1:]):  # the first one may be a header of its own kind
-        raise InputError(f"{path}: the first column holds numbers; name scored columns score, sentence1, sentence2")
-    return rows
+    ``data`` is stsb, quora or a file: of triplets, of labels of 0 and 1 under a header, or of scored pairs. Raises
+    ``InputError`` with file and line for rows that cannot be read.
+    """
+    form = {"stsb": SCORED, "quora": LABELLED}.get(data)
+    if form is None and Path(data).is_file():  # not of a pipe, which can be read only once
+        form, _ = recognise(Path(data), Findings())
+    if form is LABELLED:
+        labelled, _ = load_duplicates(data)
+        check_labels(labelled, data)
+        return "labelled pairs", labelled, evaluate_labelled
+    if form in (PAIRS, TRIPLETS):
+        return "triplets", read_triplets(data)[0], evaluate_triplets
+    pairs = load_scored_pairs(data, split, scale)
+    check_scores(pairs, data)
+    return "pairs", pairs, evaluate
 
 
 def encode_pairs(
@@ -110,15 +103,6 @@ def encode_pairs(
     """The vectors of all first and all second sentences, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     return tuple(np.split(encoder.encode(texts, progress=progress), 2))
-
-
-def correlations(u: np.ndarray, v: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, dict[str, float]]:
-    """``evaluate`` for sentences already encoded, (N, D) each."""
-    result: dict[str, dict[str, float]] = {"pearson": {}, "spearman": {}}
-    for name, values in similarities(u, v).items():
-        for metric, value in correlate(f"{name} similarity against the scores", values, pairs).items():
-            result[metric][name] = value
-    return result
 
 
 def correlate(what: str, values: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, float]:

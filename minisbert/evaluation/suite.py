@@ -29,8 +29,7 @@ YEARS = {  # STS13 lacks its SMT set, whose licence forbids copies, here as in t
     "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
 SICK_FILES = {"test": "SICK_test_annotated.txt", "train": "SICK_train.txt", "trial": "SICK_trial.txt"}
-SICK_COLUMNS = ("pair_ID", "sentence_A", "sentence_B", "relatedness_score", "entailment_judgment")
-TASKS = (*YEARS, "STS-B", "SICK-R")  # what SimCSE's table has, in its order
+AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
 SICK_ALL = "SICK-R, all"
 
 TextPair = frozenset[str]  # two texts in any order; one, if they are equal
@@ -38,7 +37,7 @@ TextPair = frozenset[str]  # two texts in any order; one, if they are equal
 
 @dataclass(frozen=True)
 class Task:
-    """Scored pairs by set, and what the score is computed of."""
+    """Scored pairs by set, and the pairs that the score is computed from, in words."""
 
     name: str
     protocol: str
@@ -53,18 +52,20 @@ class Task:
 
 
 def load_suite() -> tuple[list[Task], dict[str, str]]:
-    """The tasks that are there or can be fetched, and for the others the reason by name.
+    """The tasks that are complete or can be fetched, and the reasons for the others by name.
 
     Raises ``InputError`` for a folder with a missing or changed file, and for a file that cannot be read.
     """
     tasks: list[Task] = []
     missing: dict[str, str] = {}
-    for name in TASKS:
+    for name in AVERAGED:
         source = {"STS-B": "stsb", "SICK-R": "sick"}.get(name, name.lower())
+        folder = asset(source).folder
         try:
-            folder = ensure(source) if not asset(source).folder.exists() else asset(source).folder
+            if not folder.exists():
+                ensure(source)
         except InputError as error:
-            missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has told the rest on the way
+            missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
             continue
         if found := problems(asset(source)):
             raise InputError(f"{found[0]}; fetch it again: python -m minisbert.assets fetch {source}")
@@ -81,58 +82,39 @@ def load_task(name: str, folder: Path) -> list[Task]:
         papers = Task(name, "test split, as in SimCSE", {"test": sets["test"]})
         return [papers, Task(SICK_ALL, "train, trial and test, as in MTEB", sets)]
     if name == "STS16":
-        sets = {one: read_sts_table(folder / f"{one}.test.tsv") for one in YEARS[name]}
+        files = {one: folder / f"{one}.test.tsv" for one in YEARS[name]}  # score, sentence1, sentence2, sources
+        sets = {one: scored_pairs(path, tab_cells(path)) for one, path in files.items()}
     else:
         sets = {one: read_sts(folder / f"STS.input.{one}.txt", folder / f"STS.gs.{one}.txt") for one in YEARS[name]}
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
 
 
 def read_sts(sentences: Path, gold: Path) -> list[ScoredPair]:
-    """The scored pairs of a set: a line of ``sentences`` is sentence1, tab, sentence2; that of ``gold`` their score.
-
-    Further columns are sources. A blank line of ``gold`` is a pair that was not scored, which is not a score of 0.
-    """
-    rows, scores = tab_cells(sentences), tab_cells(gold)
-    if len(rows) != len(scores):
-        raise InputError(f"{gold} has {len(scores):,} lines and {sentences} has {len(rows):,}: one score a pair")
-    return scored_pairs(
-        sentences, [["\t".join(score), *cells] for score, cells in zip(scores, rows, strict=True)], gold
-    )
-
-
-def read_sts_table(path: Path) -> list[ScoredPair]:
-    """The same from one file of score, sentence1, sentence2 by tabs; an empty score is a pair that was not scored."""
-    return scored_pairs(path, tab_cells(path), path)
+    """The scored pairs of a set: a line of ``sentences`` is sentence1, tab, sentence2; that of ``gold`` their score."""
+    with reading(sentences):
+        rows = zip(Rows(gold).lines(), tab_cells(sentences), strict=True)
+        return scored_pairs(gold, [[score, *cells] for score, cells in rows])
 
 
 def read_sick(path: Path) -> list[ScoredPair]:
     """The pairs of a file of SICK with their relatedness, 1 to 5."""
-    header, *rows = tab_cells(path) or [[]]
-    if tuple(header) != SICK_COLUMNS or {len(cells) for cells in rows} != {len(SICK_COLUMNS)}:
-        raise InputError(f"{path}: the columns are not {', '.join(SICK_COLUMNS)}, separated by tabs, in every line")
-    return scored_pairs(path, [[score, first, second] for _, first, second, score, _ in rows], path, start=2)
+    return scored_pairs(path, tab_cells(path), (3, 1, 2), header=1)
 
 
-def scored_pairs(path: Path, rows: Sequence[list[str]], gold: Path, start: int = 1) -> list[ScoredPair]:
-    """The rows of score, sentence1, sentence2 that have a score; ``start`` is the line of the first row."""
+def scored_pairs(
+    path: Path, rows: Sequence[list[str]], columns: Sequence[int] = (0, 1, 2), header: int = 0
+) -> list[ScoredPair]:
+    """The pairs in the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0."""
     pairs = []
     with reading(path) as at:
-        for at.line, (score, *texts) in enumerate(rows, start):
-            if not score.strip():
-                continue
-            first, second = (text.strip() for text in (*texts, "", "")[:2])
-            if not first or not second:
-                raise ValueError("two sentences separated by a tab are needed")
-            with reading(gold) as place:
-                place.line = at.line
+        for at.line, cells in enumerate(rows[header:], header + 1):
+            if cells[columns[0]].strip():
+                score, first, second = (cells[i].strip() for i in columns)
                 pairs.append(ScoredPair(first, second, parse_score(score)))
-    if not pairs:
-        raise InputError(f"{gold} scores no pair")
     return pairs
 
 
 def tab_cells(path: Path) -> list[list[str]]:
-    """The cells of every line of a file that ends them with a line feed, alone or after a carriage return."""
     return [line.split("\t") for line in Rows(path).lines()]
 
 
@@ -144,8 +126,8 @@ def evaluate_suite(
 ) -> list[dict[str, Any]]:
     """A dict for each task, with Spearman's correlations of the cosine, in -1..1.
 
-    ``spearman`` of all pairs, ``mean`` and ``weighted_mean`` of the sets, the latter by their pairs, each set's own in
-    ``sets``, and ``trained``: how many pairs are among those that the model was trained on, None if that is unknown.
+    ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and ``weighted_mean`` are over the sets, the
+    latter weighted by their pairs. ``trained`` is the number of pairs that the model was trained on, None if unknown.
     """
     vectors = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
     cosines = similarities(*vectors)["cosine"]  # (N,)
@@ -158,7 +140,7 @@ def evaluate_suite(
 
 
 def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
-    """What ``evaluate_suite`` gives for a task whose pairs have these cosines, (N,)."""
+    """The scores of ``evaluate_suite`` for one task whose pairs have these cosines, (N,)."""
     what, weights = f"{task.name}: the cosine against the scores", [len(pairs) for pairs in task.sets.values()]
     parts = zip(task.sets.items(), np.split(cosines, np.cumsum(weights)[:-1]), strict=True)
     sets = {
@@ -178,7 +160,7 @@ def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
 
 
 def overlap(task: Task, trained: set[TextPair] | None) -> int | None:
-    """How many pairs of the task are among ``trained``, in either order."""
+    """The number of pairs of the task that are in ``trained``, in either order."""
     if trained is None:
         return None
     return sum(frozenset((pair.sentence1, pair.sentence2)) in trained for pair in task.pairs)
@@ -187,4 +169,4 @@ def overlap(task: Task, trained: set[TextPair] | None) -> int | None:
 def average(lines: Sequence[dict[str, Any]]) -> float | None:
     """The mean of the seven tasks x 100, each rounded to two digits first as in SimCSE; None if one is missing."""
     scores = {line["task"]: float(f"{100 * line['spearman']:.2f}") for line in lines}
-    return mean(scores[name] for name in TASKS) if set(TASKS) <= scores.keys() else None
+    return mean(scores[name] for name in AVERAGED) if set(AVERAGED) <= scores.keys() else None

@@ -117,8 +117,8 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
     rows = [row for row in TABLES[options.table] if row.data is None or options.data]
     if not rows:
         form = TABLES[options.table][0].data
-        own = f"; or --data {form.own}, fetched from {asset(form.own).sources[0]['url']}" if form.own else ""
-        raise InputError(f"{options.table} needs --data FILE: {form.file}{own}")
+        own = form.dataset and f"; or --data {form.dataset}, fetched from {asset(form.dataset).sources[0]['url']}"
+        raise InputError(f"{options.table} needs --data FILE: {form.file}{own or ''}")
     rows = [row for row in rows if SYNONYMS not in row.flags or options.synonyms]
     cells = []
     for seed in options.seeds:

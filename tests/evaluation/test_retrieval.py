@@ -41,9 +41,9 @@ from tests import toys
         ([[1], [1]], [[1]], 1, r"judged must be \(Q, J\).*not \(1, 1\)"),
         (np.ones((0, 2)), np.ones((0, 2)), 1, "ranked must be"),
         ([[1]], [[1]], 0, "k must be an integer from 1, not 0"),
-        ([[0], [math.nan]], [[1], [1]], 1, "query 1: a grade is not finite"),
-        ([[0], [0]], [[1], [0]], 1, "query 1: no relevant document"),
-        ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: more relevant documents are ranked than judged"),
+        ([[0], [math.nan]], [[1], [1]], 1, "ranked must be finite"),
+        ([[0], [0]], [[1], [0]], 1, "query 1: 0 relevant documents ranked, 0 judged"),
+        ([[0, 0], [1, 2]], [[1], [1]], 2, "query 1: 2 relevant documents ranked, 1 judged"),
     ],
 )
 def test_input_without_a_metric_is_refused(ranked, judged, k, message):
@@ -105,6 +105,8 @@ def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff(monkeyp
     task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3], 0)
     ones = np.ones((4, 2))
     assert ranked_grades(task, ones[:2], ones).tolist() == [[0, 1], [0, 0]]
+    alone = Retrieval(["q"], ["d"], [{0: 1}], [0], 0)  # its only document
+    assert ranked_grades(alone, ones[:1], ones[:1]).tolist() == [[0]]
 
 
 # ------------------------------------------------------------------------------- the reference libraries
@@ -184,17 +186,6 @@ def test_random_runs_with_ties_score_as_in_sentence_transformers(seed):
             assert value == pytest.approx(expected[f"{name}@k"][k], abs=1e-12), f"{name}@{k}"
 
 
-@pytest.mark.reference
-def test_a_model_scores_as_in_sentence_transformers(tiny, texts):
-    from sentence_transformers import SentenceTransformer
-
-    task = load_retrieval(*texts)
-    expected = st_evaluator(binary(task), list(CUTOFFS))(SentenceTransformer(str(tiny), device="cpu"))
-    found = retrieval_scores(SentenceEncoder.load(tiny), binary(task), progress=False)
-    for name, value in found.items():
-        assert value == pytest.approx(expected[f"cosine_{name}"], abs=1e-12), name
-
-
 # ---------------------------------------------------------------------------------- files and command
 
 QUERIES = [("q1", "the cat"), ("q2", "a small dog"), ("q3", "music"), ("q4", "rain")]
@@ -227,28 +218,22 @@ def test_what_the_files_hold(texts):
     assert found.grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
     assert (found.skipped, found.unjudged) == ([None] * 3, 1)
     assert load_retrieval(*texts, ignore_identical_ids=True).skipped == [None, None, 4]
-
-
-def test_qrels_may_lack_the_header_and_have_carriage_returns(texts, tmp_path):
-    (tmp_path / "qrels.tsv").write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
-    assert load_retrieval(*texts).grades == [{0: 2}, {1: 1, 5: 3, 0: 0}, {2: 1}]
+    Path(texts[2]).write_bytes(QRELS.partition("\n")[2].replace("\n", "\r\n").encode())
+    assert load_retrieval(*texts) == found  # without a header, with carriage returns
 
 
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
         ("corpus", "\n\n", "corpus.jsonl is empty: a line like"),
-        ("corpus", "{\n", "corpus.jsonl, line 1: not valid JSON"),
         ("corpus", '["d1", "a"]\n', "corpus.jsonl, line 1: _id, text and maybe title are needed"),
         ("corpus", '{"_id": "d1"}\n', "corpus.jsonl, line 1: _id, text"),
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1: .*all strings"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
-        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1 is not valid Unicode"),
-        ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: the query 'q2' is not in .*queries.jsonl"),
-        ("queries", "".join(f'{{"_id": "q{i}", "text": ""}}\n' for i in "1234"), "the query 'q1' is empty"),
+        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*surrogates not allowed"),
+        ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
-        ("qrels", "q1\td1\t1\n\tq2\t1\n", "qrels.tsv, line 2: the query '' is not in .*queries.jsonl"),
-        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: the document 'd9' is not in .*corpus.jsonl"),
+        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: 'd9' is not an _id of the corpus"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),
         ("qrels", "q1\td1\t0\n", r"qrels.tsv: no query has a relevant document \(a score above 0\)"),
@@ -263,16 +248,7 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
 
 
 def flags(texts: tuple[str, str, str]) -> list[str]:
-    return [part for pair in zip(("--queries", "--corpus", "--qrels"), texts, strict=True) for part in pair]
-
-
-def test_the_only_document_is_left_out_of_its_own_ranking(tiny, tmp_path):
-    for name in ("queries", "corpus"):
-        (tmp_path / f"{name}.jsonl").write_text('{"_id": "1", "text": "a cat"}\n')
-    (tmp_path / "qrels.tsv").write_text("1\t1\t1\n")
-    texts = tuple(str(tmp_path / name) for name in ("queries.jsonl", "corpus.jsonl", "qrels.tsv"))
-    found = retrieval_scores(SentenceEncoder.load(tiny), load_retrieval(*texts, ignore_identical_ids=True))
-    assert set(found.values()) == {0.0}
+    return [f"--{name}={text}" for name, text in zip(("queries", "corpus", "qrels"), texts, strict=True)]
 
 
 def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
@@ -290,8 +266,8 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
     for name in METRICS:
         for k in CUTOFFS:
             assert found[f"{name}@{k}"] == pytest.approx(sum(one[k][name] for one in slow) / 3, abs=1e-12)
-    assert (found["evaluated_queries"], found["documents"], found["pooling"]) == (3, 6, "mean")
-    assert (found["queries"], found["ignore_identical_ids"]) == (texts[0], True)
+    about = {"queries": texts[0], "ignore_identical_ids": True, "evaluated_queries": 3, "documents": 6}
+    assert found | about | {"pooling": "mean"} == found
     main(["--model", str(tiny), *flags(texts), "--ignore-identical-ids"])
     out = capsys.readouterr().out
     assert "data      3 queries (1 more have no relevant document), 6 documents" in out
@@ -302,11 +278,9 @@ def test_the_command_prints_json_and_a_table(tiny, texts, capsys):
 def test_queries_and_documents_get_the_models_prompts(tiny, texts, monkeypatch):
     encoder, asked = SentenceEncoder.load(tiny), []
     encoder.settings = replace(encoder.settings, prompts={"query": "the ", "passage": "a ", "corpus": "on "})
-    encode = SentenceEncoder.encode
+    encode = encoder.encode
     monkeypatch.setattr(
-        SentenceEncoder,
-        "encode",
-        lambda self, *a, **named: asked.append(named["prompt_name"]) or encode(self, *a, **named),
+        encoder, "encode", lambda *a, **named: asked.append(named["prompt_name"]) or encode(*a, **named)
     )
     retrieval_scores(encoder, load_retrieval(*texts), progress=False)
     assert asked == ["query", "passage"]
@@ -368,22 +342,16 @@ def test_a_test_split_is_read_if_it_is_there(folder):
     (Path(folder) / "qrels" / "test.tsv").write_text("q3\td1\t1\n")
     splits = load_retrieval_folder(folder)
     assert (splits["dev"].queries[0], splits["test"].queries) == ("the cat", ["music"])
-    (Path(folder) / "qrels" / "dev.tsv").unlink()
-    with pytest.raises(InputError, match=r"qrels/dev\.tsv does not exist"):
-        load_retrieval_folder(folder)
 
 
 def test_other_documents_make_another_run(tiny, folder, tmp_path):
     """The fingerprint that --resume compares."""
     files = toys.write_all(tmp_path)
-    given = ["--model", str(tiny), "--retrieval", folder]
-    for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test")):
-        given += [f"--{name}", files[file]]
+    data = [f"--{name}={files[file]}" for name, file in (("data", "scored"), ("dev", "dev"), ("test", "test"))]
     prints = []
     for text in ("rain", "snow"):
-        (tmp_path / "corpus.jsonl").write_text(
-            "".join(json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS)
-        )
-        options = parse(given)
+        rows = [json.dumps({"_id": name, "text": text}) + "\n" for name, _, _ in CORPUS]
+        (tmp_path / "corpus.jsonl").write_text("".join(rows))
+        options = parse(["--model", str(tiny), "--retrieval", folder, *data])
         prints.append(make_objective(options, load_encoder(options, torch.device("cpu"))).fingerprint)
     assert prints[0] != prints[1]

@@ -1,0 +1,158 @@
+"""The reader of rows: lines and their ends, compressed and damaged files, archives. Formats are in ``test_formats``."""
+
+import io
+import json
+import os
+import re
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from minisbert.core import InputError
+from minisbert.data.corpora import LabelledPair, load_duplicates, load_nli, read_sentences, read_triplets
+from minisbert.data.rows import LONGEST_LINE, text_lines
+from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
+from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
+
+# --------------------------------------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
+def test_other_line_separators_do_not_split_a_row(write, mark):
+    expected = [ScoredPair(f"a{mark}b", f"c{mark}d", 3.0), ScoredPair("e", "f", 1.0)]
+    assert read_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
+    assert read_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
+    line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
+    assert load_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
+
+
+@pytest.mark.parametrize(
+    ("reader", "good"),
+    [(load_nli, NLI.splitlines()[0]), (load_duplicates, "1\ta\tb"), (read_triplets, "a,b,c"), (read_sentences, "a")],
+)
+def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, reader, good):
+    with pytest.raises(InputError, match=r"some\.csv, line 3: not UTF-8 \(byte 0xe9\)"):
+        reader(write("some.csv", f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+    with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
+        reader(tmp_path / "nowhere.txt")
+    with pytest.raises(InputError, match="is a folder, a file is needed"):
+        reader(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_that_may_have_no_writer(tmp_path):
+    os.mkfifo(tmp_path / "pipe.tsv")
+    with pytest.raises(InputError, match=r"pipe\.tsv is a pipe, a file is needed"):
+        read_scored_pairs(tmp_path / "pipe.tsv")
+
+
+@pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
+def test_a_line_too_long_to_tokenize(write, name):
+    longest = "b" * (LONGEST_LINE - 1) + "\n"
+    assert len(read_sentences(write(name, longest))[0][0]) == LONGEST_LINE - 1
+    with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
+        read_sentences(write(name, f"a\nb{longest}c\n"))
+
+
+def test_nothing_after_the_limit_is_read(write):
+    """Neither a broken line nor the broken end of an archive."""
+    assert load_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
+    path = write("nli.jsonl.gz", NLI * 5000)
+    path.write_bytes(path.read_bytes()[:-50])
+    assert load_nli(path, limit=4) == (NLI_ROWS, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a\nb", ["a", "b"]),
+        (" a \t\r\nb\r\n", ["a", "b"]),
+        ("\ufeffa\u0085b\u2028c\n\x0cd", ["a\u0085b\u2028c", "d"]),
+        ("", "stdin is empty"),
+        ("a\n \t\n", "stdin, line 2: an empty line"),
+        ("a\r\n\r\n", "stdin, line 2: an empty line"),
+        ("a\rb\r", "stdin: lines end in CR alone, as on old Macs; convert them"),
+        ("a\n" + "b" * (LONGEST_LINE + 2), "stdin, line 2: longer than 4,194,304 bytes"),
+    ],
+)
+def test_lines_of_plain_text(text, expected):
+    stream = io.BytesIO(text.encode())
+    if isinstance(expected, list):
+        assert list(text_lines(stream, "stdin")) == expected
+        return
+    with pytest.raises(InputError, match=expected):
+        list(text_lines(stream, "stdin"))
+
+
+# ------------------------------------------------------------------------------------------ archives
+
+
+def pack(folder: Path, name: str, splits: tuple[str, ...], **more: object) -> Path:
+    """Like SNLI's and MultiNLI's: a folder, text files beside the tables, and a Mac's twin of every file."""
+    path = folder / f"{name}_1.0.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr(f"{name}_1.0/", "")
+        packed.writestr(f"{name}_1.0/Icon\r", "")
+        for split in splits:
+            rows = nli_line("entailment", split, "b", **more) + nli_line("-", split, "b", **more)
+            packed.writestr(f"{name}_1.0/{name}_1.0_{split}.jsonl", rows)
+            packed.writestr(f"__MACOSX/{name}_1.0/._{name}_1.0_{split}.jsonl", b"\x00\x05\x16\x07")
+            packed.writestr(f"{name}_1.0/{name}_1.0_{split}.txt", "not this one")
+    return path
+
+
+@pytest.fixture
+def archive(tmp_path) -> Path:
+    return pack(tmp_path, "snli", ("train", "dev", "test"))
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "file"),
+    [
+        *[("snli", split, split) for split in ("train", "dev", "test")],
+        *[("multinli", split, split) for split in ("train", "dev_mismatched")],
+        *(("multinli", "dev", "dev_matched"), ("multinli", "test", "dev_mismatched")),  # test has no labels
+    ],
+)
+def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
+    pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
+    expected = ([LabelledPair(file, "b", ENTAILMENT)], 1)
+    assert load_nli(tmp_path / f"{data}_1.0.zip", split) == expected
+    monkeypatch.setattr("minisbert.data.corpora.ensure", {data: tmp_path}.__getitem__)
+    assert load_nli(data, split) == expected
+
+
+def test_an_archive_without_the_split_lists_its_tables(archive, tmp_path):
+    message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
+    with pytest.raises(InputError, match=re.escape(message)):
+        load_nli(archive, "dev_matched")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
+        packed.writestr("readme.txt", "hello")
+        packed.writestr("a_dev.jsonl", NLI + "{")
+    with pytest.raises(InputError, match=r"other\.zip/a_dev\.jsonl, line 5: not valid JSON"):
+        load_nli(tmp_path / "other.zip", "dev")
+
+
+def test_a_damaged_archive(archive, write):
+    content = archive.read_bytes()
+    at = content.index(b"snli_1.0/snli_1.0_train.jsonl") + 40
+    damaged = content[:at] + b"\x00\xff" + content[at + 2 :]
+    # a flag marks an encrypted file, 6 bytes into its header and 8 bytes into the table of contents
+    locked = re.sub(rb"(PK\x03\x04..|PK\x01\x02....).", rb"\1" + b"\x01", content, flags=re.DOTALL)
+    for broken, message in (
+        (damaged, "Error -3 while decompressing"),
+        (content[: len(content) // 2], "File is not a zip file"),
+        (locked, ".*password required"),
+    ):
+        with pytest.raises(InputError, match=rf"broken\.zip: {message}"):
+            load_nli(write("broken.zip", broken))
+
+
+def test_a_damaged_gzip(write):
+    path = write("nli.jsonl.gz", NLI * 50)
+    whole = path.read_bytes()
+    for content in (NLI.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
+            load_nli(path)
