@@ -17,7 +17,7 @@ import sys
 from minisbert.core import InputError
 from minisbert.system.console import command_parser, say
 from minisbert.system.devices import add_threads_option, use_threads
-from minisbert.training.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
+from minisbert.training.ablation import PAPERS, TABLES, is_done, make_cells, markdown, run_cells, summarize
 from minisbert.training.processes import read_environment, run_distributed_command
 
 
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise
     if not done:
         raise InputError(f"none of {len(cells)} cells has a result: {next(iter(failed.values()))}")
-    source, summaries = SOURCES[options.table], summarize(cells, done)
+    source, summaries = PAPERS[options.table], summarize(cells, done)
     if options.json:
         about = {"table": options.table, "model": options.model, "scale": "x 100", "source": source}
         print(json.dumps(about | {"rows": summaries, "failed": {str(key): value for key, value in failed.items()}}))

@@ -123,10 +123,6 @@ def environment(monkeypatch):
         ({"WORLD_SIZE": "2"}, "RANK is not set, not a whole number from 0 to 1"),
         (TWO | {"RANK": "2"}, r"RANK is '2', not a whole number from 0 to 1 \(WORLD_SIZE is 2\)"),
         (TWO | {"RANK": "one"}, "RANK is 'one', not"),
-        (TWO | {"MASTER_ADDR": None}, "MASTER_ADDR is empty or not set, but WORLD_SIZE is 2"),
-        (TWO | {"MASTER_ADDR": ""}, "MASTER_ADDR is empty or not set, but WORLD_SIZE is 2"),
-        (TWO | {"MASTER_PORT": None}, "MASTER_PORT is not set, not a whole number from 1 to 65535"),
-        (TWO | {"MASTER_PORT": "70000"}, "MASTER_PORT is '70000', not"),
         (TWO | {"LOCAL_RANK": "2"}, r"LOCAL_RANK is '2', not a whole number from 0 to 1 \(2 CUDA devices here\)"),
         (TWO, "LOCAL_RANK is not set, not"),
     ],
@@ -136,6 +132,12 @@ def test_what_torchrun_would_not_set_is_named(environment, monkeypatch, variable
     monkeypatch.setattr("minisbert.training.processes.choose_device", lambda name: torch.device(name))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(InputError, match=f"{message}.*: started with torchrun[?]$"), process_group("cuda"):
+        pass
+
+
+def test_without_an_address_the_processes_cannot_connect(environment):
+    environment(WORLD_SIZE="2", RANK="0", MASTER_PORT="29500")
+    with pytest.raises(InputError, match=r"process 0 of 2 cannot connect .*MASTER_ADDR"), process_group("cpu"):
         pass
 
 
