@@ -213,7 +213,7 @@ def test_the_last_evaluation_counts_and_not_the_best(tmp_path, monkeypatch, caps
         (folder / "results.json").write_text("{}")
 
     monkeypatch.setattr(training, "main", start)
-    monkeypatch.setattr(training, "set_up", lambda *_: None)
+    monkeypatch.setattr(training, "prepare", lambda *_: None)
     with pytest.raises(InputError, match="3 of 9 cells failed; run the same command to retry them"):
         main(["pooling", "--seeds", "1,2,3", "--out", str(tmp_path)])
     assert printed(capsys) == {
@@ -277,7 +277,7 @@ def test_a_cell_that_fails_does_not_lose_the_others(command, monkeypatch, capsys
 
     monkeypatch.setattr(training, "main", fails)
     broken = ("mean", "max", "cls")
-    with pytest.raises(InputError, match="none of 3 cells has a result: RuntimeError: out of memory"):
+    with pytest.raises(InputError, match="all 3 cells failed: RuntimeError: out of memory"):
         main(command("pooling", seeds="1"))
     assert capsys.readouterr().out == ""
     broken = ("max",)

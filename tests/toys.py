@@ -75,6 +75,10 @@ def write_all(folder: Path) -> dict[str, str]:
         "nli.jsonl": nli(60),
         "triplets.tsv": triplets(20),
         "sentences.txt": sentences(40),
+        "translations.tsv": [f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS],
+        "several.tsv": [
+            f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(triplets(20), NOUNS, strict=True)
+        ],
     }
     for name, lines in files.items():
         (folder / name).write_text("".join(lines))

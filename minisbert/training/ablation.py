@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError, reading
 from minisbert.core.checks import check
 from minisbert.core.heads import CONCATS
 from minisbert.data.augmentation import read_synonyms
@@ -26,7 +26,7 @@ from minisbert.system.assets import asset
 from minisbert.system.console import clipped, duration, say
 from minisbert.system.devices import choose_device, choose_precision
 from minisbert.training import training
-from minisbert.training.options import flag, given, parse
+from minisbert.training.options import flag, given, parse, read_settings
 
 # ------------------------------------------------------------------------------------- the tables
 
@@ -127,7 +127,7 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
 def cell_flags(row: TableRow, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
     """The arguments of training that the table sets."""
-    flags = [flag.replace(SYNONYMS, f"synonym:{options.synonyms}") for flag in row.flags.split()]
+    flags = [part.replace(SYNONYMS, f"synonym:{options.synonyms}") for part in row.flags.split()]
     flags += ["--model", options.model, "--seed", str(seed)]
     flags += ["--out", str(folder), "--overwrite", *(["--data", options.data] if row.data else [])]
     for name in ("limit", "epochs", "max_steps"):
@@ -145,12 +145,11 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
     """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
     if not (cell.folder / "results.json").is_file():
         return False
-    config = read_json(cell.folder / "config.json")
-    wanted = vars(parse(cell.arguments))
+    found, wanted = vars(read_settings(cell.folder / "config.json")), vars(parse(cell.arguments))
     ignored = ("out", "overwrite", "threads", "device")  # config.json has the device that auto resolved to
-    other = [name for name, value in wanted.items() if config.get(name) != value and name not in ignored]
+    other = [name for name, value in wanted.items() if found[name] != value and name not in ignored]
     if other and not overwrite:
-        values = ", ".join(f"{name} {config.get(name)} instead of {wanted[name]}" for name in other)
+        values = ", ".join(f"{name} {found[name]} instead of {wanted[name]}" for name in other)
         raise InputError(f"{cell.folder} was run with {values}: choose another --out, or --overwrite to replace it")
     return not other
 
@@ -175,7 +174,7 @@ def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
     for cell in {cell.row.flags.split()[1]: cell for cell in reversed(todo)}.values():  # the first of each recipe
         options = parse(cell.arguments)
         device = choose_device(options.device)
-        training.set_up(options, device, choose_precision(options.precision, device)[0])  # raises now what it can
+        training.prepare(options, device, choose_precision(options.precision, device)[0])  # raises now what it can
     if done:
         say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(todo):

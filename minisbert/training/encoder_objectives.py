@@ -16,25 +16,19 @@ from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, VectorNetwork
-from minisbert.training.settings import USED_BY, RunSettings
+from minisbert.training.settings import RunSettings, reads
+
+Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
 
 class VectorObjective(Objective):
     """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
 
-    def __init__(
-        self,
-        encoder: SentenceEncoder,
-        columns: Sequence[Sequence[str]],
-        notes: Notes,
-        projection: nn.Module | None = None,
-    ):
+    def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
         network = self.make_network(encoder, columns, projection)
         super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
 
-    def make_network(
-        self, encoder: SentenceEncoder, columns: Sequence[Sequence[str]], projection: nn.Module | None
-    ) -> VectorNetwork:
+    def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
         return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
 
 
@@ -104,11 +98,11 @@ class UnscoredRows(VectorObjective):
     separable = False
     geometry = True  # evaluate alignment and uniformity too
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Sequence[Sequence[str]], note: str):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
         self.options = options
         self.pairs, notes = scored_rows(options, ("dev", "test"))
         projection = None
-        if options.objective in USED_BY["projection"] and options.projection:
+        if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)

@@ -35,7 +35,9 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     stem = f"{Path(options.data).stem}-" if options.data else ""
     name = options.recipe or f"{stem}{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
-    check_out(out)
+    path = os.path.realpath(out)
+    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no such path
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
     out.mkdir(parents=True, exist_ok=True)
     if any(out.iterdir()) and not (out / METRICS).is_file():
         raise InputError(f"{out} is not the folder of a run (it has no {METRICS}): choose another --out")
@@ -55,15 +57,6 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
         write_json(out / "config.json", config)
         stack.pop_all()
     return out, log
-
-
-def check_out(out: Path) -> None:
-    """Raise ``InputError`` for a path that cannot be a run's folder."""
-    resolved = os.path.realpath(out)
-    if resolved.encode(errors="ignore") != os.fsencode(resolved):  # safetensors writes to no such path
-        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
-    if Path.cwd().is_relative_to(resolved):
-        raise InputError(f"--out {out} is the current folder or contains it; give the run a folder of its own")
 
 
 def open_log(out: Path) -> TextIO:

@@ -1,7 +1,5 @@
 """Objectives on a vector per token, of a ``MultiVectorEncoder``: the first text of a row is a query."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
@@ -10,13 +8,13 @@ from minisbert.evaluation.scoring import Scores, late_scores
 from minisbert.models.modern.late_interaction import late_ranking_loss
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
-from minisbert.training.encoder_objectives import TripletRows, VectorObjective
+from minisbert.training.encoder_objectives import Columns, TripletRows, VectorObjective
 
 
 class TokenColumns:
     """Columns of texts, each with its prompt: queries, filled up as the model does, and documents. Tokenized once."""
 
-    def __init__(self, encoder: MultiVectorEncoder, columns: Sequence[Sequence[str]]):
+    def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
         self.own, self.encoded = [], []
         for place, column in enumerate(columns):
             names, kept = DOCUMENT_PROMPTS if place else QUERY_PROMPTS, encoder.settings.prompts
@@ -65,9 +63,7 @@ class TokenNetwork(nn.Module):
 class TokenObjective(VectorObjective):
     """What all objectives on a vector per token have in common."""
 
-    def make_network(
-        self, encoder: MultiVectorEncoder, columns: Sequence[Sequence[str]], projection: nn.Module | None
-    ) -> TokenNetwork:
+    def make_network(self, encoder: MultiVectorEncoder, columns: Columns, projection: nn.Module | None) -> TokenNetwork:
         return TokenNetwork(encoder, TokenColumns(encoder, columns))
 
     def vectors(self, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:

@@ -9,17 +9,7 @@ from typing import Any
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.system.console import check_usage
 from minisbert.training.folder import recover_run
-from minisbert.training.settings import (
-    FREE,
-    GROUPS,
-    OBJECTIVES,
-    OPTION_ALIASES,
-    SETTINGS,
-    UNIQUE,
-    USED_BY,
-    RunSettings,
-    objective_name,
-)
+from minisbert.training.settings import FREE, GROUPS, OPTION_ALIASES, SETTINGS, UNIQUE, RunSettings, reads
 
 RECIPE_ALIASES = {"sts-joint": "sts-cross-encoder", "sts-cross": "sts-cross-attention"}  # former names, still accepted
 RECIPE_ALIASES |= {"sts-joint-published": "sts-cross-encoder-published"}
@@ -102,9 +92,9 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
         preset["objective"] = "distillation"
     settings = RunSettings(**preset | explicit)
     for name, value in explicit.items():
-        users = USED_BY.get(name, OBJECTIVES)
-        if settings.objective not in users and value is not False:  # switching off is allowed everywhere
-            raise InputError(f"{flag(name)} is not for objective {settings.objective}: used by {', '.join(users)}")
+        if value is not False and not reads(settings.objective, name):  # switching off is allowed everywhere
+            users = ", ".join(SETTINGS[name].metadata["only"])
+            raise InputError(f"{flag(name)} is not for objective {settings.objective}: used by {users}")
     check_combination(settings)
     return settings
 
@@ -112,7 +102,7 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
 def check_combination(settings: RunSettings) -> None:
     """Raise ``InputError`` for settings that exclude or need each other; those that the objective does not read may."""
     objective, margin = settings.objective, settings.margin or 0
-    read = {name: value for name, value in vars(settings).items() if objective in USED_BY.get(name, OBJECTIVES)}
+    read = {name: value for name, value in vars(settings).items() if reads(objective, name)}
     alone = objective in ("cosent", *UNIQUE) and settings.batch_size < 2
     drawn = read.get("attention_start") == "random" and settings.pooling != "attention"
     check_usage(
@@ -154,9 +144,8 @@ def stored(name: str, value: Any) -> Any:
     default, about = SETTINGS[name].default, SETTINGS[name].metadata
     if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
         return value
-    if name == "objective":
-        value = objective_name(value)
     try:
+        value = about["read"](value) if name == "objective" else value  # a former name
         same = about["read"](str(value)) == value and not isinstance(default, bool)
     except ValueError:
         same = False

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 
 from minisbert.core import losses, reading
 from minisbert.core.heads import ConcatHead, CrossHead, siamese
-from minisbert.data.corpora import LabelledPair
 from minisbert.data.datasets import Notes, duplicate_rows, nli_rows, scored_rows
 from minisbert.data.formats import NLI_LABELS
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
+from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.scoring import Loss, Scores, pair_scores, vector_scores
 from minisbert.models.heads import make_joint_head
 from minisbert.models.pair_model import PairModel
@@ -28,12 +27,7 @@ class PairObjective(Objective):
     formula: Loss
 
     def __init__(
-        self,
-        options: RunSettings,
-        encoder: SentenceEncoder,
-        rows: dict[str, list[ScoredPair]] | dict[str, list[LabelledPair]],
-        notes: Notes,
-        targets: list[float] | list[int],
+        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
     ):
         with reading(f"objective {options.objective}"):  # settings that the head refuses
             head = self.make_head(options, encoder).to(encoder.device)

@@ -198,7 +198,10 @@ def report_once(main: Callable[[], None]) -> None:
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:
-        first = first_to_fail()
+        first = True  # to fail in this run, or the others cannot be reached
+        with suppress(RuntimeError, ValueError):
+            store, *_ = next(distributed.rendezvous("env://", timeout=timedelta(seconds=3)))
+            first = store.add(f"failures/{restarts()}", 1) == 1
         write_error_file(error)
         if not first:
             time.sleep(GRACE)  # torchrun shows the error file of the process that ended first
@@ -207,17 +210,8 @@ def report_once(main: Callable[[], None]) -> None:
         raise
 
 
-def first_to_fail() -> bool:
-    """Whether no process of this run has failed before; true if the others cannot be reached."""
-    try:
-        store, *_ = next(distributed.rendezvous("env://", timeout=timedelta(seconds=3)))
-        return store.add(f"failures/{restarts()}", 1) == 1
-    except (RuntimeError, ValueError):
-        return True
-
-
 def write_error_file(error: BaseException) -> None:
-    """The error where torchrun looks for it: the last line that torchrun prints."""
+    """Write the error to the file that torchrun reads; it is the last line that torchrun prints."""
     details = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         with suppress(OSError):

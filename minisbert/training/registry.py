@@ -23,7 +23,7 @@ from minisbert.training.distillation import keep_layers, spread_layers
 from minisbert.training.late_objectives import LateInteraction
 from minisbert.training.objective import Objective
 from minisbert.training.pair_objectives import Duplicates, ScoreRegression, Softmax
-from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, USED_BY, RunSettings
+from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, RunSettings, reads
 from minisbert.training.teacher_objectives import distillation
 
 MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
@@ -58,7 +58,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     encoder = kind.load(options.model, pooling, device, options.max_length)
     if late and kind is not MultiVectorEncoder:
         encoder = MultiVectorEncoder.around(encoder)
-    if options.attention_start == "random" and options.objective in USED_BY["attention_start"]:
+    if options.attention_start == "random" and reads(options.objective, "attention_start"):
         encoder.pooling.score.reset_parameters()
     if options.objective in TAUGHT and options.student_layers is not None:
         with reading("--student-layers"):

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
@@ -34,7 +35,7 @@ from minisbert.training.state import RunState, identity, load_state, save_state
 RECENT = 20  # losses in the live line's mean
 
 
-def start(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def start(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
     """A new run; rank 0 creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
@@ -42,7 +43,7 @@ def start(options: RunSettings, objective: Objective, optimizer: torch.optim.Opt
     return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
 
-def resume(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def resume(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
     with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
@@ -64,7 +65,7 @@ class Run:
     folder: Path
     log: TextIO | None  # metrics.jsonl, of rank 0
     objective: Objective
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     group: ProcessGroup
     state: RunState
     random: dict[str, Tensor]  # states of the random generators; "order" is that before the current epoch
@@ -122,6 +123,7 @@ class Run:
             with self.interrupts.defer():
                 started = time.monotonic()
                 self.group.reseed(self.options.seed, self.state.step)
+                self.objective.done = self.state.step / self.total
                 try:
                     step = next(steps, None)
                 except Diverged as error:

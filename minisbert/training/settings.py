@@ -221,6 +221,9 @@ class RunSettings:
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
-# Options that only some objectives read, and those objectives. With any other objective the option is an error.
-USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
 FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
+
+
+def reads(objective: str, name: str) -> bool:
+    """Whether an objective reads a setting. On the command line, an option that it does not read is an error."""
+    return objective in SETTINGS[name].metadata["only"]

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
@@ -43,12 +44,7 @@ class RunState:
 
 
 def save_state(
-    folder: Path,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    randomness: dict[str, Tensor],
-    progress: RunState,
-    data: str,
+    folder: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
 ) -> None:
     """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
@@ -66,9 +62,7 @@ def save_state(
         write_json(partial / "state.json", about | {"sha256": sha256.result()})
 
 
-def load_state(
-    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
-) -> tuple[RunState, dict[str, Tensor]]:
+def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
     """Restore network and optimizer in place; return the progress and the states of the random generators.
 
     Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores

@@ -1,7 +1,6 @@
 """Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
 
 import hashlib
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +53,7 @@ class Distillation(UnscoredRows):
     separable, geometry = True, False
 
     def __init__(
-        self,
-        options: RunSettings,
-        encoder: SentenceEncoder,
-        rows: Sequence[tuple[str, ...]],
-        note: str,
-        teacher: SentenceEncoder | PairModel,
+        self, options: RunSettings, encoder: SentenceEncoder, rows: list[tuple], note: str, teacher: nn.Module
     ):
         columns = list(zip(*rows, strict=True))
         super().__init__(options, encoder, columns, note)

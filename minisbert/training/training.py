@@ -57,7 +57,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` is the processes of the run, usually one."""
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
-    objective, counts = set_up(options, group.device, precision)
+    objective, counts = prepare(options, group.device, precision)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with (resume if options.resume else start)(options, objective, optimizer, group) as run:
         if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
@@ -75,7 +75,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def set_up(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
+def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
     """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
     with reading("--freeze-layers"):
@@ -93,7 +93,7 @@ def set_up(options: RunSettings, device: torch.device, precision: torch.dtype) -
     if not any(parameter.requires_grad for parameter in objective.network.parameters()):
         raise InputError("nothing is left to train: freeze fewer layers")
     for parameter in objective.network.parameters():
-        # subtle: loaded weights lie anywhere in their file, and the place of a number can decide its last bit
+        # subtle: loaded weights have any offset in their file, and an address can change the last bit of a product
         parameter.data = parameter.data.clone()
     return objective, counts
 
@@ -112,10 +112,8 @@ def step_through(run: Run, options: RunSettings) -> None:
             run.evaluate()
         if run.finished:
             return
-        run.objective.done = run.state.step / run.total
         steps = fit(network, loss, run.epoch(), run.optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.record_steps(steps):
-            run.objective.done = step.number / run.total
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()

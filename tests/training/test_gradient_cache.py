@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from minisbert.core import InputError
 from minisbert.training.gradient_cache import GradientCache, cut, whole
@@ -13,7 +12,7 @@ from minisbert.training.options import parse
 from minisbert.training.processes import ProcessGroup
 from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.run import Run
-from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, set_up
+from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, prepare
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -93,30 +92,6 @@ class Texts(nn.Module):
     def forward(self, rows: list[int]) -> Tensor:
         ids = 3 * torch.tensor(rows)[:, None] + torch.arange(3)  # (B, 3)
         return self.layers(self.table[ids])
-
-
-def in_batch_loss(vectors: Tensor) -> Tensor:
-    """Each anchor picks its positive among all positives and negatives, by torch."""
-    anchors, positives, negatives = functional.normalize(vectors, dim=-1).unbind(1)
-    return functional.cross_entropy(anchors @ torch.cat([positives, negatives]).T / 0.05, torch.arange(len(vectors)))
-
-
-def test_a_batch_of_1024_in_parts_equals_one_graph():
-    network, rows = Texts(1024), torch.randperm(1024, generator=torch.Generator().manual_seed(1)).tolist()
-    lengths = [20 + row % 7 for row in range(1024)]
-    parts = cut(rows, lengths, 768)
-    torch.manual_seed(2)
-    expected = in_batch_loss(torch.cat([network(part) for part in parts]))
-    expected.backward()
-    theirs = gradients(network)
-    torch.manual_seed(2)
-    found = in_batch_loss(GradientCache(network, lambda rows: cut(rows, lengths, 768))(rows))
-    found.backward()
-    ours = gradients(network)
-    assert len(parts) > 30
-    assert found.item() == pytest.approx(expected.item(), abs=1e-10)
-    assert max(largest(ours[name] - theirs[name]) for name in theirs) < 1e-9
-    assert min(map(largest, theirs.values())) > 1e-4
 
 
 # ------------------------------------------------------------------------------------------ memory
@@ -234,4 +209,4 @@ def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
 )
 def test_batches_that_cannot_be_cut(flags, objective, more, message):
     with pytest.raises(InputError, match=message):
-        set_up(parse(flags(objective, *more)), CPU, torch.float32)
+        prepare(parse(flags(objective, *more)), CPU, torch.float32)

@@ -26,14 +26,6 @@ ROWS = [7, 0, 3, 12, 5]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    files = toys.write_all(tmp_path)
-    rows = [f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(toys.triplets(20), toys.NOUNS, strict=True)]
-    (tmp_path / "several.tsv").write_text("".join(rows))
-    return files | {"several": str(tmp_path / "several.tsv")}
-
-
-@pytest.fixture
 def make(files, tmp_path):
     """``make("triplets")`` -> the objective on a model that fills queries up and skips punctuation, in float64."""
 

@@ -12,16 +12,17 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.system.console import run_command
-from minisbert.training import settings, training
+from minisbert.training import training
 from minisbert.training.folder import create_folder
 from minisbert.training.options import ABOUT, list_recipes, make_parser, parse, read_settings, recipes
 from minisbert.training.registry import MAKERS, load_encoder, make_objective
-from minisbert.training.settings import SETTINGS, USED_BY, RunSettings
+from minisbert.training.settings import OBJECTIVES, SETTINGS, RunSettings
 from minisbert.training.training import main
 from tests import toys
 from tests.parity import REFERENCE
 
 RECIPES = list(recipes())
+USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
 
 
 def help_of(setting: Field) -> str:
@@ -53,7 +54,7 @@ def test_the_promised_recipes_and_objectives():
     assert promised.split() == RECIPES
     promised = "cosine cosent cross-encoder siamese cross-attention softmax binary contrastive triplet mnr simcse "
     promised += "simcse-supervised splade late-interaction distillation"
-    assert [*MAKERS] == promised.split() == [*settings.OBJECTIVES]
+    assert [*MAKERS] == promised.split() == [*OBJECTIVES]
 
 
 # The settings of the sources, read from them by hand, with the defaults of their libraries.
@@ -96,7 +97,7 @@ def test_a_published_recipe_has_the_settings_of_its_source(recipe, settings):
 def test_a_published_head_has_the_parameters_that_the_notebook_printed(head, counts, minilm, files):
     data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
     options = parse(["--recipe", f"sts-{head}-published", "--model", str(minilm), *data])
-    objective, found = training.set_up(options, torch.device("cpu"), torch.float32)
+    objective, found = training.prepare(options, torch.device("cpu"), torch.float32)
     assert found == counts
     assert objective.encoder.tokenizer.limit == 128
 
