@@ -60,10 +60,7 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
 
 
 def open_log(out: Path) -> TextIO:
-    """A run's ``metrics.jsonl``, to append to; ``InputError`` if another process has it open.
-
-    The lock is released when the file is closed or the process ends.
-    """
+    """A run's ``metrics.jsonl``, to append to, locked until it is closed; ``InputError`` if another process has it."""
     log = open(out / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
         lock(log)
@@ -89,9 +86,8 @@ def describe(options: RunSettings, objective: Objective, counts: tuple[int, int]
     say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
     say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, {precision}, seed {options.seed}")
-    if objective.truncated:
-        texts = sum(len(encoded) for encoded in objective.encoded)
-        say(encoder.tokenizer.cut_message(objective.truncated, texts))
+    if truncated := sum(encoded.truncated for encoded in objective.encoded):
+        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:

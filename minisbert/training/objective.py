@@ -122,11 +122,6 @@ class Objective:
                 digest.update(repr((name, value["dev"], value["test"])).encode())
         return digest.hexdigest()
 
-    @property
-    def truncated(self) -> int:
-        """The number of training texts that were cut."""
-        return sum(encoded.truncated for encoded in self.encoded)
-
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
         """The row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs."""
         if self.keys is not None:

@@ -70,10 +70,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
 
 
 def make_objective(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
-    """The objective of ``options.objective``, with the encoder's matrix products in ``precision``.
-
-    Raises ``InputError`` for data that cannot serve it and for settings out of range.
-    """
+    """The objective of ``options.objective``; ``precision`` is that of the encoder's matrix products."""
     objective = MAKERS[options.objective](options, encoder)
     objective.network.precision = precision
     if options.objective in NESTED and options.matryoshka:
