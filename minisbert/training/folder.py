@@ -30,7 +30,7 @@ STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl"
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
     """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
 
-    Raises ``InputError`` instead of overwriting a run without ``--overwrite``, or anything else.
+    Raises ``InputError`` rather than overwrite a run without ``--overwrite``, or a folder that is not a run's.
     """
     stem = f"{Path(options.data).stem}-" if options.data else ""
     name = options.recipe or f"{stem}{options.objective}"
@@ -46,8 +46,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     with ExitStack() as stack:  # closes the log if something fails
         log = stack.enter_context(open_log(out))
         if not options.overwrite and {path.name for path in out.iterdir()} != {METRICS}:
-            going_on = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
-            raise InputError(f"{out} exists: choose another --out{going_on}, or --overwrite to replace that run")
+            resume = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
+            raise InputError(f"{out} exists: choose another --out{resume}, or --overwrite to replace that run")
         recover_run(out)
         for file in (out / "config.json", out / RESULTS):
             file.unlink(missing_ok=True)

@@ -73,9 +73,8 @@ def given(arguments: list[str] | None) -> dict[str, Any]:
 def parse(arguments: list[str] | None = None) -> RunSettings:
     """The settings of a run: those on the command line, then those of a recipe or a resumed run, then the defaults.
 
-    Raises ``InputError`` for an unknown recipe, for an option that the objective does not read (settings of a recipe
-    that another objective does not read are ignored), for options that contradict each other, and for a run that
-    cannot be resumed with the same result.
+    Raises ``InputError`` for an unknown recipe, an option that the objective does not read (a recipe's are ignored),
+    options that exclude each other, and a run that cannot be resumed with the same result.
     """
     explicit, preset = given(arguments), {}
     if "resume" in explicit:
@@ -100,7 +99,7 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
 
 
 def check_combination(settings: RunSettings) -> None:
-    """Raise ``InputError`` for settings that exclude or need each other; those that the objective does not read may."""
+    """Raise ``InputError`` if settings that the objective reads exclude each other, or one lacks another."""
     objective, margin = settings.objective, settings.margin or 0
     read = {name: value for name, value in vars(settings).items() if reads(objective, name)}
     alone = objective in ("cosent", *UNIQUE) and settings.batch_size < 2
@@ -126,7 +125,7 @@ def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
         changed = value != config[name] and name not in FREE
         if changed or (name == "out" and os.path.realpath(value) != os.path.realpath(run)):
             raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
-    return RunSettings(**config | {"threads": None} | explicit)  # unless given again, the number that the state has
+    return RunSettings(**config | {"threads": None} | explicit)  # by default the number of threads in the state
 
 
 def read_settings(path: Path) -> RunSettings:
