@@ -23,7 +23,7 @@ from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
 from minisbert.system.devices import choose_precision, save_training_memory
 from minisbert.training.options import parse
-from minisbert.training.training import set_up
+from minisbert.training.training import prepare
 
 WARM_UP = 2  # steps, and sentences
 SENTENCE = "A man is playing the guitar on the stage while a woman sings."
@@ -34,7 +34,7 @@ def measure(seconds: float) -> dict[str, float]:
     save_training_memory()
     torch.manual_seed(0)
     cpu, options = torch.device("cpu"), parse(["--limit", "1600", "--batch-size", "16"])
-    objective, _ = set_up(options, cpu, choose_precision("auto", cpu)[0])
+    objective, _ = prepare(options, cpu, choose_precision("auto", cpu)[0])
     batches = objective.batches(16, torch.Generator().manual_seed(0))
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr)
     tokens, started = 0, 0.0

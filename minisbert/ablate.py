@@ -6,8 +6,8 @@
     python -m minisbert.ablate temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
     python -m minisbert.ablate augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
 
-Flags after ``--`` are passed on to ``python -m minisbert.train``. Each cell is a run in a folder of its own under
---out, without the weights. Finished cells are not run again, so an interrupted table continues where it stopped.
+Flags after ``--`` are passed on to ``python -m minisbert.train``. Each cell is a run in its own folder under --out,
+without the weights. Finished cells are not run again, so an interrupted table continues where it stopped.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import sys
 from minisbert.core import InputError
 from minisbert.system.console import command_parser, say
 from minisbert.system.devices import add_threads_option, use_threads
-from minisbert.training.ablation import SOURCES, TABLES, is_done, make_cells, markdown, run_cells, summarize
+from minisbert.training.ablation import PAPERS, TABLES, is_done, make_cells, markdown, run_cells, summarize
 from minisbert.training.processes import read_environment, run_distributed_command
 
 
@@ -45,7 +45,7 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
     parser.add_argument("--epochs", help="default: from the recipe, see minisbert.train --recipe list")
     parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
-    parser.add_argument("--out", metavar="FOLDER", help="where the runs go (default: runs/ablate/TABLE)")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of the runs (default: runs/ablate/TABLE)")
     parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
     add_threads_option(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
@@ -67,8 +67,8 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"{len(done)} of {len(cells)} cells are done; run the same command to continue")
         raise
     if not done:
-        raise InputError(f"none of {len(cells)} cells has a result: {next(iter(failed.values()))}")
-    source, summaries = SOURCES[options.table], summarize(cells, done)
+        raise InputError(f"all {len(cells)} cells failed: {next(iter(failed.values()))}")
+    source, summaries = PAPERS[options.table], summarize(cells, done)
     if options.json:
         about = {"table": options.table, "model": options.model, "scale": "x 100", "source": source}
         print(json.dumps(about | {"rows": summaries, "failed": {str(key): value for key, value in failed.items()}}))

@@ -36,6 +36,11 @@ def padded(numbers: Sequence[int], length: int) -> Tensor:
     return torch.tensor([*numbers, *[-1] * length][:length], dtype=torch.float64)
 
 
+def same(name: str, value: Any, reference: Any, bound: float = PIECE) -> Comparison:
+    """``compare`` of numbers in lists, arrays or tensors."""
+    return compare(name, *(torch.as_tensor(np.array(side)).double() for side in (value, reference)), bound)
+
+
 # --------------------------------------------------------------------------------------- text to ids
 
 
@@ -68,23 +73,17 @@ def word_pieces() -> Iterator[Comparison]:
 @check
 def name_tables() -> Iterator[Comparison]:
     """For each family: every name in a checkpoint saved by the reference, once, and no other name."""
-    for family, folder in (
-        ("bert", ROOT / "weights" / "tiny"),
-        ("distilbert", REFERENCE / "tiny-distiluse"),
-        ("roberta", REFERENCE / "tiny-roberta"),
-    ):
+    folders = (ROOT / "weights" / "tiny", REFERENCE / "tiny-distiluse", REFERENCE / "tiny-roberta")
+    for family, folder in zip(("bert", "distilbert", "roberta"), folders, strict=True):
         layers = read_json(folder / "config.json").get("n_layers", 2)
         expected = sorted(read_safetensors(folder / "model.safetensors"))
         names = FAMILIES[family].names(layers, family != "distilbert")
         found = list(names.values())
-        count = torch.tensor([float(found.count(name)) for name in expected] + [len(found)], dtype=torch.float64)
-        yield compare(
-            f"names of {family}", count, torch.tensor([1.0] * len(expected) + [len(expected)]).double(), PIECE
-        )
+        counts = [*map(found.count, expected), len(found)]
+        yield same(f"names of {family}", counts, [1] * len(expected) + [len(expected)])
         # both names of a pair have the same ending and the same layer
-        same = [facts_of(ours) == facts_of(file) for ours, file in names.items()]
-        agree = torch.tensor([float(all(same)), len(same)]).double()
-        yield compare(f"names of {family}, both sides", agree, torch.tensor([1.0, len(expected)]).double(), PIECE)
+        agree = [facts_of(ours) == facts_of(file) for ours, file in names.items()]
+        yield same(f"names of {family}, both sides", [all(agree), len(agree)], [1, len(expected)])
 
 
 def facts_of(name: str) -> list[str]:
@@ -114,10 +113,8 @@ def grouped_batches() -> Iterator[Comparison]:
     other = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(3))
     narrow = data.length_grouped_batches(lengths, 10, torch.Generator().manual_seed(2), window=2)
     for name, found in (("", batches), (", windows of 2", narrow)):
-        seen = torch.zeros(103, dtype=torch.float64)
-        for row in (row for batch in found for row in batch):
-            seen[row] += 1
-        yield compare(f"visits of each row{name}", seen, torch.ones_like(seen), PIECE)
+        rows = [row for batch in found for row in batch]
+        yield same(f"visits of each row{name}", [*map(rows.count, range(103))], [1] * 103)
         sizes = padded(sorted(map(len, found), reverse=True), 12)
         yield compare(f"batch sizes{name}", sizes, padded([10] * 10 + [3], 12), PIECE)
     # if one window holds all rows, the batches are cut from all rows sorted by length
@@ -129,7 +126,7 @@ def grouped_batches() -> Iterator[Comparison]:
     wide = max(spread) > 10  # in windows of two batches, no batch can consist of ten neighbours
     facts = [batches == again, batches != other, first != sorted(first), first != sorted(first)[::-1], wide]
     names = "same seed, other seed, not sorted, not reversed, windows"
-    yield compare(f"properties: {names}", torch.tensor(facts).double(), torch.ones(5).double(), PIECE)
+    yield same(f"properties: {names}", facts, [1] * 5)
     # the two batches of a window never overlap; two batches that come together by chance nearly always do
     many = torch.randperm(400, generator=torch.Generator().manual_seed(4)).tolist()
     found = data.length_grouped_batches(many, 10, torch.Generator().manual_seed(5), window=2)
@@ -274,7 +271,7 @@ def top_k() -> Iterator[Comparison]:
     best = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
     # rounded to float32 on both sides: one unit in the last place is 6e-8
     yield compare("scores of the best 6", scores, best, 1e-7)
-    yield compare("indices of the best 6", indices.double(), torch.tensor(expected).double(), PIECE)
+    yield same("indices of the best 6", indices, expected)
     # 64 cosines that are 1e-9 apart: float32 cannot tell them apart, float64 can
     angles = torch.pi / 2 - 1e-9 * torch.arange(1.0, 65.0).double()  # (64,)
     turned = torch.linalg.qr(normal(8, 8, seed=2).detach()).Q  # (8, 8)
@@ -301,11 +298,10 @@ def int8_codes() -> Iterator[Comparison]:
     ranges = np.array([low, [a + 255 * step for a, step in zip(low, steps, strict=True)]], dtype=np.float32)
     steps = [*steps[:-1], 1.0]
     levels = [[min(max((v - a) // s, 0), 255) for v, a, s in zip(row, low, steps, strict=True)] for row in x.tolist()]
-    codes, expected = quantized.to_int8(x, ranges), torch.tensor(levels).double() - 128
-    yield compare("int8 codes", torch.tensor(codes).double(), expected, PIECE)
-    restored = torch.tensor(quantized.from_int8(codes[:, :5], ranges[:, :5])).double()
-    middle = torch.tensor([[a + (q + 0.5) * s for q, a, s in zip(row[:5], low, steps, strict=False)] for row in levels])
-    yield compare("vectors of int8 codes", restored, middle.double(), PIECE)
+    codes = quantized.to_int8(x, ranges)
+    yield same("int8 codes", codes, np.array(levels) - 128)
+    middle = [[a + (q + 0.5) * s for q, a, s in zip(row[:5], low, steps, strict=False)] for row in levels]
+    yield same("vectors of int8 codes", quantized.from_int8(codes[:, :5], ranges[:, :5]), middle)
 
 
 @check
@@ -315,8 +311,7 @@ def bits_of_vectors() -> Iterator[Comparison]:
         x = eighths(7, width, seed=2)
         x[0], x[1, ::2] = 0, 0
         rows = ["".join("1" if value > 0 else "0" for value in row).ljust(16, "0") for row in x.tolist()]
-        expected = torch.tensor([[int(row[:8], 2), int(row[8:], 2)] for row in rows]).double()
-        yield compare(f"bits of {width} columns", torch.tensor(quantized.to_bits(x)).double(), expected, PIECE)
+        yield same(f"bits of {width} columns", quantized.to_bits(x), [[int(r[:8], 2), int(r[8:], 2)] for r in rows])
 
 
 @check
@@ -326,16 +321,15 @@ def hamming_distances() -> Iterator[Comparison]:
         generator = np.random.default_rng(width)
         a, b = (generator.integers(0, 256, (n, width), dtype=np.uint8) for n in (4, 9))
         numbers = [[int.from_bytes(row.tobytes(), "big") for row in side] for side in (a, b)]
-        expected = torch.tensor([[(x ^ y).bit_count() for y in numbers[1]] for x in numbers[0]]).double()
-        found = torch.tensor(quantized.hamming(a, b).astype(np.float64))
-        yield compare(f"Hamming distances of {width} bytes", found, expected, PIECE)
+        expected = [[(x ^ y).bit_count() for y in numbers[1]] for x in numbers[0]]
+        yield same(f"Hamming distances of {width} bytes", quantized.hamming(a, b), expected)
     x, y = eighths(3, 8, seed=3), eighths(40, 8, seed=4)  # 9 possible distances among 40 rows: many ties
     differ = [[sum((p > 0) != (q > 0) for p, q in zip(a, b, strict=True)) for b in y.tolist()] for a in x.tolist()]
     order = [sorted(range(40), key=lambda j, row=row: (row[j], j))[:12] for row in differ]
     best = [[row[j] for j in chosen] for row, chosen in zip(differ, order, strict=True)]
     distances, indices = quantized.hamming_top_k(x, quantized.to_bits(y), 12)
-    yield compare("distances of the nearest 12", torch.tensor(distances).double(), torch.tensor(best).double(), PIECE)
-    yield compare("indices of the nearest 12", torch.tensor(indices).double(), torch.tensor(order).double(), PIECE)
+    yield same("distances of the nearest 12", distances, best)
+    yield same("indices of the nearest 12", indices, order)
 
 
 @check
@@ -353,7 +347,7 @@ def rescored() -> Iterator[Comparison]:
     scores, indices = (torch.tensor(np.array(found)) for found in quantized.rescore(*arrays, 5))
     best = torch.tensor([[row[i] for i in chosen] for row, chosen in zip(named, expected, strict=True)])
     yield compare("scores of the best 5", scores, best, 1e-7)  # as in top_k
-    yield compare("candidates of the best 5", indices.double(), torch.tensor(expected).double(), PIECE)
+    yield same("candidates of the best 5", indices, expected)
 
 
 # ------------------------------------------------------------------------------------------- words alone
@@ -391,5 +385,4 @@ def bm25_scores() -> Iterator[Comparison]:
     queries, documents = ([text.split() for text in texts] for texts in (QUERIES, DOCUMENTS))
     for (k1, b), expected in BM25.items():
         found = bm25.bm25_scores(queries, documents, k1, b)
-        reference = torch.tensor(expected, dtype=torch.float64)
-        yield compare(f"bm25, k1 {k1}, b {b}", torch.as_tensor(found), reference, PIECE)
+        yield same(f"bm25, k1 {k1}, b {b}", found, expected)

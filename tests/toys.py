@@ -1,8 +1,13 @@
-"""Small data of every form, in words of the tiny vocabulary, simple enough for a tiny model to learn."""
+"""Small data of every form, in words of the tiny vocabulary, simple enough for a tiny model to learn; runs on it."""
 
 import json
 import random
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 SUBJECTS = {"animal": ["cat", "dog", "horse"], "sound": ["music", "guitar", "piano"]}
 FRAMES = ["the {}", "a {} is in the park", "a small {}", "the {} is under the house", "a {} and a {}"]
@@ -70,7 +75,72 @@ def write_all(folder: Path) -> dict[str, str]:
         "nli.jsonl": nli(60),
         "triplets.tsv": triplets(20),
         "sentences.txt": sentences(40),
+        "translations.tsv": [f"the {noun}\tla {noun[::-1]}\n" for noun in NOUNS],
+        "several.tsv": [
+            f"{row.rstrip()} , .\tthe {noun} runs\n" for row, noun in zip(triplets(20), NOUNS, strict=True)
+        ],
     }
     for name, lines in files.items():
         (folder / name).write_text("".join(lines))
     return {Path(name).stem: str(folder / name) for name in files}
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+SCORED = ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention")
+FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli", "binary": "duplicates", "contrastive": "duplicates"}
+FORM |= {"simcse": "sentences", "distillation": "sentences"}  # of all other objectives: triplets
+
+
+def flags(files: dict[str, str], objective: str, *more: str) -> list[str]:
+    """The flags of a run on toy data; dev and test of labelled rows are held out."""
+    form = FORM.get(objective, "triplets")
+    dev = [] if form in ("nli", "duplicates") else ["--dev", files["dev"], "--test", files["test"]]
+    return ["--objective", objective, "--data", files[form], *dev, *more]
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics.jsonl, without the speed."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "tokens_per_second"} for line in lines]
+
+
+def losses(folder: Path) -> list[float]:
+    return [line["loss"] for line in metrics(folder) if "loss" in line]
+
+
+def dev_scores(folder: Path, metric: str = "spearman") -> list[float]:
+    return [line["dev"][metric] for line in metrics(folder) if "dev" in line]
+
+
+def results(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "results.json").read_text())
+
+
+def interrupt_at(call: int, function: Callable) -> Callable:
+    """``function``, but Ctrl-C comes at its n-th call."""
+    calls = iter(range(1, 1000))
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return function(*arguments, **options)
+
+    return interrupted
+
+
+def stop_at(call: int, target: tuple[Any, str], start: Callable, *arguments: Any) -> None:
+    """Call ``start`` and press Ctrl-C at the n-th call of ``target``, a module or class and a function's name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(*target, interrupt_at(call, getattr(*target)))
+        with pytest.raises(KeyboardInterrupt):
+            start(*arguments)
+
+
+def without_dropout(model: Path, folder: Path, **rates: float) -> Path:
+    """A copy of a model without dropout, or with these rates."""
+    shutil.copytree(model, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} | rates
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -8,7 +8,6 @@ evaluation on dev, not of the best one: a setting that ruins the model must be v
 
 import argparse
 import io
-import math
 import shutil
 import time
 from contextlib import redirect_stdout
@@ -17,7 +16,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from minisbert.core import InputError, read_json, reading
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check
 from minisbert.core.heads import CONCATS
 from minisbert.data.augmentation import read_synonyms
 from minisbert.data.formats import NLI, SENTENCES, Format
@@ -26,18 +26,18 @@ from minisbert.system.assets import asset
 from minisbert.system.console import clipped, duration, say
 from minisbert.system.devices import choose_device, choose_precision
 from minisbert.training import training
-from minisbert.training.options import given, parse
+from minisbert.training.options import flag, given, parse, read_settings
 
 # ------------------------------------------------------------------------------------- the tables
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A value of the setting that varies: its flags, and the paper's score x 100, if known."""
+    """A value of the setting that varies: its flags, and the paper's score x 100."""
 
     name: str
     flags: str
-    published: float | None = None
+    published: float
 
     @property
     def data(self) -> Format | None:
@@ -45,51 +45,44 @@ class TableRow:
         return {"sbert-nli": NLI, "simcse-unsupervised": SENTENCES}.get(self.flags.split()[1])
 
 
+def rows_of(recipe: str, scores: dict[str, float], option: str, prefix: str = "") -> list[TableRow]:
+    """A row for each value of ``option``."""
+    return [TableRow(prefix + name, f"--recipe {recipe} {option} {name}", score) for name, score in scores.items()]
+
+
+SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
+SIMCSE = "--recipe simcse-unsupervised"
 CONCAT = dict(zip(CONCATS, (66.04, 69.78, 70.54, 78.37, 77.44, 80.78, 80.44), strict=True))
 DROPOUT = {"0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
 TEMPERATURE = {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0}
-
-SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
 AUGMENTATIONS = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6}
 AUGMENTATIONS |= {"delete:0.1": 75.9, "delete:0.2": 72.2, "delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
 
 TABLES = {
     "pooling": [
-        TableRow("STSb mean", "--recipe sbert-regression --pooling mean", 87.44),
-        TableRow("STSb max", "--recipe sbert-regression --pooling max", 69.92),
-        TableRow("STSb cls", "--recipe sbert-regression --pooling cls", 86.62),
-        TableRow("NLI mean", "--recipe sbert-nli --pooling mean", 80.78),
-        TableRow("NLI max", "--recipe sbert-nli --pooling max", 79.07),
-        TableRow("NLI cls", "--recipe sbert-nli --pooling cls", 79.80),
+        *rows_of("sbert-regression", {"mean": 87.44, "max": 69.92, "cls": 86.62}, "--pooling", "STSb "),
+        *rows_of("sbert-nli", {"mean": 80.78, "max": 79.07, "cls": 79.80}, "--pooling", "NLI "),
     ],
-    "concat": [TableRow(name, f"--recipe sbert-nli --concat {name}", score) for name, score in CONCAT.items()],
+    "concat": rows_of("sbert-nli", CONCAT, "--concat"),
     "dropout": [
-        TableRow("0", "--recipe simcse-unsupervised --dropout 0 --allow-no-dropout", 71.1),
-        *(TableRow(rate, f"--recipe simcse-unsupervised --dropout {rate}", score) for rate, score in DROPOUT.items()),
-        TableRow("same mask twice", "--recipe simcse-unsupervised --dropout 0.1 --same-mask", 43.6),
+        TableRow("0", f"{SIMCSE} --dropout 0 --allow-no-dropout", 71.1),
+        *rows_of("simcse-unsupervised", DROPOUT, "--dropout"),
+        TableRow("same mask twice", f"{SIMCSE} --dropout 0.1 --same-mask", 43.6),
     ],
-    "temperature": [
-        TableRow(value, f"--recipe simcse-unsupervised --temperature {value}", score)
-        for value, score in TEMPERATURE.items()
-    ],
+    "temperature": rows_of("simcse-unsupervised", TEMPERATURE, "--temperature"),
     "augmentation": [
-        TableRow("none", "--recipe simcse-unsupervised", 82.5),
-        *(
-            TableRow(how, f"--recipe simcse-unsupervised --augment {how}", score)
-            for how, score in AUGMENTATIONS.items()
-        ),
-        TableRow("delete-one, no dropout", "--recipe simcse-unsupervised --augment delete-one --dropout 0", 74.2),
+        TableRow("none", SIMCSE, 82.5),
+        *rows_of("simcse-unsupervised", AUGMENTATIONS, "--augment"),
+        TableRow("delete-one, no dropout", f"{SIMCSE} --augment delete-one --dropout 0", 74.2),
     ],
 }
-SBERT = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
-SIMCSE = "SimCSE (Gao et al. 2021), table"
-SOURCES = {
-    "pooling": SBERT,
-    "concat": SBERT,
-    "dropout": f"{SIMCSE} 3: unsupervised, BERT-base, a million sentences, STS-B dev",
-    "augmentation": f"{SIMCSE} 1: unsupervised, BERT-base, a million sentences, STS-B dev; MLM 15 % (62.2) left out",
-    "temperature": f"{SIMCSE} D.1: BERT-base, STS-B dev; with dot products 85.9. Its 86.2 is the supervised model's "
-    "score (tables 4 and 6; the unsupervised one has 82.5), so compare the order of the rows only",
+PAPERS = dict.fromkeys(("pooling", "concat"), "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev")
+PAPERS |= {
+    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, STS-B dev",
+    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million sentences, STS-B dev; "
+    "MLM 15 % (62.2) left out",
+    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products 85.9. Its 86.2 is the "
+    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the order of the rows only",
 }
 
 # -------------------------------------------------------------------------------------- the cells
@@ -108,7 +101,7 @@ class Cell:
 def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell]:
     """Every run of the table, seed by seed, so that an interrupted table has something in each row.
 
-    ``train_flags`` are passed on to training. Raises ``InputError`` for whatever training would refuse.
+    ``train_flags`` are passed on to training. Raises ``InputError`` for settings that training would refuse.
     """
     if options.synonyms:
         if options.table != "augmentation":
@@ -126,8 +119,7 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
             folder = Path(options.out or f"runs/ablate/{options.table}") / f"{folder_name(row.name)}-seed{seed}"
             flags = cell_flags(row, seed, folder, options)
             if twice := given(train_flags).keys() & given(flags).keys():
-                flag = min(twice).replace("_", "-")
-                raise InputError(f"--{flag} cannot follow --: the table sets it, or it belongs before --")
+                raise InputError(f"{flag(min(twice))} cannot follow --: the table sets it, or it belongs before --")
             cells.append(Cell(row, seed, folder, [*flags, *train_flags]))
             parse(cells[-1].arguments)  # raises now what training would raise after hours
     return cells
@@ -135,12 +127,12 @@ def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell
 
 def cell_flags(row: TableRow, seed: int, folder: Path, options: argparse.Namespace) -> list[str]:
     """The arguments of training that the table sets."""
-    flags = [flag.replace(SYNONYMS, f"synonym:{options.synonyms}") for flag in row.flags.split()]
+    flags = [part.replace(SYNONYMS, f"synonym:{options.synonyms}") for part in row.flags.split()]
     flags += ["--model", options.model, "--seed", str(seed)]
     flags += ["--out", str(folder), "--overwrite", *(["--data", options.data] if row.data else [])]
     for name in ("limit", "epochs", "max_steps"):
         if getattr(options, name) is not None:
-            flags += [f"--{name.replace('_', '-')}", getattr(options, name)]
+            flags += [flag(name), getattr(options, name)]
     return flags
 
 
@@ -153,12 +145,11 @@ def is_done(cell: Cell, overwrite: bool) -> bool:
     """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
     if not (cell.folder / "results.json").is_file():
         return False
-    config = read_json(cell.folder / "config.json")
-    wanted = vars(parse(cell.arguments))
+    found, wanted = vars(read_settings(cell.folder / "config.json")), vars(parse(cell.arguments))
     ignored = ("out", "overwrite", "threads", "device")  # config.json has the device that auto resolved to
-    other = [name for name, value in wanted.items() if config.get(name) != value and name not in ignored]
+    other = [name for name, value in wanted.items() if found[name] != value and name not in ignored]
     if other and not overwrite:
-        values = ", ".join(f"{name} {config.get(name)} instead of {wanted[name]}" for name in other)
+        values = ", ".join(f"{name} {found[name]} instead of {wanted[name]}" for name in other)
         raise InputError(f"{cell.folder} was run with {values}: choose another --out, or --overwrite to replace it")
     return not other
 
@@ -172,24 +163,18 @@ def dev_scores(cell: Cell) -> tuple[float, float]:
             raise InputError(f"{log} holds no dev scores: remove {cell.folder} to run it again")
         metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
         before, after = 100 * number_in(dev[0], metric), 100 * number_in(dev[-1], metric)
-        if not math.isfinite(before + after):
-            raise ValueError(f"{metric} {before} and {after} have no mean")
+        check(f"{metric} finite, {metric} finite", before, after)
         return before, after
-
-
-def check_cells(cells: list[Cell]) -> None:
-    """Raise ``InputError`` for a model, data, device or setting with which no cell of a recipe could be trained."""
-    for cell in {cell.row.flags.split()[1]: cell for cell in reversed(cells)}.values():  # the first of each recipe
-        options = parse(cell.arguments)
-        device = choose_device(options.device)
-        training.set_up(options, device, choose_precision(options.precision, device)[0])
 
 
 def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
     """Train the cells that are not done, adding them to ``done``; the errors of those that failed, by folder."""
     failed, seconds = {}, []
     todo = [cell for cell in cells if cell.folder not in done]
-    check_cells(todo)
+    for cell in {cell.row.flags.split()[1]: cell for cell in reversed(todo)}.values():  # the first of each recipe
+        options = parse(cell.arguments)
+        device = choose_device(options.device)
+        training.prepare(options, device, choose_precision(options.precision, device)[0])  # raises now what it can
     if done:
         say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(todo):
@@ -218,13 +203,12 @@ def summarize(cells: list[Cell], done: set[Path]) -> list[dict[str, Any]]:
     found = []
     for row in dict.fromkeys(cell.row for cell in cells):
         runs = {cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done}
-        summary = dict.fromkeys(("before", "mean", "sd", "min", "max"))
-        if runs:
-            before, after = zip(*runs.values(), strict=True)
-            summary |= {"before": mean(before), "mean": mean(after), "min": min(after), "max": max(after)}
-            summary["sd"] = stdev(after) if len(after) > 1 else None
-        seeds = {seed: after for seed, (_, after) in runs.items()}
-        found.append({"name": row.name, "theirs": row.published, "seeds": seeds} | summary)
+        before, after = [before for before, _ in runs.values()], [after for _, after in runs.values()]
+        summary = {"name": row.name, "theirs": row.published, "seeds": dict(zip(runs, after, strict=True))}
+        for name, statistic in {"before": mean, "mean": mean, "sd": stdev, "min": min, "max": max}.items():
+            values = before if name == "before" else after
+            summary[name] = statistic(values) if len(values) > (name == "sd") else None
+        found.append(summary)
     return found
 
 
@@ -237,6 +221,5 @@ def markdown(table: str, summaries: list[dict[str, Any]]) -> str:
         if row["seeds"]:
             spread = "" if row["sd"] is None else f" ± {row['sd']:.2f}"
             cells = [f"{row['before']:.2f}", f"{row['mean']:.2f}{spread}", f"{row['min']:.2f}..{row['max']:.2f}"]
-        published = "" if row["theirs"] is None else f"{row['theirs']:.2f}"
-        lines.append(" | ".join([f"| `{name}`", *cells, str(len(row["seeds"])), f"{published} |"]))
+        lines.append(" | ".join([f"| `{name}`", *cells, str(len(row["seeds"])), f"{row['theirs']:.2f} |"]))
     return "\n".join(lines)

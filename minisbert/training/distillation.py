@@ -34,9 +34,7 @@ def spread_layers(total: int, keep: int) -> list[int]:
 
 
 def keep_layers(bert: nn.Module, layers: Sequence[int]) -> nn.Module:
-    """A copy of a ``Bert`` with some of its layers, in order; the embeddings are kept, and nothing is shared."""
-    if not layers or list(layers) != sorted(set(layers)) or not 0 <= min(layers) <= max(layers) < len(bert.layers):
-        raise ValueError(f"layers {list(layers)} must be some of 0 to {len(bert.layers) - 1}, ascending, each once")
+    """A copy of a ``Bert`` with some of its layers, in that order; the embeddings are kept, and nothing is shared."""
     student = copy.deepcopy(bert)
     student.layers = nn.ModuleList(student.layers[i] for i in layers)
     kinds = getattr(bert.config, "layer_types", None)  # of encoders whose layers differ
@@ -58,10 +56,10 @@ def distillation_loss(student: Tensor, teacher: Tensor) -> Tensor:
 def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     """Mean of ((s_0 - s_j) - (t_0 - t_j))^2 over rows and j > 0 (Hofstätter et al. 2020: Margin-MSE).
 
-    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so that a teacher may
-    have an offset of its own. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
+    Scores (B, C) of a query with a positive, column 0, and negatives. Only differences count, so a constant offset of
+    the teacher does not matter. ``[[1, 0]]`` for ``[[5, 2]]`` gives (1 - 3)^2 = 4.
     """
-    check_candidates(scores, teacher)
+    check("scores (B, C), teacher (B, C)", scores, teacher)
     margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher.detach()))  # (B, C - 1)
     return (margins - expected).pow(2).mean()
 
@@ -69,18 +67,12 @@ def margin_mse_loss(scores: Tensor, teacher: Tensor) -> Tensor:
 def kl_divergence_loss(scores: Tensor, teacher: Tensor) -> Tensor:
     """Mean over rows of sum_j p_j (log p_j - log q_j), p the softmax of the teacher's scores, q of the student's.
 
-    Both (B, C), the scores of a query with C texts: the student learns how the teacher shares out its belief.
+    Both (B, C), the scores of a query with C texts: the student learns the distribution that the teacher gives them.
     ``[[0, 0]]`` for ``[[log 3, 0]]`` gives .75 log 1.5 + .25 log .5 = 0.13081.
     """
-    check_candidates(scores, teacher)
+    check("scores (B, C), teacher (B, C)", scores, teacher)
     log_p, log_q = teacher.detach().log_softmax(dim=1), scores.log_softmax(dim=1)
     return (log_p.exp() * (log_p - log_q)).sum(dim=1).mean()
-
-
-def check_candidates(scores: Tensor, teacher: Tensor) -> None:
-    check("scores (B, C), teacher (B, C)", scores, teacher)
-    if scores.shape[1] < 2:
-        raise ValueError("one text to a query has nothing to be compared with: give 2 columns or more")
 
 
 def principal_columns(vectors: Tensor, width: int) -> Tensor:
@@ -103,23 +95,16 @@ def matryoshka_loss(
     """Sum over ``dims`` of weight * loss(the first dim columns of each of the vectors, scaled to length 1).
 
     Matryoshka Representation Learning (Kusupati et al. 2022): what matters most moves to the front, and every prefix
-    is a vector of its own. vectors (B, D) each; ``dims`` should include D; weights are 1 unless given.
+    can be used alone. vectors (B, D) each; ``dims`` should include D; weights are 1 unless given.
     ``matryoshka_loss(lambda u, v: cosine_mse_loss(u, v, target), u, v, dims=(64, 128, 384))``.
     """
-    weights = [1.0] * len(dims) if weights is None else weights
-    check_prefixes(vectors, dims, weights)
-    total = vectors[0].new_zeros(())
-    for dim, weight in zip(dims, weights, strict=True):
-        # subtle: cut first, then scale; a prefix of a vector of length 1 is shorter than 1
-        total = total + weight * loss(*(normalize(x[:, :dim]) for x in vectors))
-    return total
-
-
-def check_prefixes(vectors: Sequence[Tensor], dims: Sequence[int], weights: Sequence[float]) -> None:
-    if not vectors or any(x.ndim != 2 or len(x) == 0 for x in vectors):
-        raise ValueError(f"vectors must be (B, D), not {', '.join(str(tuple(x.shape)) for x in vectors) or 'none'}")
+    for x in vectors:
+        check("vectors (B, D)", x)
     width = min(x.shape[1] for x in vectors)
     if not dims or not all(1 <= dim <= width for dim in dims):
         raise ValueError(f"dims {list(dims)} must be numbers from 1 to {width}, the width of the vectors")
-    if len(weights) != len(dims):
-        raise ValueError(f"{len(weights)} weights for {len(dims)} dims: give one for each, or none")
+    total = vectors[0].new_zeros(())
+    for dim, weight in zip(dims, [1.0] * len(dims) if weights is None else weights, strict=True):
+        # subtle: cut first, then scale; a prefix of a vector of length 1 is shorter than 1
+        total = total + weight * loss(*(normalize(x[:, :dim]) for x in vectors))
+    return total

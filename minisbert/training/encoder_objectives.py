@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -10,44 +9,36 @@ from torch import Tensor, nn
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
-from minisbert.data.datasets import duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.scoring import Scores, cosine_scores, vector_scores
 from minisbert.models.modern.sparse import splade_loss
 from minisbert.models.scoring import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import more_losses
 from minisbert.training.objective import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings
+from minisbert.training.settings import RunSettings, reads
+
+Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
 
 class VectorObjective(Objective):
     """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
 
-    Network: ClassVar[type[nn.Module]] = VectorNetwork
+    def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
+        network = self.make_network(encoder, columns, projection)
+        super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
 
-    def __init__(
-        self,
-        encoder: SentenceEncoder,
-        columns: Sequence[Sequence[str]],
-        notes: dict[str, str],
-        precision: torch.dtype,
-        projection: nn.Module | None = None,
-    ):
-        texts = self.tokenized(encoder, columns)
-        super().__init__(self.Network(encoder, texts, projection, precision), texts.encoded, texts.lengths, notes)
-
-    @staticmethod
-    def tokenized(encoder: SentenceEncoder, columns: Sequence[Sequence[str]]) -> TextColumns:
-        return TextColumns(encoder.tokenizer, columns)
+    def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
+        return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
 
 
 # ---------------------------------------------------------------------------------- pairs with a target
 
 
 class CosineRegression(VectorObjective):
-    """SBERT's regression objective (section 3): the cosine is pulled to the score by squared error."""
+    """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = scored_rows(options)
         if options.shuffled_negatives:
             extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
@@ -55,8 +46,7 @@ class CosineRegression(VectorObjective):
             notes["train"] += f" and {len(extra):,} shuffled ones of score 0"
         pairs = self.rows["train"]
         self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
-        columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
-        super().__init__(encoder, columns, notes, precision)
+        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
@@ -67,15 +57,13 @@ class CosineRegression(VectorObjective):
 
 
 class CoSENT(CosineRegression):
-    """The order of the cosines is pulled to the order of the scores (Huang et al. 2024)."""
+    """The cosines are trained to have the order of the scores (Huang et al. 2024)."""
 
-    separable = False  # it compares the rows of a batch with each other
+    separable = False
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
-        if options.batch_size < 2:
-            raise InputError("objective cosent puts the rows of a batch in order: one row has none")
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.scale = 1 / options.temperature
-        super().__init__(options, encoder, precision)
+        super().__init__(options, encoder)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return more_losses.cosent_loss(*network(rows).unbind(dim=1), self.targets[rows], scale=self.scale)
@@ -86,15 +74,12 @@ class Contrastive(VectorObjective):
 
     best = "f1"
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         self.rows, notes = duplicate_rows(options)
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
         self.margin = 0.5 if options.margin is None else options.margin
-        if self.margin > 2:
-            raise InputError(f"--margin {self.margin:g} can never be kept: the distance, 1 - cosine, lies in 0..2")
-        columns = [pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]
-        super().__init__(encoder, columns, notes, precision)
+        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         return losses.contrastive_loss(*network(rows).unbind(dim=1), self.labels[rows], self.margin)
@@ -107,52 +92,42 @@ class Contrastive(VectorObjective):
 # ------------------------------------------------------------------------ triplets and plain sentences
 
 
-class WithoutScores(VectorObjective):
-    """Rows that carry no scores: evaluated on scored pairs, with SimCSE's projection if asked for."""
+class UnscoredRows(VectorObjective):
+    """Rows without scores: evaluated on scored pairs. The other rows of a batch are negatives unless ``separable``."""
 
-    in_batch_negatives = True
-    projects = True  # whether ``--projection`` has a meaning
+    separable = False
+    geometry = True  # evaluate alignment and uniformity too
 
-    def __init__(
-        self,
-        options: RunSettings,
-        encoder: SentenceEncoder,
-        columns: Sequence[Sequence[str]],
-        note: str,
-        precision: torch.dtype,
-    ):
-        if self.in_batch_negatives and options.batch_size < 2:
-            raise InputError(f"objective {options.objective} takes its negatives from the batch: one row has none")
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
+        self.options = options
         self.pairs, notes = scored_rows(options, ("dev", "test"))
-        # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in training
-        # only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
-        wanted = self.projects and options.projection
-        projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()) if wanted else None
-        projection = projection and projection.to(encoder.device)
-        super().__init__(encoder, columns, {"train": note} | notes, precision, projection)
-        if self.in_batch_negatives:
-            self.separable = False
+        projection = None
+        if reads(options.objective, "projection") and options.projection:
+            # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
+            # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
+            projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
+        super().__init__(encoder, columns, {"train": note} | notes, projection)
+        if not self.separable:
             self.keys = list(zip(*columns, strict=True))
         if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
-        return vector_scores(self.encoder, self.pairs[split], contrastive=True, prefixes=self.prefixes)
+        return vector_scores(self.encoder, self.pairs[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
-class TripletRows(WithoutScores):
+class TripletRows(UnscoredRows):
     """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = triplet_rows(options)
-        self.options = options
-        super().__init__(options, encoder, list(zip(*rows, strict=True)), note, precision)
+        super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
 
 class TripletMargin(TripletRows):
     """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
 
-    in_batch_negatives = False
+    separable = True
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         margin = 1.0 if self.options.margin is None else self.options.margin
@@ -176,8 +151,6 @@ class Splade(TripletRows):
     learned before they are taken away.
     """
 
-    projects = False
-
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
         risen = min(1.0, 3 * self.done) ** 2
@@ -188,8 +161,8 @@ class Splade(TripletRows):
 class SupervisedSimCSE(TripletRows):
     """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
-        super().__init__(options, encoder, precision)
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        super().__init__(options, encoder)
         if options.hard_negative_weight and len(self.encoded) != 3:
             raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
 
@@ -201,32 +174,28 @@ class SupervisedSimCSE(TripletRows):
         return losses.simcse_loss(anchors, positives, *(negatives or [None]), temperature, weight)
 
 
-class SimCSE(WithoutScores):
+class SimCSE(UnscoredRows):
     """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
 
-    Or with both views as anchors, as in SimCLR (``nt_xent``). ``same_mask`` takes away what makes the views differ.
-    ``augment`` changes the words of the second view as well (table 1), the same way in every epoch.
+    With ``nt_xent`` both views are anchors, as in SimCLR. With ``same_mask`` the views are equal. ``augment`` also
+    changes the words of the second view (table 1), the same way in every epoch.
     """
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(options)
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        if options.same_mask and options.augment:
-            raise InputError("--same-mask trains on one view and --augment on two that differ: give one of them")
         if not (dropout or options.allow_no_dropout or options.augment):
             raise InputError(
                 "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
-                "--allow-no-dropout trains all the same"
+                "pass --allow-no-dropout to train anyway"
             )
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
-        self.temperature = options.temperature
         # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
         # views are one vector, so one column is enough.
         second = augment(rows, options.augment, options.seed) if options.augment else rows
-        columns = (rows,) if options.same_mask else (rows, second)
-        super().__init__(options, encoder, columns, note, precision)
+        super().__init__(options, encoder, [rows] if options.same_mask else [rows, second], note)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)
-        return self.formula(views[0], views[-1], temperature=self.temperature)
+        return self.formula(views[0], views[-1], temperature=self.options.temperature)

@@ -18,7 +18,6 @@ import torch
 
 from minisbert import __version__
 from minisbert.core import InputError, one_line
-from minisbert.evaluation import plots
 from minisbert.evaluation.scoring import Scores
 from minisbert.system.console import say
 from minisbert.system.files import lock, recover, write_json
@@ -31,48 +30,37 @@ STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl"
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
     """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
 
-    Raises ``InputError`` if it would overwrite something unasked.
+    Raises ``InputError`` rather than overwrite a run without ``--overwrite``, or a folder that is not a run's.
     """
     stem = f"{Path(options.data).stem}-" if options.data else ""
     name = options.recipe or f"{stem}{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
-    check_out(out)
-    if out.exists() and any(out.iterdir()):
-        if not options.overwrite:
-            going_on = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
-            raise InputError(f"{out} exists: choose another --out{going_on}, or --overwrite to replace that run")
-        if not (out / METRICS).is_file():
-            raise InputError(f"{out} is not the folder of a run (it has no {METRICS}) and is not overwritten")
+    path = os.path.realpath(out)
+    if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no such path
+        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
     out.mkdir(parents=True, exist_ok=True)
+    if any(out.iterdir()) and not (out / METRICS).is_file():
+        raise InputError(f"{out} is not the folder of a run (it has no {METRICS}): choose another --out")
     resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
     config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
     with ExitStack() as stack:  # closes the log if something fails
         log = stack.enter_context(open_log(out))
-        if not options.overwrite and (out / "config.json").exists():  # another process has been here since the check
-            raise InputError(f"{out} exists: choose another --out, or --overwrite to replace that run")
-        remove_run(out)
-        log.truncate(0)
+        if not options.overwrite and {path.name for path in out.iterdir()} != {METRICS}:
+            resume = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
+            raise InputError(f"{out} exists: choose another --out{resume}, or --overwrite to replace that run")
+        recover_run(out)
+        for file in (out / "config.json", out / RESULTS):
+            file.unlink(missing_ok=True)
+        for folder in (MODEL, LAST, STATE):
+            shutil.rmtree(out / folder, ignore_errors=True)
+        log.truncate(0)  # and not removed: it holds the lock
         write_json(out / "config.json", config)
         stack.pop_all()
     return out, log
 
 
-def check_out(out: Path) -> None:
-    """Raise ``InputError`` for a path that cannot be a run's folder."""
-    resolved = os.path.realpath(out)
-    if resolved.encode(errors="ignore") != os.fsencode(resolved):  # safetensors writes to no such path
-        raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
-    if Path.cwd().is_relative_to(resolved):
-        raise InputError(f"--out {out} is the current folder or contains it; give the run a folder of its own")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"--out {out} is not a folder; choose another one")
-
-
 def open_log(out: Path) -> TextIO:
-    """A run's ``metrics.jsonl``, to append to; ``InputError`` if another process has it open.
-
-    The lock is released when the file is closed or the process ends.
-    """
+    """A run's ``metrics.jsonl``, to append to, locked until it is closed; ``InputError`` if another process has it."""
     log = open(out / METRICS, "a", encoding="utf-8")  # noqa: SIM115 - it stays open as long as the run
     try:
         lock(log)
@@ -82,26 +70,10 @@ def open_log(out: Path) -> TextIO:
     return log
 
 
-def check_log(out: Path, logged: int) -> None:
-    """Raise ``InputError`` if ``metrics.jsonl`` is shorter than the state says, in bytes."""
-    size = (out / METRICS).stat().st_size
-    if size < logged:
-        raise InputError(f"{out / METRICS} has {size} bytes, but the state expects {logged}: it was cut or replaced")
-
-
 def recover_run(out: Path) -> None:
     """Clean up after processes of this run that were killed while they saved."""
     for name in (STATE, MODEL, LAST, RESULTS):
         recover(out / name)
-
-
-def remove_run(out: Path) -> None:
-    """Delete a run's own files and folders, and nothing else. ``metrics.jsonl`` remains: it holds the lock."""
-    recover_run(out)
-    for file in ("config.json", RESULTS):
-        (out / file).unlink(missing_ok=True)
-    for folder in (MODEL, LAST, STATE):
-        shutil.rmtree(out / folder, ignore_errors=True)
 
 
 def describe(options: RunSettings, objective: Objective, counts: tuple[int, int], total: int, precision: str) -> None:
@@ -114,16 +86,8 @@ def describe(options: RunSettings, objective: Objective, counts: tuple[int, int]
     say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
     say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, {precision}, seed {options.seed}")
-    if objective.truncated:
-        texts = sum(len(encoded) for encoded in objective.encoded)
-        say(encoder.tokenizer.cut_message(objective.truncated, texts))
-
-
-def draw(out: Path, objective: Objective) -> None:
-    """``--plots`` of a finished run."""
-    plots.curves([out], out / "curves.png")
-    texts = [len(ids) for column in objective.encoded for ids in column.ids]
-    plots.lengths(texts, objective.encoder.tokenizer.limit, out / "lengths.png")
+    if truncated := sum(encoded.truncated for encoded in objective.encoded):
+        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
 
 
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:

@@ -1,8 +1,5 @@
 """Objectives on a vector per token, of a ``MultiVectorEncoder``: the first text of a row is a query."""
 
-from collections.abc import Sequence
-from typing import ClassVar
-
 import torch
 from torch import Tensor, nn
 
@@ -11,13 +8,13 @@ from minisbert.evaluation.scoring import Scores, late_scores
 from minisbert.models.modern.late_interaction import late_ranking_loss
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
-from minisbert.training.encoder_objectives import TripletRows, VectorObjective
+from minisbert.training.encoder_objectives import Columns, TripletRows, VectorObjective
 
 
 class TokenColumns:
     """Columns of texts, each with its prompt: queries, filled up as the model does, and documents. Tokenized once."""
 
-    def __init__(self, encoder: MultiVectorEncoder, columns: Sequence[Sequence[str]]):
+    def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
         self.own, self.encoded = [], []
         for place, column in enumerate(columns):
             names, kept = DOCUMENT_PROMPTS if place else QUERY_PROMPTS, encoder.settings.prompts
@@ -33,15 +30,17 @@ class TokenColumns:
 class TokenNetwork(nn.Module):
     """A ``MultiVectorEncoder`` over columns of texts."""
 
-    def __init__(self, model: MultiVectorEncoder, columns: TokenColumns, _: None, precision: torch.dtype):
+    precision = torch.float32
+
+    def __init__(self, model: MultiVectorEncoder, columns: TokenColumns):
         super().__init__()
-        self.model, self.columns, self.precision = model, columns, precision
+        self.model, self.columns = model, columns
 
     def forward(self, rows: list[int]) -> Tensor:
         """The numbers of B rows with n texts each -> vectors of their tokens, (B, n, T, K).
 
         T is that of the longest text of all rows, so that parts of a batch fit together. A token that is not compared
-        has the vector 0, which adds nothing to a query; of documents ``counted`` tells them.
+        has the vector 0, which adds nothing to a query; for documents see ``counted``.
         """
         found = []
         for place, (column, own) in enumerate(zip(self.columns.encoded, self.columns.own, strict=True)):
@@ -64,8 +63,8 @@ class TokenNetwork(nn.Module):
 class TokenObjective(VectorObjective):
     """What all objectives on a vector per token have in common."""
 
-    Network: ClassVar[type[nn.Module]] = TokenNetwork
-    tokenized: ClassVar[type] = TokenColumns
+    def make_network(self, encoder: MultiVectorEncoder, columns: Columns, projection: nn.Module | None) -> TokenNetwork:
+        return TokenNetwork(encoder, TokenColumns(encoder, columns))
 
     def vectors(self, network: nn.Module, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, T, K), documents (B, C, T, K), and which of their tokens are compared, (B, C, T)."""
@@ -79,8 +78,6 @@ class TokenObjective(VectorObjective):
 
 class LateInteraction(TokenObjective, TripletRows):
     """The positive ranked above all other texts of the batch by ``max_sim`` (ColBERT, Khattab and Zaharia 2020)."""
-
-    projects = False
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, documents, real = self.vectors(network, rows)

@@ -1,6 +1,6 @@
 """Losses beyond the book: weighted squares, binary cross-entropy, CoSENT and NT-Xent.
 
-Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless it says
+Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
 otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
 """
 
@@ -49,7 +49,7 @@ def cosent_loss(u: Tensor, v: Tensor, target: Tensor, scale: float = 20.0) -> Te
     check("u (B, D), v (B, D), target (B) finite, scale above 0 and finite", u, v, target, scale)
     cosines = cosine(u, v)
     higher = target[:, None] > target[None, :]  # (B, B)
-    gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive where the order is wrong
+    gaps = scale * (cosines[None, :] - cosines[:, None])  # (B, B), positive for a wrong order
     return torch.cat([gaps.new_zeros(1), gaps[higher]]).logsumexp(dim=0)  # exp(0) is the 1
 
 

@@ -5,7 +5,7 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formul
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,15 +27,11 @@ from minisbert.training.distillation import matryoshka_loss
 class VectorNetwork(nn.Module):
     """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
 
-    def __init__(
-        self,
-        model: SentenceEncoder,
-        columns: TextColumns,
-        projection: nn.Module | None = None,
-        precision: torch.dtype = torch.float32,
-    ):
+    precision = torch.float32  # of the encoder's matrix products
+
+    def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
         super().__init__()
-        self.model, self.columns, self.projection, self.precision = model, columns, projection, precision
+        self.model, self.columns, self.projection = model, columns, projection
 
     def forward(self, rows: list[int]) -> Tensor:
         """The numbers of B rows with n texts each -> vectors (B, n, D)."""
@@ -49,9 +45,11 @@ class VectorNetwork(nn.Module):
 class PairNetwork(nn.Module):
     """An encoder with a head over tokenized pairs."""
 
-    def __init__(self, model: PairModel, encoded: Encoded, precision: torch.dtype = torch.float32):
+    precision = torch.float32
+
+    def __init__(self, model: PairModel, encoded: Encoded):
         super().__init__()
-        self.model, self.encoded, self.precision = model, encoded, precision
+        self.model, self.encoded = model, encoded
 
     def forward(self, rows: list[int]) -> Tensor:
         """The numbers of B rows -> the head's outputs: (B,), or (B, C) for classes."""
@@ -59,11 +57,18 @@ class PairNetwork(nn.Module):
 
 
 class Objective:
-    """Rows, their loss and their evaluation. Subclasses define ``loss`` and ``evaluate``."""
+    """Rows, their loss and their evaluation.
+
+    Subclasses define ``loss(network, rows)``, the mean loss of a batch by ``self.network`` or a wrapper of it, and
+    ``evaluate(split)``, the scores on ``dev`` or ``test``.
+    """
+
+    loss: Callable[[nn.Module, list[int]], Tensor]
+    evaluate: Callable[[str], Scores]
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
-    done = 0.0  # share of the run's steps before this one
+    done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
@@ -77,19 +82,11 @@ class Objective:
         self.lengths = lengths  # tokens that each row takes in a batch of rows like it
         self.notes = notes  # split -> its source and number of rows, for people
 
-    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        """The mean loss of a batch of rows; ``network`` is ``self.network`` or a wrapper of it."""
-        raise NotImplementedError
-
     def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
         vectors = network(rows).unbind(dim=1)  # (B, D) each
         cut_loss = lambda *cut: self.loss(lambda rows: torch.stack(cut, dim=1), rows)  # noqa: E731
         return matryoshka_loss(cut_loss, *vectors, dims=self.prefixes)
-
-    def evaluate(self, split: str) -> Scores:
-        """The scores on ``dev`` or ``test``."""
-        raise NotImplementedError
 
     def scores(self, split: str) -> Scores:
         """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
@@ -110,11 +107,7 @@ class Objective:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of all that decides the numbers of a run beside its options.
-
-        The training rows as tokens, their targets, the dev and test rows, the encoder's config, its pooling and what
-        follows that.
-        """
+        """A hash of the training rows as tokens, their targets, the dev and test rows, and the encoder's settings."""
         encoder = self.encoder
         after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings)
         digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
@@ -128,11 +121,6 @@ class Objective:
             elif isinstance(value, dict) and "dev" in value and value is not self.notes:  # rows by split
                 digest.update(repr((name, value["dev"], value["test"])).encode())
         return digest.hexdigest()
-
-    @property
-    def truncated(self) -> int:
-        """The number of training texts that were cut."""
-        return sum(encoded.truncated for encoded in self.encoded)
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
         """The row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs."""
@@ -149,9 +137,11 @@ class Objective:
         """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""
         inner = {id(parameter) for parameter in self.encoder.bert.parameters()}
         trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        sides = ([p for p in trained if id(p) in inner], [p for p in trained if id(p) not in inner])
-        rates = (lr, lr if head_lr is None else head_lr)
-        return [{"params": side, "lr": rate} for side, rate in zip(sides, rates, strict=True) if side]
+        groups = [
+            {"params": [p for p in trained if id(p) in inner], "lr": lr},
+            {"params": [p for p in trained if id(p) not in inner], "lr": lr if head_lr is None else head_lr},
+        ]
+        return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:
         """Parameters of the model that the loss never reaches: a pooler or a pooling that the head does not read."""

@@ -57,13 +57,12 @@ class ProcessGroup:
 
     def shares(self, count: int) -> list[int]:
         """How many rows of a batch each process takes: ``ProcessGroup(0, 3, cpu).shares(8) = [3, 3, 2]``."""
-        return [(count + self.size - 1 - rank) // self.size for rank in range(self.size)]
+        return [len(part) for part in np.array_split(range(count), self.size)]
 
     def share(self, rows: Sequence[int], rank: int | None = None) -> list[int]:
-        """This process's rows, in order. At least one, since all must take part: ``gather`` drops a spare one."""
-        rank, shares = self.rank if rank is None else rank, self.shares(len(rows))
-        start = sum(shares[:rank])
-        return list(rows[start : start + shares[rank]]) or list(rows[:1])
+        """The rows of this process, or of ``rank``, in order. At least one, since all must take part."""
+        parts = np.array_split(rows, self.size)
+        return parts[self.rank if rank is None else rank].tolist() or list(rows[:1])  # gather drops a spare row
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
         """All processes' outputs (b, ...) of a batch of ``count`` rows -> (count, ...), the same in every process.
@@ -85,11 +84,10 @@ class ProcessGroup:
 
     def broadcast(self, value: float) -> float:
         """The number of rank 0, in every process."""
-        if self.size == 1:
-            return value
-        told = torch.tensor(value, dtype=torch.float64 if self.device.type != "mps" else None, device=self.device)
-        distributed.broadcast(told, src=0)
-        return told.item()
+        values = [value]
+        if self.size > 1:
+            distributed.broadcast_object_list(values, src=0)
+        return values[0]
 
 
 class DistributedNetwork(nn.Module):
@@ -111,11 +109,7 @@ class DistributedNetwork(nn.Module):
 
 @contextmanager
 def process_group(device: str) -> Iterator[ProcessGroup]:
-    """The processes of this run: torchrun's, or this one alone.
-
-    If one process ends, the others end too and say so in an ``InputError``. The variables that torchrun sets are
-    checked first.
-    """
+    """The processes of this run: torchrun's, or this one alone. If one ends, the others end with an ``InputError``."""
     rank, size = read_environment()
     place = choose_device(device)
     if size == 1:
@@ -128,11 +122,10 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
     try:
         distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
     except (RuntimeError, ValueError) as error:
-        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         reason = str(error).splitlines()[0]
         if restarts():
             reason += "; a restart by torchrun needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
-        raise InputError(f"process {rank} of {size} cannot connect to the others at {address}: {reason}") from error
+        raise InputError(f"process {rank} of {size} cannot connect to the others: {reason}") from error
     try:
         yield ProcessGroup(rank, size, place)
         distributed.barrier()  # torchrun stops all processes when one has failed: rank 0 must report first
@@ -151,17 +144,12 @@ def read_environment() -> tuple[int, int]:
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1
     size = environment_number("WORLD_SIZE", 1)
-    rank = environment_number("RANK", 0, size - 1, f" (WORLD_SIZE is {size})")
-    if size > 1:
-        environment_number("MASTER_PORT", 1, 65535)
-        if not os.environ.get("MASTER_ADDR"):
-            raise InputError(f"MASTER_ADDR is empty or not set, but WORLD_SIZE is {size}: started with torchrun?")
-    return rank, size
+    return environment_number("RANK", 0, size - 1, f" (WORLD_SIZE is {size})"), size
 
 
 def restarts() -> int:
     """How often torchrun has started the processes of this run again (``--max-restarts``)."""
-    return environment_number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in os.environ else 0
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def processes() -> int:
@@ -170,12 +158,11 @@ def processes() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process is rank 0, or the only one."""
     return not distributed.is_initialized() or distributed.get_rank() == 0
 
 
 def say_once(text: str) -> None:
-    """Print a message to stderr, in rank 0 only."""
+    """``say`` in rank 0 only."""
     if is_first():
         say(text)
 
@@ -190,10 +177,7 @@ def environment_number(name: str, smallest: int, largest: int = 10**6, why: str 
 
 
 def run_distributed_command(main: Callable[[], None]) -> None:
-    """``run_command`` for a command that torchrun may start in several processes: only the first to fail reports.
-
-    Such a process ends at once, without Python's clean-up: gloo's threads sometimes abort it there.
-    """
+    """``run_command`` for a command that torchrun may start in several processes: only the first to fail reports."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         run_command(main)
         return
@@ -206,7 +190,7 @@ def run_distributed_command(main: Callable[[], None]) -> None:
         traceback.print_exc()
         code = 1
     settle_output()
-    os._exit(code)
+    os._exit(code)  # without Python's clean-up, in which gloo's threads sometimes abort the process
 
 
 def report_once(main: Callable[[], None]) -> None:
@@ -214,7 +198,10 @@ def report_once(main: Callable[[], None]) -> None:
     try:
         main()
     except (Exception, KeyboardInterrupt) as error:
-        first = first_to_fail()
+        first = True  # to fail in this run, or the others cannot be reached
+        with suppress(RuntimeError, ValueError):
+            store, *_ = next(distributed.rendezvous("env://", timeout=timedelta(seconds=3)))
+            first = store.add(f"failures/{restarts()}", 1) == 1
         write_error_file(error)
         if not first:
             time.sleep(GRACE)  # torchrun shows the error file of the process that ended first
@@ -223,17 +210,8 @@ def report_once(main: Callable[[], None]) -> None:
         raise
 
 
-def first_to_fail() -> bool:
-    """Whether no process of this run has failed before; true if the others cannot be reached."""
-    try:
-        store, *_ = next(distributed.rendezvous("env://", timeout=timedelta(seconds=3)))
-        return store.add(f"failures/{restarts()}", 1) == 1
-    except (RuntimeError, ValueError):
-        return True
-
-
 def write_error_file(error: BaseException) -> None:
-    """The error where torchrun looks for it: the last line that torchrun prints."""
+    """Write the error to the file that torchrun reads; it is the last line that torchrun prints."""
     details = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
     if "TORCHELASTIC_ERROR_FILE" in os.environ:
         with suppress(OSError):

@@ -18,37 +18,28 @@ from minisbert.models.modern.sparse import SparseEncoder
 from minisbert.models.options import open_kind
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tuning import set_dropout
+from minisbert.training import encoder_objectives as vectors
 from minisbert.training.distillation import keep_layers, spread_layers
-from minisbert.training.encoder_objectives import (
-    Contrastive,
-    CoSENT,
-    CosineRegression,
-    Ranking,
-    SimCSE,
-    Splade,
-    SupervisedSimCSE,
-    TripletMargin,
-)
 from minisbert.training.late_objectives import LateInteraction
 from minisbert.training.objective import Objective
-from minisbert.training.pair_objectives import CrossAttention, CrossEncoder, Duplicates, Siamese, Softmax
-from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, USED_BY, RunSettings
+from minisbert.training.pair_objectives import Duplicates, ScoreRegression, Softmax
+from minisbert.training.settings import LATE, NESTED, SPARSE, TAUGHT, RunSettings, reads
 from minisbert.training.teacher_objectives import distillation
 
-OBJECTIVES: dict[str, Callable[[RunSettings, SentenceEncoder, torch.dtype], Objective]] = {
-    "cosine": CosineRegression,
-    "cosent": CoSENT,
-    "cross-encoder": CrossEncoder,
-    "siamese": Siamese,
-    "cross-attention": CrossAttention,
+MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
+    "cosine": vectors.CosineRegression,
+    "cosent": vectors.CoSENT,
+    "cross-encoder": ScoreRegression,
+    "siamese": ScoreRegression,
+    "cross-attention": ScoreRegression,
     "softmax": Softmax,
     "binary": Duplicates,
-    "contrastive": Contrastive,
-    "triplet": TripletMargin,
-    "mnr": Ranking,
-    "simcse": SimCSE,
-    "simcse-supervised": SupervisedSimCSE,
-    "splade": Splade,
+    "contrastive": vectors.Contrastive,
+    "triplet": vectors.TripletMargin,
+    "mnr": vectors.Ranking,
+    "simcse": vectors.SimCSE,
+    "simcse-supervised": vectors.SupervisedSimCSE,
+    "splade": vectors.Splade,
     "late-interaction": LateInteraction,
     "distillation": distillation,
 }
@@ -67,9 +58,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     encoder = kind.load(options.model, pooling, device, options.max_length)
     if late and kind is not MultiVectorEncoder:
         encoder = MultiVectorEncoder.around(encoder)
-    if options.attention_start == "random":
-        if encoder.pooling.score is None:
-            raise InputError("--attention-start random needs --pooling attention")
+    if options.attention_start == "random" and reads(options.objective, "attention_start"):
         encoder.pooling.score.reset_parameters()
     if options.objective in TAUGHT and options.student_layers is not None:
         with reading("--student-layers"):
@@ -81,32 +70,18 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
 
 
 def make_objective(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype = torch.float32) -> Objective:
-    """The objective of ``options.objective``, with the encoder's matrix products in ``precision``.
-
-    Raises ``InputError`` for data that cannot serve it and for settings out of range.
-    """
-    try:
-        objective = OBJECTIVES[options.objective](options, encoder, precision)
-    except InputError:
-        raise
-    except ValueError as error:  # a head's own check of its settings
-        raise InputError(f"objective {options.objective}: {error}") from error
+    """The objective of ``options.objective``; ``precision`` is that of the encoder's matrix products."""
+    objective = MAKERS[options.objective](options, encoder)
+    objective.network.precision = precision
     if options.objective in NESTED and options.matryoshka:
-        objective.prefixes = prefixes_of(options, encoder)
+        widths = [int(width) for width in options.matryoshka.split(",")]
+        if widths[0] > encoder.width:
+            raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
+        objective.prefixes = [encoder.width, *(width for width in widths if width < encoder.width)]
     if objective.keys is None:
         objective.order = options.batches
     if options.retrieval:
         objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
-        size = objective.retrieval["dev"]
-        objective.notes["retrieval"] = f"{options.retrieval} ({len(size.queries):,} dev queries)"
+        queries = len(objective.retrieval["dev"].queries)
+        objective.notes["retrieval"] = f"{options.retrieval} ({queries:,} dev queries)"
     return objective
-
-
-def prefixes_of(options: RunSettings, encoder: SentenceEncoder) -> list[int]:
-    """The widths of ``--matryoshka``, after that of the whole vectors; ``InputError`` for those that cannot be."""
-    widths = [int(width) for width in options.matryoshka.split(",")]
-    if widths[0] > encoder.width:
-        raise InputError(f"--matryoshka {widths[0]}: the vectors of {options.model} have {encoder.width} columns")
-    if options.objective in USED_BY["projection"] and options.projection:
-        raise InputError("--matryoshka cuts the vectors that are saved, --projection trains others: give one of them")
-    return [encoder.width, *(width for width in widths if width < encoder.width)]

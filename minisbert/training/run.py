@@ -10,20 +10,23 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any, TextIO
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
+from minisbert.evaluation import plots
 from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import atomic_file, naming, write_json
 from minisbert.system.interrupts import Interrupts
-from minisbert.training.folder import LAST, MODEL, RESULTS, STATE, check_log, create_folder, draw, open_log, print_table
+from minisbert.training.folder import LAST, METRICS, MODEL, RESULTS, STATE, create_folder, open_log, print_table
 from minisbert.training.objective import Objective
 from minisbert.training.processes import ProcessGroup
 from minisbert.training.settings import RunSettings
@@ -32,7 +35,7 @@ from minisbert.training.state import RunState, identity, load_state, save_state
 RECENT = 20  # losses in the live line's mean
 
 
-def start(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def start(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
     """A new run; rank 0 creates its folder."""
     order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
     folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
@@ -40,40 +43,40 @@ def start(options: RunSettings, objective: Objective, optimizer: torch.optim.Opt
     return Run(options, folder, log, objective, optimizer, group, RunState(), random)
 
 
-def resume(options: RunSettings, objective: Objective, optimizer: torch.optim.Optimizer, group: ProcessGroup) -> "Run":
+def resume(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
     """A stopped run: network, optimizer and random generators get the state that was saved."""
     folder = Path(options.resume)
     with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
         log = stack.enter_context(open_log(folder)) if group.rank == 0 else None
         state, random = load_state(folder / STATE, objective.network, optimizer, identity(objective, options))
-        check_log(folder, state.logged)
+        size = (folder / METRICS).stat().st_size
+        if size < state.logged:
+            raise InputError(f"{folder / METRICS} was cut or replaced: it has {size} bytes, not {state.logged}")
         set_random_state(random, group.device)
         stack.pop_all()
     return Run(options, folder, log, objective, optimizer, group, state, random)
 
 
+@dataclass
 class Run:
     """As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one."""
 
-    def __init__(
-        self,
-        options: RunSettings,
-        folder: Path,
-        log: TextIO | None,
-        objective: Objective,
-        optimizer: torch.optim.Optimizer,
-        group: ProcessGroup,
-        state: RunState,
-        random: dict[str, Tensor],
-    ):
-        self.options, self.folder, self.log, self.group = options, folder, log, group
-        self.objective, self.optimizer = objective, optimizer
-        self.state, self.random = state, random
+    options: RunSettings
+    folder: Path
+    log: TextIO | None  # metrics.jsonl, of rank 0
+    objective: Objective
+    optimizer: Optimizer
+    group: ProcessGroup
+    state: RunState
+    random: dict[str, Tensor]  # states of the random generators; "order" is that before the current epoch
+
+    def __post_init__(self) -> None:
         self.order = torch.Generator()
-        self.order.set_state(random["order"])
+        self.order.set_state(self.random["order"])
         # counted, not computed: batches without repeated texts can be a few more than rows / batch size
-        self.steps_per_epoch = len(objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed)))
-        self.total = min(self.steps_per_epoch * options.epochs, options.max_steps or math.inf)
+        generator = torch.Generator().manual_seed(self.options.seed)
+        self.steps_per_epoch = len(self.objective.batches(self.options.batch_size, generator))
+        self.total = min(self.steps_per_epoch * self.options.epochs, self.options.max_steps or math.inf)
         self.batches: list[list[int]] | None = None  # of the current epoch
         self.interrupts, self.line = Interrupts(), LiveLine()
 
@@ -120,6 +123,7 @@ class Run:
             with self.interrupts.defer():
                 started = time.monotonic()
                 self.group.reseed(self.options.seed, self.state.step)
+                self.objective.done = self.state.step / self.total
                 try:
                     step = next(steps, None)
                 except Diverged as error:
@@ -134,9 +138,12 @@ class Run:
             yield step
 
     def _record_step(self, step: Step, seconds: float) -> None:
-        state = self.state
+        state, options = self.state, self.options
         if not state.tokens:
-            self._check_gradients()
+            trained = [(name, p) for name, p in self.objective.network.named_parameters() if p.requires_grad]
+            missed = [name for name, parameter in trained if parameter.grad is None]
+            if missed:
+                raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
         state.step = step.number
         state.position += 1
         state.recent = [*state.recent[1 - RECENT :], step.loss]
@@ -144,15 +151,10 @@ class Run:
         state.tokens += sum(self.objective.lengths[row] for row in step.batch)
         state.seconds += seconds
         self.random |= random_state(self.group.device)
-        if step.number % self.options.log_every == 0 or step.number == self.total:
-            self._record_losses(step)
-
-    def _check_gradients(self) -> None:
-        """Raise ``InputError`` if the loss does not reach a parameter that is to be trained."""
-        trained = [(name, p) for name, p in self.objective.network.named_parameters() if p.requires_grad]
-        missed = [name for name, parameter in trained if parameter.grad is None]
-        if missed:
-            raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
+        if step.number % options.log_every == 0 or step.number == self.total:
+            loss, state.unlogged = mean(state.unlogged), []  # since the last such line
+            rate = round(state.tokens / state.seconds)
+            self.record(loss=loss, lr=options.lr * step.multiplier, tokens_per_second=rate)
 
     def show(self, step: Step) -> None:
         """The live line."""
@@ -173,23 +175,16 @@ class Run:
                 self.log.flush()
             self.state.logged = self.log.tell()
 
-    def _record_losses(self, step: Step) -> None:
-        """The mean loss since the last such line."""
-        state = self.state
-        loss, state.unlogged = mean(state.unlogged), []
-        rate = round(state.tokens / state.seconds)
-        self.record(loss=loss, lr=self.options.lr * step.multiplier, tokens_per_second=rate)
-
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
-        state, objective = self.state, self.objective
-        scores = objective.scores("dev") if self.group.rank == 0 else {}
-        if self.group.rank == 0 and not state.before:
+        state, objective, first = self.state, self.objective, self.group.rank == 0
+        scores = objective.scores("dev") if first else {}
+        if first and not state.before:
             state.before = {"dev": scores, "test": objective.scores("test")}
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         with self.interrupts.defer():
-            if self.group.rank == 0:
+            if first:
                 self.line.clear()
                 say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
                 if better:
@@ -222,9 +217,9 @@ class Run:
 
     def finish(self) -> None:
         """Write and print the best model's scores; delete what only a resumed run needs."""
-        state, objective, folder = self.state, self.objective, self.folder
         if self.group.rank != 0:
             return
+        state, objective, folder = self.state, self.objective, self.folder
         self.optimizer.zero_grad()
         self.optimizer.state.clear()  # room for a second copy of the model
         try:
@@ -241,6 +236,8 @@ class Run:
             for name in (STATE, LAST):
                 shutil.rmtree(folder / name, ignore_errors=True)
         if self.options.plots:
-            draw(folder, objective)
+            plots.curves([folder], folder / "curves.png")
+            texts = [len(ids) for column in objective.encoded for ids in column.ids]
+            plots.lengths(texts, objective.encoder.tokenizer.limit, folder / "lengths.png")
         print(f"\ntrained {state.step} steps in {duration(state.seconds)}; best by dev in {folder / MODEL}\n")
         print_table(state.before, after)

@@ -1,14 +1,13 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.core import one_line
 from minisbert.models.heads import VARIANTS
 from minisbert.system.devices import thread_count
 from minisbert.training.schedules import SCHEDULES
-from minisbert.training.values import COUNT, FRACTION, LAYERS, POSITIVE, RATE, number, prefix_widths, warmup_length
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
@@ -23,13 +22,51 @@ OPTION_ALIASES = {"cross_encoder": "pooler_head"}  # the same of options
 POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention", *SPARSE, *LATE))
 NESTED = ("cosine", "cosent", "contrastive", "triplet", *IN_BATCH)  # they compare vectors of any width
 SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
-SHUFFLED = tuple(name for name in OBJECTIVES if name not in (*IN_BATCH, *SPARSE, *LATE))  # any rows may meet in a batch
-BATCHES = ("grouped", "random", "fixed")
+UNIQUE = (*IN_BATCH, *SPARSE, *LATE)  # no text twice in a batch
+SHUFFLED = tuple(name for name in OBJECTIVES if name not in UNIQUE)
+
+# ----------------------------------------------------------- types of options: a text to a value, for argparse
+
+
+def number(kind: type, smallest: float, below: float = math.inf) -> Any:
+    """A type: a number in [smallest, below)."""
+
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not smallest <= value < below:
+            raise ValueError
+        return value
+
+    convert.__name__ = f"{kind.__name__} in [{smallest:g}, {below:g})"
+    return convert
+
+
+def warmup_length(text: str) -> float:
+    """A type: a fraction of the steps, or from 1 on a whole number of steps."""
+    value = number(float, 0)(text)
+    if value >= 1 and not value.is_integer():
+        raise ValueError
+    return value
+
+
+def prefix_widths(text: str) -> str:
+    """A type: numbers of columns, each smaller than the one before: ``256,128,64``."""
+    widths = [int(part) for part in text.split(",")]
+    if widths != sorted(set(widths), reverse=True) or widths[-1] < 1:
+        raise ValueError
+    return ",".join(map(str, widths))
 
 
 def objective_name(text: str) -> str:
-    """An argparse type: an objective under its present name."""
+    """A type: an objective under its present name."""
     return OBJECTIVE_ALIASES.get(text, text)
+
+
+warmup_length.__name__, prefix_widths.__name__ = "fraction below 1 or whole number of steps", "descending widths"
+COUNT, LAYERS = number(int, 1), number(int, 0)
+RATE, POSITIVE, FRACTION = number(float, 0), number(float, 1e-4), number(float, 0, 1)
+
+# ------------------------------------------------------------------------------------------- the settings
 
 
 def option(
@@ -45,18 +82,26 @@ def option(
     return field(default=default, metadata=about)
 
 
+GROUPS = {  # the first setting of each group of options, and the group's title in --help
+    "recipe": "objective, model, data and output",
+    "epochs": "duration and evaluation",
+    "batch_size": "training",
+    "loss": "heads (cross-encoder, siamese, cross-attention, softmax, binary)",
+    "margin": "losses between vectors",
+    "teacher": "distillation",
+}
+
+
 @dataclass
-class DataSettings:
-    """objective, model, data and output"""
+class RunSettings:
+    """All settings of a run."""
 
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
     objective: str = option("default: cosine", "cosine", objective_name, choices=OBJECTIVES)
     model: str = option("name or folder (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
-    pooling: str | None = option(
-        "override the model's pooling: mean, cls, max, attention, first-last, pooler", only=POOLED
-    )
+    pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
     attention_start: str = option(
-        "attention pooling starts as the mean (default) or as a torch.nn.Linear does; needs --pooling attention",
+        "of --pooling attention: equal weights (default) or random ones",
         "mean",
         choices=("mean", "random"),
         only=POOLED,
@@ -75,62 +120,41 @@ class DataSettings:
     plots: bool = option("draw curves.png and lengths.png (needs the plots extra)", False)
     resume: str | None = option("continue a stopped run; the results are those of an uninterrupted one", metavar="RUN")
 
-
-@dataclass
-class DurationSettings:
-    """duration and evaluation"""
-
     epochs: int = option("default: 1", 1, COUNT)
     max_steps: int | None = option("stop after N steps", read=COUNT, metavar="N")
     eval_every: int | None = option("evaluate on dev every STEPS (default: each epoch)", read=COUNT, metavar="STEPS")
     patience: int | None = option("stop after N evaluations without a better score", read=COUNT, metavar="N")
     save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, metavar="STEPS")
 
-
-@dataclass
-class TrainingSettings:
-    """training"""
-
     batch_size: int = option("rows per step (default: 32)", 32, COUNT)
     batches: str = option(
         "grouped: rows of similar length, shuffled each epoch (default); random: of any length; fixed: in file order",
         "grouped",
-        choices=BATCHES,
+        choices=("grouped", "random", "fixed"),
         only=SHUFFLED,
     )
     accumulate: int | None = option(
-        "compute each batch in N micro-batches to save memory (default: 1; on a CPU as many as its tokens need)",
-        read=COUNT,
-        metavar="N",
+        "compute each batch in N micro-batches (default: 1; on a CPU as many as its tokens need)", None, COUNT, "N"
     )
-    micro_tokens: int | None = option(
-        "or in micro-batches of at most N tokens, including padding", read=COUNT, metavar="N"
-    )
+    micro_tokens: int | None = option("or in micro-batches of at most N tokens, including padding", None, COUNT, "N")
     lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
     head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", read=RATE)
     schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
     warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
-    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, metavar="N")
+    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, "N")
     freeze_embeddings: bool = option("freeze the embeddings", False)
-    dropout: float | None = option("dropout rate of the encoder (default: the model's)", read=FRACTION, metavar="P")
+    dropout: float | None = option("dropout rate of the encoder (default: the model's)", None, FRACTION, "P")
     seed: int = option("for dropout and batch order (default: 42)", 42, number(int, 0, 2**64))
     device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
-    threads: int | None = option(
-        "CPU threads (default: OMP_NUM_THREADS, or one per core)", read=thread_count, metavar="N"
-    )
+    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS, or one per core)", None, thread_count, "N")
     precision: str = option(
         "of the encoder's matrix products; auto: bfloat16 if the hardware supports it (default: auto)",
         "auto",
         choices=("auto", "float32", "bfloat16"),
     )
-    log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, metavar="STEPS")
-
-
-@dataclass
-class HeadSettings:
-    """heads (cross-encoder, siamese, cross-attention, softmax, binary)"""
+    log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, "STEPS")
 
     loss: str = option(
         "of the heads on scores: mse (default); weighted-mse: scores below 1 of 5 count twice; weighted-mse-literal: "
@@ -139,9 +163,7 @@ class HeadSettings:
         choices=("mse", "weighted-mse", "weighted-mse-literal"),
         only=HEADS_ON_SCORES,
     )
-    concat: str = option(
-        "input of the softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS
-    )
+    concat: str = option("input of softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS)
     head_hidden: int = option(
         "width of a hidden layer in them (default: none)", 0, number(int, 0, 2**20), only=HEADS_ON_LABELS
     )
@@ -157,25 +179,20 @@ class HeadSettings:
     )
     pos_weight: float = option("weight of duplicates in binary (default: 1)", 1.0, POSITIVE, only=("binary",))
 
-
-@dataclass
-class VectorLossSettings:
-    """losses between vectors"""
-
     margin: float | None = option(
-        "of triplet (default: 1) and contrastive (default: 0.5)", read=POSITIVE, only=("contrastive", "triplet")
+        "of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=("contrastive", "triplet")
     )
     temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
     matryoshka: str | None = option(
-        "the loss also of the first N columns, for each N: 256,128,64", read=prefix_widths, metavar="N,N", only=NESTED
+        "the loss also of the first N columns, for each N: 256,128,64", None, prefix_widths, "N,N", NESTED
     )
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     hard_negative_weight: float = option(
         "simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
         0.0,
         number(float, -1e4, 1e4),
-        metavar="WEIGHT",
-        only=("simcse-supervised",),
+        "WEIGHT",
+        ("simcse-supervised",),
     )
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *IN_BATCH))
     nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
@@ -185,60 +202,28 @@ class VectorLossSettings:
     query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=SPARSE)
     document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
     shuffled_negatives: int | None = option(
-        "for each pair add N shuffled ones of score 0", read=COUNT, metavar="N", only=("cosine", "cosent")
+        "for each pair add N shuffled ones of score 0", None, COUNT, "N", ("cosine", "cosent")
     )
     same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))
     allow_no_dropout: bool = option("simcse on a model without dropout", False, only=("simcse",))
 
-
-@dataclass
-class TeacherSettings:
-    """distillation"""
-
     teacher: str | None = option(
-        "a model whose vectors to learn, or a cross-encoder's scores (implies --objective distillation)",
+        "model whose vectors, or cross-encoder whose scores, to learn (implies --objective distillation)",
         metavar="MODEL",
         only=TAUGHT,
     )
     student_layers: int | None = option(
-        "keep N of --model's layers, evenly spread (default: all)", read=COUNT, metavar="N", only=TAUGHT
+        "keep N of --model's layers, evenly spread (default: all)", None, COUNT, "N", TAUGHT
     )
-
-
-GROUPS = (DataSettings, DurationSettings, TrainingSettings, HeadSettings, VectorLossSettings, TeacherSettings)
-
-
-# subtle: a dataclass takes the fields of its last base first
-@dataclass
-class RunSettings(TeacherSettings, VectorLossSettings, HeadSettings, TrainingSettings, DurationSettings, DataSettings):
-    """All settings of a run."""
 
     def __post_init__(self) -> None:
         self.objective = objective_name(self.objective)  # a recipe or an older run may have the former one
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
-# Options that only some objectives read, and those objectives. With any other objective the option is an error.
-USED_BY = {name: item.metadata["only"] for name, item in SETTINGS.items() if item.metadata["only"] != OBJECTIVES}
 FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
 
 
-def flag(name: str) -> str:
-    """``max_steps`` -> ``--max-steps``."""
-    return "--" + name.replace("_", "-")
-
-
-def stored(name: str, value: Any) -> Any:
-    """The value of a setting in a run's ``config.json``; ``ValueError`` for one that its option could not set."""
-    default, about = SETTINGS[name].default, SETTINGS[name].metadata
-    if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
-        return value
-    if name == "objective":
-        value = objective_name(value)
-    try:
-        same = about["read"](str(value)) == value and not isinstance(default, bool)
-    except ValueError:
-        same = False
-    if not same or value not in (about["choices"] or [value]):
-        raise ValueError(f"{name!r} is {one_line(value)}, which {flag(name)} does not accept")
-    return value
+def reads(objective: str, name: str) -> bool:
+    """Whether an objective reads a setting. On the command line, an option that it does not read is an error."""
+    return objective in SETTINGS[name].metadata["only"]

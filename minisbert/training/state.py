@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from minisbert.core import InputError, read_json
+from minisbert.core import InputError, read_json, reading
 from minisbert.models.checkpoint import read_safetensors, write_safetensors
 from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
@@ -43,12 +44,7 @@ class RunState:
 
 
 def save_state(
-    folder: Path,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    randomness: dict[str, Tensor],
-    progress: RunState,
-    data: str,
+    folder: Path, network: nn.Module, optimizer: Optimizer, randomness: dict[str, Tensor], progress: RunState, data: str
 ) -> None:
     """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
@@ -66,30 +62,25 @@ def save_state(
         write_json(partial / "state.json", about | {"sha256": sha256.result()})
 
 
-def load_state(
-    folder: Path, network: nn.Module, optimizer: torch.optim.Optimizer, data: str
-) -> tuple[RunState, dict[str, Tensor]]:
+def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
     """Restore network and optimizer in place; return the progress and the states of the random generators.
 
     Raises ``InputError`` if the state is damaged or belongs to another network, optimizer or data. Also restores
     the number of threads: another number splits sums differently, which changes their last bits.
     """
-    about, path = read_json(folder / "state.json"), folder / "state.safetensors"
-    if "sha256" not in about:
-        raise InputError(f"{folder}/state.json was written by another version: it has no sha256")
-    tensors, stored = read_safetensors(path), about.pop("sha256")
-    if content_hash(tensors, about) != stored:
-        raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
-    if other := set(about["progress"]) ^ {known.name for known in dataclasses.fields(RunState)}:
-        raise InputError(f"{folder}/state.json was written by another version: progress has or lacks {sorted(other)}")
+    about = read_json(folder / "state.json")
+    with reading(folder / "state.json"):
+        stored = about.pop("sha256")
+        tensors = read_safetensors(folder / "state.safetensors")
+        if content_hash(tensors, about) != stored:
+            raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
+        progress = RunState(**about["progress"])
     if about["data"] != data:
         raise InputError(
             f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
-    try:
+    with reading(folder / "state.safetensors"):
         network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
-    except RuntimeError as error:
-        raise InputError(f"{path} does not fit this run's network: was its config.json edited?") from error
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     moments = (_with_prefix(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
@@ -101,7 +92,7 @@ def load_state(
     if about["processes"] != processes():
         say_once(f"processes: {processes()}, before {about['processes']}: the dropout masks will differ")
     torch.set_num_threads(about["threads"])
-    return RunState(**about["progress"]), _with_prefix("random.", tensors)
+    return progress, _with_prefix("random.", tensors)
 
 
 def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

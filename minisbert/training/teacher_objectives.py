@@ -1,7 +1,6 @@
 """Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
 
 import hashlib
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,8 +8,7 @@ from torch import Tensor, nn
 from minisbert.core import InputError
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
-from minisbert.data.datasets import scored_rows, translation_rows, triplet_rows
-from minisbert.evaluation.scoring import Scores, vector_scores
+from minisbert.data.datasets import translation_rows, triplet_rows
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.modern.late_interaction import max_sim_matrix
@@ -19,7 +17,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.settings import HEAD
 from minisbert.training.distillation import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
-from minisbert.training.encoder_objectives import VectorObjective
+from minisbert.training.encoder_objectives import UnscoredRows
 from minisbert.training.late_objectives import TokenObjective
 from minisbert.training.processes import is_first, say_once
 from minisbert.training.settings import RunSettings
@@ -27,19 +25,17 @@ from minisbert.training.settings import RunSettings
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
 
 
-def distillation(options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype) -> VectorObjective:
+def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillation":
     """The objective for the kind of teacher: a cross-encoder has scores, any other model vectors."""
     if options.teacher is None:
         raise InputError("objective distillation needs --teacher MODEL")
-    try:
-        teacher = load_teacher(options.teacher, encoder.device)
-    except InputError as error:
-        raise InputError(f"--teacher: {error}") from error
+    teacher = load_teacher(options.teacher, encoder.device)
     late, scores = isinstance(encoder, MultiVectorEncoder), isinstance(teacher, PairModel)
-    if late and not scores:
-        raise InputError(f"--teacher {options.teacher}: a MultiVectorEncoder learns the scores of a cross-encoder")
+    if (late and not scores) or (scores and teacher.task == "classes"):
+        given = "classes" if scores else "vectors"
+        raise InputError(f"--teacher {options.teacher} gives {given}; a cross-encoder with one score a pair is needed")
     kind = LateDistillation if late else ScoreDistillation if scores else VectorDistillation
-    return kind(options, encoder, precision, teacher)
+    return kind(options, encoder, teacher)
 
 
 def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
@@ -51,21 +47,16 @@ def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairMode
     return pair_model.encoder if isinstance(pair_model.head, ConcatHead) else pair_model
 
 
-class Distillation(VectorObjective):
-    """What a teacher says of each row is computed once, before the training. Evaluated on scored pairs."""
+class Distillation(UnscoredRows):
+    """The targets of each row are computed by the teacher once, before the training."""
+
+    separable, geometry = True, False
 
     def __init__(
-        self,
-        options: RunSettings,
-        encoder: SentenceEncoder,
-        precision: torch.dtype,
-        teacher: SentenceEncoder | PairModel,
-        rows: Sequence[tuple[str, ...]],
-        note: str,
+        self, options: RunSettings, encoder: SentenceEncoder, rows: list[tuple], note: str, teacher: nn.Module
     ):
-        self.pairs, notes = scored_rows(options, ("dev", "test"))
         columns = list(zip(*rows, strict=True))
-        super().__init__(encoder, columns, {"train": note} | notes, precision)
+        super().__init__(options, encoder, columns, note)
         digest = hashlib.sha256(repr(columns).encode())
         for name, parameter in teacher.state_dict().items():
             digest.update(name.encode())
@@ -73,22 +64,17 @@ class Distillation(VectorObjective):
         # For the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
         self.teacher_hash = torch.tensor(list(digest.digest()))
 
-    def evaluate(self, split: str) -> Scores:
-        return vector_scores(self.encoder, self.pairs[split])
-
 
 class VectorDistillation(Distillation):
     """The teacher's vector of a sentence is the target for the sentence, and for its translation if there is one.
 
-    By squared error (Reimers and Gurevych 2020, section 1). If the student scales its vectors to length 1, so are the
-    targets; if it is narrower than its teacher, they are the teacher's principal columns.
+    By squared error (Reimers and Gurevych 2020, section 1). If the student scales its vectors to length 1, the targets
+    are scaled too; if it is narrower than its teacher, they are the teacher's principal columns.
     """
 
-    def __init__(
-        self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype, teacher: SentenceEncoder
-    ):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: SentenceEncoder):
         rows, note = translation_rows(options)
-        super().__init__(options, encoder, precision, teacher, rows, note)
+        super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
         texts = [row[0] for row in rows]
         vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
@@ -111,14 +97,12 @@ class ScoreDistillation(Distillation):
     divergence. The teacher's scores are its logits; of a regression, whose outputs are 0 to 1, scaled as the cosines.
     """
 
-    def __init__(self, options: RunSettings, encoder: SentenceEncoder, precision: torch.dtype, teacher: PairModel):
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: PairModel):
         rows, note = triplet_rows(options)
         candidates = len(rows[0]) - 1
         if candidates < 2:
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
-        if teacher.task == "classes":
-            raise InputError(f"--teacher {options.teacher} gives classes; one score for each pair is needed")
-        super().__init__(options, encoder, precision, teacher, rows, note)
+        super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
         firsts = [row[0] for row in rows for _ in row[1:]]
         seconds = [text for row in rows for text in row[1:]]

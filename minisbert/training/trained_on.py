@@ -9,7 +9,11 @@ from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, tripl
 from minisbert.models.folders import find_model
 from minisbert.training.folder import METRICS
 from minisbert.training.options import read_settings
-from minisbert.training.settings import RunSettings
+
+# what reads the rows of an objective; a row of simcse is one sentence, those of distillation are not compared
+READERS = dict.fromkeys(("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"), scored_rows)
+READERS |= {"softmax": nli_rows, "binary": duplicate_rows, "contrastive": duplicate_rows}
+READERS |= dict.fromkeys(("triplet", "mnr", "simcse-supervised", "splade", "late-interaction"), triplet_rows)
 
 
 def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
@@ -24,29 +28,17 @@ def trained_on(model: str | Path) -> tuple[set[frozenset[str]] | None, str]:
     while (run / "config.json").is_file() and (run / METRICS).is_file() and run not in notes:
         try:
             options = read_settings(run / "config.json")
-            pairs |= text_pairs(training_rows(options))
+            if options.objective not in (*READERS, "simcse"):
+                return None, f"not known: the rows of objective {options.objective} are not compared with test pairs"
+            rows = [] if options.objective == "simcse" else READERS[options.objective](options)[0]
         except InputError as error:
             return None, f"not known: {error}"
+        pairs |= text_pairs(rows["train"] if isinstance(rows, dict) else rows)
         notes[run] = f"{options.data or 'the default data'} by objective {options.objective}, in {run}"
         run = Path(options.model).resolve().parent
     if not notes:
         return None, "not known: there is no run's config.json beside the model"
     return pairs, "; before that ".join(notes.values())
-
-
-def training_rows(options: RunSettings) -> list[Any]:
-    """The training rows of a run; none for plain sentences, which share no row."""
-    if options.objective in ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"):
-        return scored_rows(options)[0]["train"]
-    if options.objective == "softmax":
-        return nli_rows(options)[0]["train"]
-    if options.objective in ("binary", "contrastive"):
-        return duplicate_rows(options)[0]["train"]
-    if options.objective in ("triplet", "mnr", "simcse-supervised", "splade", "late-interaction"):
-        return triplet_rows(options)[0]
-    if options.objective == "simcse":
-        return []
-    raise InputError(f"the rows of objective {options.objective} are not compared with test pairs")
 
 
 def text_pairs(rows: list[Any]) -> set[frozenset[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from minisbert.core import InputError
+from minisbert.core import InputError, reading
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation import plots
 from minisbert.models.tuning import count_parameters, freeze
@@ -17,9 +17,8 @@ from minisbert.system.devices import choose_precision, save_training_memory, use
 from minisbert.training.folder import STATE, describe, recover_run
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.objective import Objective
-from minisbert.training.options import parse
+from minisbert.training.options import list_recipes, parse
 from minisbert.training.processes import ProcessGroup, lost_contact, process_group, restarts, say_once
-from minisbert.training.recipes import list_recipes
 from minisbert.training.registry import load_encoder, make_objective
 from minisbert.training.run import Run, resume, start
 from minisbert.training.schedules import SCHEDULES
@@ -44,7 +43,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def parse_again(options: RunSettings, arguments: list[str] | None) -> RunSettings:
-    """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` goes on from its state."""
+    """The options after a restart by ``torchrun --max-restarts``: the run in ``--out`` continues from its state."""
     if options.resume or not (options.out and restarts()):
         return options
     recover_run(Path(options.out))
@@ -57,7 +56,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
     """Train what the options say; ``group`` is the processes of the run, usually one."""
     torch.manual_seed(options.seed)
     precision, reason = choose_precision(options.precision, group.device)
-    objective, counts = set_up(options, group.device, precision)
+    objective, counts = prepare(options, group.device, precision)
     optimizer = adamw(objective.parameter_groups(options.lr, options.head_lr), options.lr, options.weight_decay)
     with (resume if options.resume else start)(options, objective, optimizer, group) as run:
         if options.threads not in (None, torch.get_num_threads()):  # a resumed run has its own number by now
@@ -75,22 +74,25 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
         run.finish()
 
 
-def set_up(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
+def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) -> tuple[Objective, tuple[int, int]]:
     """The objective, ready to train, and the model's number of parameters, all and trainable."""
     encoder = load_encoder(options, device)
-    try:
+    with reading("--freeze-layers"):
         freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
-    except ValueError as error:
-        raise InputError(f"--freeze-layers: {error}") from error
     objective = make_objective(options, encoder, precision)
-    check_micro_batches(options, objective)
+    longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
+    if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
+        raise InputError(
+            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone has "
+            f"{objective.lengths[longest]} tokens; give at least that many, or shorten texts by --max-length"
+        )
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in objective.network.parameters()):
         raise InputError("nothing is left to train: freeze fewer layers")
     for parameter in objective.network.parameters():
-        # subtle: loaded weights lie anywhere in their file, and the place of a number can decide its last bit
+        # subtle: loaded weights have any offset in their file, and an address can change the last bit of a product
         parameter.data = parameter.data.clone()
     return objective, counts
 
@@ -101,19 +103,16 @@ def step_through(run: Run, options: RunSettings) -> None:
     if options.warmup >= run.total:
         say_once(f"--warmup {warmup}: the run has {run.total} steps, so the learning rate never reaches its peak")
     schedule = lambda step: SCHEDULES[options.schedule](step, warmup, run.total)  # noqa: E731
-    loss = run.objective.nested_loss if run.objective.prefixes else run.objective.loss
-    parts, network = divide(run.objective, options, run.group)
+    loss, clip = run.objective.nested_loss if run.objective.prefixes else run.objective.loss, options.clip or math.inf
+    cut_batch, network = divide(run.objective, options, run.group)
     network.train()
     while True:
         if run.evaluation_due:
             run.evaluate()
         if run.finished:
             return
-        clip, done = options.clip or math.inf, run.state.step
-        run.objective.done = done / run.total
-        steps = fit(network, loss, run.epoch(), run.optimizer, schedule, done, clip, parts)
+        steps = fit(network, loss, run.epoch(), run.optimizer, schedule, run.state.step, clip, cut_batch)
         for step in run.record_steps(steps):
-            run.objective.done = step.number / run.total
             run.show(step)
             if step.number % options.save_every == 0 and step.number < run.total:
                 run.save()
@@ -129,19 +128,6 @@ def divide(objective: Objective, options: RunSettings, group: ProcessGroup) -> t
     if objective.separable:
         return partial(cut_batch, processes=group.size), group.wrap(objective.network)
     return whole, group.wrap(objective.network, cut_batch)
-
-
-def check_micro_batches(options: RunSettings, objective: Objective) -> None:
-    """``InputError`` unless the objective's batches can be divided as ``--accumulate`` or ``--micro-tokens`` say."""
-    given = {"--accumulate": (options.accumulate or 1) > 1, "--micro-tokens": options.micro_tokens is not None}
-    if all(given.values()):
-        raise InputError("--accumulate and --micro-tokens both divide a batch: give one of them")
-    longest = max(range(len(objective.lengths)), key=lambda row: objective.lengths[row])
-    if options.micro_tokens is not None and objective.lengths[longest] > options.micro_tokens:
-        raise InputError(
-            f"--micro-tokens {options.micro_tokens}: training row {longest}, counted from 0, alone has "
-            f"{objective.lengths[longest]} tokens; give at least that many, or shorten texts by --max-length"
-        )
 
 
 def micro_batches(

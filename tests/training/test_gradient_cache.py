@@ -1,24 +1,22 @@
 """Gradient caching: a batch in parts has the gradients of one graph, with dropout, at the memory of one part."""
 
-import json
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from minisbert.core import InputError
 from minisbert.training.gradient_cache import GradientCache, cut, whole
 from minisbert.training.options import parse
 from minisbert.training.processes import ProcessGroup
 from minisbert.training.registry import load_encoder, make_objective
-from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, set_up
+from minisbert.training.run import Run
+from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, prepare
 from tests import toys
 
 CPU = torch.device("cpu")
 ALONE = ProcessGroup(0, 1, CPU)
-FORM = {"simcse": "sentences", "cosent": "scored"}  # of the others: triplets
 COMPARING = [
     ("mnr", ["--symmetric", "--projection"]),
     ("simcse", []),
@@ -28,20 +26,10 @@ COMPARING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[str, str]:
-    return toys.write_all(tmp_path_factory.mktemp("toys"))
-
-
 @pytest.fixture
 def flags(tiny, files):
     """``flags("mnr", "--symmetric")``: a run of the tiny model on toy rows."""
-
-    def given(objective: str, *more: str) -> list[str]:
-        data = ["--data", files[FORM.get(objective, "triplets")], "--dev", files["dev"], "--test", files["test"]]
-        return ["--model", str(tiny), "--objective", objective, *data, *more]
-
-    return given
+    return lambda objective, *more: ["--model", str(tiny), *toys.flags(files, objective, *more)]
 
 
 def gradients(network: nn.Module) -> dict[str, Tensor]:
@@ -106,30 +94,6 @@ class Texts(nn.Module):
         return self.layers(self.table[ids])
 
 
-def in_batch_loss(vectors: Tensor) -> Tensor:
-    """Each anchor picks its positive among all positives and negatives, by torch."""
-    anchors, positives, negatives = functional.normalize(vectors, dim=-1).unbind(1)
-    return functional.cross_entropy(anchors @ torch.cat([positives, negatives]).T / 0.05, torch.arange(len(vectors)))
-
-
-def test_a_batch_of_1024_in_parts_equals_one_graph():
-    network, rows = Texts(1024), torch.randperm(1024, generator=torch.Generator().manual_seed(1)).tolist()
-    lengths = [20 + row % 7 for row in range(1024)]
-    parts = cut(rows, lengths, 768)
-    torch.manual_seed(2)
-    expected = in_batch_loss(torch.cat([network(part) for part in parts]))
-    expected.backward()
-    theirs = gradients(network)
-    torch.manual_seed(2)
-    found = in_batch_loss(GradientCache(network, lambda rows: cut(rows, lengths, 768))(rows))
-    found.backward()
-    ours = gradients(network)
-    assert len(parts) > 30
-    assert found.item() == pytest.approx(expected.item(), abs=1e-10)
-    assert max(largest(ours[name] - theirs[name]) for name in theirs) < 1e-9
-    assert min(map(largest, theirs.values())) > 1e-4
-
-
 # ------------------------------------------------------------------------------------------ memory
 
 
@@ -182,30 +146,31 @@ def test_parts_by_hand(rows, tokens, expected):
     assert cut(rows, [30, 50, 20, 40], tokens) == expected
 
 
-def task(separable: bool, length: int = 300) -> SimpleNamespace:
-    return SimpleNamespace(lengths=[length] * 12, separable=separable)
-
-
 GPU = torch.device("cuda")
 
 
 @pytest.mark.parametrize(
-    ("objective", "accumulate", "micro_tokens", "device", "processes", "expected"),
+    ("separable", "length", "accumulate", "micro_tokens", "device", "processes", "expected"),
     [
-        (task(False), None, None, CPU, 1, [6]),  # 1,800 tokens: below the limit, one graph is faster
-        (task(False), 2, None, CPU, 1, [3, 3]),
-        (task(False), 4, None, GPU, 1, [2, 2, 2]),
-        (task(False), None, 600, GPU, 1, [2, 2, 2]),
-        (task(False), None, 900, CPU, 1, [3, 3]),
-        (task(True), None, 900, CPU, 1, [3, 3]),
-        (task(True), None, 900, CPU, 2, [6]),  # two processes share each part
-        (task(False, length=CACHED_TOKENS // 6), None, None, CPU, 1, [6]),
-        (task(False, length=CACHED_TOKENS // 6 + 1), None, None, CPU, 1, [1] * 6),
-        (task(False, length=CACHED_TOKENS), None, None, GPU, 1, [6]),
+        (False, 300, None, None, CPU, 1, [6]),  # 1,800 tokens: below the limit, one graph is faster
+        (False, 300, 2, None, CPU, 1, [3, 3]),
+        (False, 300, 4, None, GPU, 1, [2, 2, 2]),
+        (False, 300, None, 600, GPU, 1, [2, 2, 2]),
+        (False, 300, None, 900, CPU, 1, [3, 3]),
+        (False, CACHED_TOKENS // 6, None, None, CPU, 1, [6]),
+        (False, CACHED_TOKENS // 6 + 1, None, None, CPU, 1, [1] * 6),
+        (False, CACHED_TOKENS, None, None, GPU, 1, [6]),
+        (True, 300, 1, None, CPU, 1, [6]),
+        (True, 300, 9, None, CPU, 1, [1] * 6),
+        (True, 300, None, None, CPU, 1, [2, 2, 2]),  # 1,800 tokens are three parts of at most 768
+        (True, 300, None, None, CPU, 2, [3, 3]),
+        (True, 300, None, None, GPU, 1, [6]),
+        (True, 300, None, 900, CPU, 1, [3, 3]),
+        (True, 300, None, 900, CPU, 2, [6]),  # two processes share each part
     ],
 )
-def test_when_a_batch_is_cut(objective, accumulate, micro_tokens, device, processes, expected):
-    rows = [11, 4, 7, 0, 9, 2]
+def test_when_a_batch_is_cut(separable, length, accumulate, micro_tokens, device, processes, expected):
+    rows, objective = [11, 4, 7, 0, 9, 2], SimpleNamespace(lengths=[length] * 12, separable=separable)
     options = SimpleNamespace(accumulate=accumulate, micro_tokens=micro_tokens)
     found = micro_batches(rows, objective, options, device, processes)
     assert [len(part) for part in found] == expected
@@ -227,33 +192,11 @@ def test_one_part_is_one_graph():
 def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
     """With dropout: a resumed run draws the masks of an uninterrupted one."""
     given = flags("mnr", "--batch-size", "8", "--log-every", "1", "--lr", "1e-3", "--micro-tokens", "72")
-
-    def losses(folder) -> list[float]:
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        return [line["loss"] for line in lines if "loss" in line]
-
     main([*given, "--out", str(tmp_path / "straight")])
-    straight = losses(tmp_path / "straight")
-    assert len(straight) == 3
-    with pytest.MonkeyPatch.context() as patch:
-        stop_after(patch, 1)
-        with pytest.raises(KeyboardInterrupt):
-            main([*given, "--out", str(tmp_path / "stopped")])
+    toys.stop_at(2, (Run, "show"), main, [*given, "--out", str(tmp_path / "stopped")])
     main(["--resume", str(tmp_path / "stopped")])
-    assert losses(tmp_path / "stopped") == straight
-
-
-def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
-    from minisbert.training.run import Run
-
-    show = Run.show
-
-    def shown(run: Run, step) -> None:
-        show(run, step)
-        if step.number == steps:
-            raise KeyboardInterrupt
-
-    patch.setattr(Run, "show", shown)
+    assert toys.losses(tmp_path / "stopped") == toys.losses(tmp_path / "straight")
+    assert len(toys.losses(tmp_path / "stopped")) == 3
 
 
 @pytest.mark.parametrize(
@@ -261,10 +204,9 @@ def stop_after(patch: pytest.MonkeyPatch, steps: int) -> None:
     [
         ("mnr", ["--micro-tokens", "20"], "--micro-tokens 20: training row 0, counted from 0, alone has 24 tokens"),
         ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
-        ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens both divide a batch"),
+        ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens: give one of them"),
     ],
 )
-def test_batches_that_cannot_be_cut(flags, files, objective, more, message):
-    options = parse([*flags(objective, *more)])
+def test_batches_that_cannot_be_cut(flags, objective, more, message):
     with pytest.raises(InputError, match=message):
-        set_up(options, CPU, torch.float32)
+        prepare(parse(flags(objective, *more)), CPU, torch.float32)

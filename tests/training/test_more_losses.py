@@ -14,18 +14,14 @@ from tests.parity import PIECE, assert_parity
 
 # ------------------------------------------------------------------------------------------ by hand
 
+BINARY = LOG_2 + math.log1p(E**2) / 2
+
 
 @pytest.mark.parametrize(
     ("loss", "inputs", "options", "expected", "shown"),
     [
         (weighted_mse_loss, [[0.5, 0.5], [0.1, 0.9]], {}, 0.24, "0.24"),
-        (
-            binary_cross_entropy_loss,
-            [[0.0, 2.0], [1.0, 0.0]],
-            {"pos_weight": 2},
-            LOG_2 + math.log1p(E**2) / 2,
-            "1.75661",
-        ),
+        (binary_cross_entropy_loss, [[0.0, 2.0], [1.0, 0.0]], {"pos_weight": 2}, BINARY, "1.75661"),
         (cosent_loss, [[[1.0, 0.0]] * 2, AXES, [0.0, 1.0]], {"scale": 1}, math.log(1 + E), "1.31326"),
         (nt_xent_loss, [AXES, AXES], {"temperature": 1}, math.log(E + 2) - 1, "0.55144"),
     ],
@@ -62,20 +58,6 @@ ON_VECTORS = {
     "cosent": lambda u, v: cosent_loss(u, v, TARGETS, scale=3.0),
     "nt_xent": lambda u, v: nt_xent_loss(u, v, temperature=0.5),
 }
-ON_SCORES = {
-    "weighted_mse": lambda x: weighted_mse_loss(x, TARGETS),
-    "binary": lambda x: binary_cross_entropy_loss(x, TARGETS, pos_weight=3.0),
-}
-
-
-@pytest.mark.parametrize("name", ON_VECTORS)
-def test_gradients_on_vectors(name):
-    assert torch.autograd.gradcheck(ON_VECTORS[name], vectors()[:2])
-
-
-@pytest.mark.parametrize("name", ON_SCORES)
-def test_gradients_on_scores(name):
-    assert torch.autograd.gradcheck(ON_SCORES[name], vectors()[0].flatten()[:4].detach().requires_grad_())
 
 
 @pytest.mark.parametrize("name", ON_VECTORS)
@@ -96,25 +78,14 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
         assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, inputs))
 
 
-def test_the_gradient_of_a_logit_of_0_is_half():
-    logits = torch.zeros(1, requires_grad=True)
-    (gradient,) = torch.autograd.grad(binary_cross_entropy_loss(logits, torch.ones(1)), logits)
-    assert gradient.item() == -0.5
-
-
 # --------------------------------------------------------------------------------------- properties
 
 
-def test_the_order_of_the_batch_does_not_matter():
+def test_order_and_length_of_the_vectors_do_not_matter():
     u, v, _ = vectors()
     order = torch.tensor([2, 0, 3, 1])
-    value = nt_xent_loss(u, v)
-    assert value > 0.1
-    assert_parity("nt_xent", nt_xent_loss(u[order], v[order]), value, PIECE)
-
-
-def test_the_length_of_the_vectors_does_not_matter():
-    u, v, _ = vectors()
+    assert nt_xent_loss(u, v) > 0.1
+    assert_parity("nt_xent", nt_xent_loss(u[order], v[order]), nt_xent_loss(u, v), PIECE)
     for name, loss in ON_VECTORS.items():
         assert_parity(name, loss(3 * u, 0.01 * v), loss(u, v), PIECE)
 
@@ -135,14 +106,11 @@ def test_cosent_depends_only_on_the_order_of_targets():
 # ---------------------------------------------------------------------------------------- bad input
 
 BAD = [
-    (weighted_mse_loss, (FLAT, 5 * FLAT), {}, r"target must be in 0\.\.1"),
-    (weighted_mse_loss, (FLAT, -FLAT), {}, r"must be in 0\.\.1"),
-    (weighted_mse_loss, (FLAT, FLAT * math.nan), {}, r"target must be in 0\.\.1"),
+    *((weighted_mse_loss, (FLAT, bad), {}, r"target must be in 0\.\.1") for bad in (5 * FLAT, -FLAT, FLAT * math.nan)),
     (weighted_mse_loss, (FLAT, FLAT), {"threshold": 1.5}, r"threshold must be in 0\.\.1"),
     (weighted_mse_loss, (FLAT, FLAT), {"weight": 0}, "weight must be above 0 and finite, not 0"),
     (binary_cross_entropy_loss, (FLAT, FLAT + 1), {}, r"must be in 0\.\.1"),
     (binary_cross_entropy_loss, (FLAT, FLAT), {"pos_weight": -1.0}, "pos_weight must be above 0"),
-    (binary_cross_entropy_loss, (FLAT, ROWS), {}, r"target must be \(B\)"),
     (cosent_loss, (ROWS, ROWS, torch.ones(3)), {}, r"target must be \(B\)"),
     (cosent_loss, (ROWS, ROWS, FLAT * math.nan), {}, "target must be finite"),
     (cosent_loss, (ROWS, ROWS, FLAT), {"scale": math.inf}, "scale must be above 0 and finite"),

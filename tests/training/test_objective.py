@@ -1,4 +1,4 @@
-"""Tasks: what a batch holds, which parameters get which rate, how rows are held out, and what an evaluation says."""
+"""Objectives: what a batch holds, which parameters get which rate, how rows are held out, what an evaluation says."""
 
 from functools import partial
 from pathlib import Path
@@ -23,46 +23,30 @@ from minisbert.training.registry import make_objective
 from tests import toys
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return toys.write_all(tmp_path_factory.mktemp("toys"))
-
-
 @pytest.fixture
 def make(tiny: Path, files: dict[str, str]):
-    """``make("siamese")`` -> the task on toy pairs."""
+    """``make("siamese")`` -> the objective on toy rows."""
 
     def build(objective: str, *flags: str) -> Objective:
-        form = {"mnr": "triplets", "simcse": "sentences", "binary": "duplicates"}.get(objective, "scored")
-        dev = [] if form == "duplicates" else ["--dev", files["dev"], "--test", files["test"]]
-        options = parse(["--objective", objective, "--data", files[form], *dev, *flags])
+        options = parse(toys.flags(files, objective, *flags))
         return make_objective(options, SentenceEncoder.load(tiny, options.pooling))
 
     return build
 
 
-# ----------------------------------------------------------------------------------------- a task
+# -------------------------------------------------------------------------------------- an objective
 
 
-@pytest.mark.parametrize(("objective", "columns"), [("cosine", 2), ("siamese", 2), ("mnr", 3), ("simcse", 2)])
+@pytest.mark.parametrize(
+    ("objective", "columns"), [("cosine", 2), ("siamese", 2), ("mnr", 3), ("simcse", 2), ("cross-encoder", 1)]
+)
 def test_the_tokens_of_a_row_are_those_of_all_its_texts_padded(make, files, objective, columns):
-    """The toy words are in the vocabulary: a text has as many tokens as words, and two more."""
+    """The toy words are in the vocabulary: a text has as many tokens as words, and two more; a joined pair three."""
     task = make(objective)
-    path = files[{"mnr": "triplets", "simcse": "sentences"}.get(objective, "scored")]
-    for line, length in zip(Path(path).read_text().splitlines(), task.lengths, strict=True):
-        assert length == columns * (max(len(cell.split()) for cell in line.split("\t")) + 2)
-
-
-def test_the_tokens_of_a_joined_row(make, files):
-    for line, length in zip(Path(files["scored"]).read_text().splitlines(), make("cross-encoder").lengths, strict=True):
-        _, first, second = line.split("\t")
-        assert length == len(first.split()) + len(second.split()) + 3
-
-
-def test_batches_are_the_generators_alone(make):
-    for objective in ("cosine", "mnr", "cross-encoder"):
-        one, again, other = (make(objective).batches(8, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-        assert one == again != other
+    rows = Path(files[toys.FORM.get(objective, "triplets")]).read_text().splitlines()
+    for row, length in zip(rows, task.lengths, strict=True):
+        words = [len(cell.split()) for cell in row.split("\t")]
+        assert length == (sum(words[1:]) + 3 if objective == "cross-encoder" else columns * (max(words) + 2))
 
 
 def test_batches_of_rows_in_order_and_of_any_rows(make):
@@ -93,104 +77,102 @@ def test_batches_of_rows_in_order_and_of_any_rows(make):
         ("simcse", ["--projection"], 24 * 24 + 24),
     ],
 )
-def test_the_head_rate_is_for_all_that_stands_on_the_encoder(make, objective, flags, outside):
+def test_the_head_rate_is_for_all_that_follows_the_encoder(make, objective, flags, outside):
     task = make(objective, *flags)
-    encoder = task.model.encoder if hasattr(task.model, "encoder") else task.model
     for head_lr, expected in ((3e-3, 3e-3), (0.0, 0.0), (None, 2e-5)):
         inner, *rest = task.parameter_groups(2e-5, head_lr)
         assert inner["lr"] == 2e-5
-        assert [id(p) for p in inner["params"]] == [id(p) for p in encoder.bert.parameters()]
+        assert [id(p) for p in inner["params"]] == [id(p) for p in task.encoder.bert.parameters()]
         assert [group["lr"] for group in rest] == [expected] * (outside > 0)
         assert sum(p.numel() for group in rest for p in group["params"]) == outside
 
 
 def test_frozen_parameters_are_in_no_group(make):
     task = make("siamese")
-    bert = task.model.encoder.bert
+    bert = task.encoder.bert
     freeze(bert, 2, embeddings=True)
     inner, head = task.parameter_groups(1e-5, 1e-3)
     assert {id(p) for p in inner["params"]} == {id(p) for p in bert.pooler.parameters()}
-    assert head["lr"] == 1e-3
     bert.requires_grad_(False)
-    (head,) = task.parameter_groups(1e-5, 1e-3)
+    assert task.parameter_groups(1e-5, 1e-3) == [head]
     assert head["lr"] == 1e-3
 
 
-def test_cut_texts_are_counted(make, tmp_path):
-    path = tmp_path / "long.tsv"
-    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\t{'dog ' * 15}\n")
-    assert make("cosine", "--data", str(path)).truncated == 2
-    assert make("siamese", "--data", str(path)).truncated == 2
+@pytest.mark.parametrize("objective", ["cosine", "cross-encoder"])
+def test_batches_go_to_the_models_device(make, objective):
+    network, seen = make(objective).network, []
+
+    class Model(torch.nn.Module):
+        device = torch.device("meta")
+
+        def forward(self, ids: torch.Tensor, mask: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
+            seen.extend((ids.device.type, mask.device.type))
+            return ids
+
+    if objective == "cosine":
+        VectorNetwork(Model(), network.columns)([*range(40)])
+    else:
+        seen = [part.device.type for part in network.model.to("meta").batch(network.encoded, [0, 1])]
+    assert set(seen) == {"meta"}
 
 
 # ------------------------------------------------------------------------------ which rows are read
 
 
-def labelled(files: dict[str, str], *flags: str):
-    options = parse(["--objective", "binary", "--data", files["duplicates"], *flags])
-    return duplicate_rows(options)
+@pytest.fixture
+def labelled(tmp_path):
+    """``labelled("--seed", "7")`` -> the splits of fifty different duplicates, their sizes, and the notes."""
+    path = tmp_path / "numbered.tsv"
+    path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
+
+    def read(*flags: str):
+        rows, notes = duplicate_rows(parse(["--objective", "binary", "--data", str(path), *flags]))
+        return rows, {split: len(part) for split, part in rows.items()}, notes
+
+    return read
 
 
-def numbered(folder: Path, count: int) -> dict[str, str]:
-    """A file in which no two rows are the same."""
-    path = folder / "numbered.tsv"
-    path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(count)))
-    return {"duplicates": str(path)}
-
-
-def test_a_tenth_is_held_out_for_dev_and_for_test(tmp_path):
-    files = numbered(tmp_path, 50)
-    rows, notes = labelled(files)
-    assert {split: len(part) for split, part in rows.items()} == {"train": 40, "dev": 5, "test": 5}
+def test_a_tenth_is_held_out_for_dev_and_for_test(labelled):
+    rows, sizes, notes = labelled()
+    assert sizes == {"train": 40, "dev": 5, "test": 5}
     everything = [row.sentence1 for part in rows.values() for row in part]
     assert sorted(everything) == sorted(f"the cat {i}" for i in range(50))  # each once: the splits are disjoint
     assert notes["train"].endswith("numbered.tsv (50 pairs)")
     assert notes["dev"] == notes["test"] == "held out of it (5 pairs)"
-
-
-def test_held_out_rows_are_those_of_the_seed(tmp_path):
-    files = numbered(tmp_path, 50)
-    first, again, other = (labelled(files, "--seed", seed)[0] for seed in ("7", "7", "8"))
+    first, again, other = (labelled("--seed", seed)[0] for seed in ("7", "7", "8"))
     assert first == again
     assert first["dev"] != other["dev"]
     assert first["test"] != other["test"]
 
 
-@pytest.mark.parametrize(("given", "missing"), [("dev", "test"), ("test", "dev")])
-def test_a_split_that_is_not_given_is_held_out(files, tmp_path, given, missing):
-    rows, notes = labelled(numbered(tmp_path, 50), f"--{given}", files["duplicates"])
-    assert {split: len(part) for split, part in rows.items()} == {"train": 45, given: 40, missing: 5}
-    assert notes[missing] == "held out of it (5 pairs)"
-    assert not {*rows["train"]} & {*rows[missing]}
-
-
-def test_with_both_files_nothing_is_held_out(files, tmp_path):
-    rows, _ = labelled(numbered(tmp_path, 50), "--dev", files["duplicates"], "--test", files["duplicates"])
+def test_only_a_split_without_a_file_is_held_out(labelled, files):
+    for given, missing in (("dev", "test"), ("test", "dev")):
+        rows, sizes, notes = labelled(f"--{given}", files["duplicates"])
+        assert sizes == {"train": 45, given: 40, missing: 5}
+        assert notes[missing] == "held out of it (5 pairs)"
+        assert not {*rows["train"]} & {*rows[missing]}
+    rows, sizes, _ = labelled("--dev", files["duplicates"], "--test", files["duplicates"])
     assert [row.sentence1 for row in rows["train"]] == [f"the cat {i}" for i in range(50)]
-    assert len(rows["dev"]) == len(rows["test"]) == 40
+    assert sizes == {"train": 50, "dev": 40, "test": 40}
 
 
-def test_the_limit_is_for_training_rows_and_takes_the_first(files, tmp_path):
-    rows, notes = labelled(numbered(tmp_path, 50), "--limit", "20")
-    assert {split: len(part) for split, part in rows.items()} == {"train": 16, "dev": 2, "test": 2}
+def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
+    rows, sizes, _ = labelled("--limit", "20")
+    assert sizes == {"train": 16, "dev": 2, "test": 2}
     assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
-    limited = ["--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"]]
-    rows, _ = labelled(numbered(tmp_path, 50), *limited)
-    assert {split: len(part) for split, part in rows.items()} == {"train": 20, "dev": 40, "test": 40}
-
-    scores = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"], "--limit", "7"]
-    rows, notes = scored_rows(parse(scores))
+    _, sizes, _ = labelled("--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"])
+    assert sizes == {"train": 20, "dev": 40, "test": 40}
+    rows, notes = scored_rows(parse(toys.flags(files, "cosine", "--limit", "7")))
     assert {split: len(part) for split, part in rows.items()} == {"train": 7, "dev": 20, "test": 20}
     assert notes["train"] == f"{files['scored']} (7 pairs)"
-    assert len(triplet_rows(parse(["--objective", "mnr", "--data", files["triplets"], "--limit", "6"]))[0]) == 6
-    assert len(sentence_rows(parse(["--objective", "simcse", "--data", files["sentences"], "--limit", "6"]))[0]) == 6
+    for read, objective in ((triplet_rows, "mnr"), (sentence_rows, "simcse")):
+        assert len(read(parse(toys.flags(files, objective, "--limit", "6")))[0]) == 6
 
 
-def test_what_is_skipped_is_told(tmp_path):
-    path = tmp_path / "some.tsv"
-    path.write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
-    flags = ["--data", str(path), "--dev", str(path), "--test", str(path)]
-    _, notes = duplicate_rows(parse(["--objective", "binary", *flags]))
+def test_skipped_rows_are_counted(tmp_path):
+    path = str(tmp_path / "some.tsv")
+    Path(path).write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
+    _, notes = duplicate_rows(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]))
     assert notes == dict.fromkeys(("train", "dev", "test"), f"{path} (20 pairs, 20 skipped)")
 
 
@@ -204,15 +186,7 @@ def test_nli_rows_serve_softmax_and_as_triplets(files):
     assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
 
 
-def two_nli_files(folder: Path) -> tuple[Path, Path]:
-    """Twelve rows and nine, the second file with a comma in its name."""
-    first, second = folder / "a.jsonl", folder / "b,c.jsonl"
-    first.write_text("".join(toys.nli(12)))
-    second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
-    return first, second
-
-
-def test_snli_and_multinli_by_name(monkeypatch):
+def test_snli_and_multinli_by_name(monkeypatch, files):
     """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
     asked = []
 
@@ -220,20 +194,27 @@ def test_snli_and_multinli_by_name(monkeypatch):
         asked.append((name, split))
         return [LabelledPair(f"{name} {i}", split, i % 3) for i in range(10)], 0
 
-    monkeypatch.setattr("minisbert.data.datasets.load_nli", load)
-    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", "snli,multinli"]))
+    def read(*flags: str):
+        asked.clear()
+        return nli_rows(parse(["--objective", "softmax", *flags]))
+
+    monkeypatch.setattr(datasets, "load_nli", load)
+    rows, _ = read("--data", "snli,multinli")
     assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
     assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
-    rows, notes = nli_rows(parse(["--objective", "softmax", "--data", "multinli"]))
-    assert asked[4:] == [("multinli", "train")]
-    assert notes["dev"] == "held out of it (1 pairs)"
-    nli_rows(parse(["--objective", "softmax", "--data", "multinli", "--dev", "multinli", "--test", "multinli"]))
-    assert asked[5:] == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
+    assert read("--data", "multinli")[1]["dev"] == "held out of it (1 pairs)"
+    assert asked == [("multinli", "train")]
+    read("--data", "multinli", "--dev", "multinli", "--test", "multinli")
+    assert asked == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
+    read("--data", f"snli,{files['nli']}")
+    assert asked == [("snli", "train"), (files["nli"], "train"), ("snli", "dev"), ("snli", "test")]
 
 
 def test_several_nli_files_are_one_after_the_other(tmp_path):
-    first, second = two_nli_files(tmp_path)
-    other = tmp_path / "b.jsonl"
+    """Twelve rows and nine, the second file with a comma in its name."""
+    first, second, other = tmp_path / "a.jsonl", tmp_path / "b,c.jsonl", tmp_path / "b.jsonl"
+    first.write_text("".join(toys.nli(12)))
+    second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
     other.write_bytes(second.read_bytes())
     nli = ["--objective", "softmax", "--dev", str(first), "--test", f"{first},{other}"]
     rows, notes = nli_rows(parse([*nli, "--data", f"{first},{other}"]))
@@ -252,24 +233,14 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("{first},missing.jsonl", "missing.jsonl does not exist"),
-        ("{first},stsb", "stsb has no rows of the kind that is needed: objective softmax reads snli or a file of NLI"),
-        ("{first},{scored}", "scored.tsv holds no lines of JSON"),
+        ("{nli},missing.jsonl", "missing.jsonl does not exist"),
+        ("{nli},stsb", "stsb has no rows of the kind that is needed: objective softmax reads snli or a file of NLI"),
+        ("{nli},{scored}", "scored.tsv holds no lines of JSON"),
     ],
 )
 def test_each_of_several_files_must_serve(files, data, message):
-    data = data.format(first=files["nli"], scored=files["scored"])
     with pytest.raises(InputError, match=message):
-        nli_rows(parse(["--objective", "softmax", "--data", data]))
-
-
-def test_snli_beside_a_file_gives_dev_and_test(files, monkeypatch):
-    read = []
-    monkeypatch.setattr(datasets, "load_nli", lambda *given: read.append(given) or ([LabelledPair("u", "v", 1)], 0))
-    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", f"snli,{files['nli']}"]))
-    train = [("snli", "train", None), (files["nli"], "train", None)]
-    assert read == [*train, ("snli", "dev", None), ("snli", "test", None)]
-    assert {split: len(part) for split, part in rows.items()} == {"train": 2, "dev": 1, "test": 1}
+        nli_rows(parse(["--objective", "softmax", "--data", data.format(**files)]))
 
 
 def test_scores_of_another_scale(make, tmp_path, monkeypatch):
@@ -291,10 +262,8 @@ def test_scores_of_another_scale(make, tmp_path, monkeypatch):
     ("scores", "scale", "message"),
     [
         ("0.8 1.2", "1", "line 2: the score 1.2 is not on the scale of 0 to 1; give its --scale"),
-        ("0.8 -0.1", "1", "line 2: the score -0.1 is not on the scale of 0 to 1"),
-        ("5.5 1", "5", "line 1: the score 5.5 is not on the scale of 0 to 5"),
+        ("-0.1 1", "5", "line 1: the score -0.1 is not on the scale of 0 to 5"),
         ("0.8 0.3", "5", r"no score is above 1, but the scale is 0 to 5: give --scale 1 \(labels 0 and 1 alone are"),
-        ("0.8 0.3", "4", "no score is above 1, but the scale is 0 to 4: give --scale 1"),
     ],
 )
 def test_scores_off_the_scale(tmp_path, scores, scale, message):
@@ -319,62 +288,7 @@ PAIRS = [
     ScoredPair("the sun and the moon", "a dog runs", 1.5),
     ScoredPair("music", "the cat", 4.1),
 ]
-
-
-def test_scores_of_vectors_by_hand(tiny):
-    """The five different texts once each; alignment of the pairs scored higher than 4: the first and the last.
-
-    Vectors are float32, 1e-7 apart in other batches; cosines that differ by hundredths make that 1e-6 of a correlation.
-    """
-    encoder = SentenceEncoder.load(tiny)
-    scores = vector_scores(encoder, PAIRS, contrastive=True)
-    texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
-    vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
-    cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
-    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5)
-    between = [(vectors[a], vectors[b]) for i, a in enumerate(texts) for b in texts[i + 1 :]]
-    assert scores["mean_cosine"] == pytest.approx(np.mean([u @ v for u, v in between]), abs=1e-6)
-    spread = np.log(np.mean([np.exp(-2 * ((u - v) ** 2).sum()) for u, v in between]))
-    assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
-    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "music")])
-    assert scores["alignment"] == pytest.approx(near, abs=1e-6)
-    assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
-
-
-def test_the_loss_on_dev_is_that_of_all_rows_by_hand(tiny):
-    """Of vectors: the cosines and the scores on the scale of 0 to 1; of heads: what people read, turned back."""
-    encoder = SentenceEncoder.load(tiny)
-    cosines = [float(np.dot(*encoder.encode([pair.sentence1, pair.sentence2]))) for pair in PAIRS]
-    expected = np.mean((np.array(cosines) - np.array([1, 0.8, 0.3, 0.82])) ** 2)
-    assert vector_scores(encoder, PAIRS, loss=losses.mse_loss)["loss"] == pytest.approx(expected, abs=1e-6)
-
-    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
-    found = pair_scores(fake("regression", [1, 2, 3]), rows, losses.mse_loss)
-    assert found["loss"] == pytest.approx(0.2**2 / 3, abs=1e-7)  # .6 for .8
-    found = pair_scores(fake("binary", [0.75, 0.5]), rows_with([1, 0]), more_losses.binary_cross_entropy_loss)
-    assert found["loss"] == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, abs=1e-7)
-    sure = fake("classes", [[0.0, 0.5, 0.5], [1.0, 0.0, 0.0]])
-    found = pair_scores(sure, rows_with([2, 0]), losses.softmax_cross_entropy_loss)
-    assert found["loss"] == pytest.approx(np.log(2) / 2, abs=1e-7)
-
-
-def test_a_sure_head_that_is_wrong_has_a_finite_loss():
-    """As float32, the probability 1 may be of any logit from 17 on; it counts as one of 16."""
-    found = pair_scores(fake("binary", [1.0, 1.0]), rows_with([1, 0]), more_losses.binary_cross_entropy_loss)
-    assert found["loss"] == pytest.approx(-np.log(1e-7) / 2, abs=1e-4)
-
-
-def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
-    """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
-    encoder = Compass(d0=10, d1=60, t0=20, t1=90)
-    loss = partial(losses.contrastive_loss, margin=0.5)
-    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"), loss)
-    assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)
-
-
-def test_no_alignment_without_pairs_that_are_alike(tiny):
-    scores = vector_scores(SentenceEncoder.load(tiny), PAIRS[1:3], contrastive=True)
-    assert set(scores) == {"pearson", "spearman", "uniformity", "mean_cosine"}
+REGRESSION = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
 
 
 def rows_with(labels: list[int], first: str = "u") -> list[LabelledPair]:
@@ -384,29 +298,6 @@ def rows_with(labels: list[int], first: str = "u") -> list[LabelledPair]:
 def fake(task: str, outputs: list) -> SimpleNamespace:
     """A model whose scores are known."""
     return SimpleNamespace(task=task, scores=lambda firsts, seconds, progress: np.array(outputs, dtype=np.float32))
-
-
-def test_scores_of_a_binary_head_are_decided_at_one_half():
-    found = pair_scores(fake("binary", [0.5, 0.49, 0.9, 0.1, 0.7]), rows_with([1, 1, 0, 0, 1]))
-    assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
-
-
-def test_scores_of_a_head_with_classes():
-    found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
-    assert found == pytest.approx({"accuracy": 2 / 3})
-
-
-def test_scores_of_a_regression():
-    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
-    found = pair_scores(fake("regression", [1, 2, 3]), rows)
-    assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
-
-
-@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite")])
-def test_a_head_that_has_collapsed_is_told_in_one_line(outputs, why):
-    rows = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
-    with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
-        pair_scores(fake("regression", outputs), rows)
 
 
 class Compass:
@@ -420,6 +311,60 @@ class Compass:
         return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
+def test_scores_of_vectors_by_hand(tiny):
+    """The five different texts once each; alignment of the pairs scored higher than 4: the first and the last.
+
+    Vectors are float32, 1e-7 apart in other batches; cosines that differ by hundredths make that 1e-6 of a correlation.
+    """
+    encoder = SentenceEncoder.load(tiny)
+    scores = vector_scores(encoder, PAIRS, contrastive=True, loss=losses.mse_loss)
+    texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
+    vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
+    cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5)
+    assert scores["loss"] == pytest.approx(np.mean((np.array(cosines) - [1, 0.8, 0.3, 0.82]) ** 2), abs=1e-6)
+    between = [(vectors[a], vectors[b]) for i, a in enumerate(texts) for b in texts[i + 1 :]]
+    assert scores["mean_cosine"] == pytest.approx(np.mean([u @ v for u, v in between]), abs=1e-6)
+    spread = np.log(np.mean([np.exp(-2 * ((u - v) ** 2).sum()) for u, v in between]))
+    assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
+    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "music")])
+    assert scores["alignment"] == pytest.approx(near, abs=1e-6)
+    assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
+    no_alike = vector_scores(encoder, PAIRS[1:3], contrastive=True)
+    assert set(no_alike) == {"pearson", "spearman", "uniformity", "mean_cosine"}
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "rows", "loss", "expected"),
+    [
+        ("regression", [1, 2, 3], REGRESSION, losses.mse_loss, 0.2**2 / 3),  # .6 for .8
+        ("binary", [0.75, 0.5], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(0.375) / 2),
+        # as float32, the probability 1 may be of any logit from 17 on; it counts as one of 16
+        ("binary", [1.0, 1.0], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(1e-7) / 2),
+        ("classes", [[0, 0.5, 0.5], [1, 0, 0]], rows_with([2, 0]), losses.softmax_cross_entropy_loss, np.log(2) / 2),
+    ],
+)
+def test_the_loss_of_a_head_by_hand(task, outputs, rows, loss, expected):
+    """From the scores that people read, turned back."""
+    tolerance = 1e-4 if outputs == [1.0, 1.0] else 1e-7
+    assert pair_scores(fake(task, outputs), rows, loss)["loss"] == pytest.approx(expected, abs=tolerance)
+
+
+def test_scores_of_heads_by_hand():
+    found = pair_scores(fake("binary", [0.5, 0.49, 0.9, 0.1, 0.7]), rows_with([1, 1, 0, 0, 1]))
+    assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
+    found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
+    assert found == pytest.approx({"accuracy": 2 / 3})
+    found = pair_scores(fake("regression", [1, 2, 3]), REGRESSION)
+    assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
+
+
+@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite")])
+def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
+    with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
+        pair_scores(fake("regression", outputs), REGRESSION)
+
+
 def test_the_threshold_of_a_cosine_is_chosen_on_dev():
     """On dev any cut between 30 and 60 degrees is right; on the rows it calls 20 and 40 alike, and 50 degrees not.
 
@@ -431,30 +376,14 @@ def test_the_threshold_of_a_cosine_is_chosen_on_dev():
     assert found == pytest.approx({"accuracy": 1 / 3, "f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2})
 
 
+def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
+    """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
+    encoder = Compass(d0=10, d1=60, t0=20, t1=90)
+    loss = partial(losses.contrastive_loss, margin=0.5)
+    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"), loss)
+    assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)
+
+
 def test_a_score_at_the_threshold_means_yes():
     found = binary_scores(np.array([0.3, 0.2]), np.array([1, 0]), threshold=0.3)
     assert found == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}
-
-
-# ---------------------------------------------------------------------------------- another device
-
-
-def test_the_batch_of_a_pair_goes_to_the_models_device(make):
-    task = make("cross-encoder")
-    model = task.network.model.to("meta")
-    encoded = model.tokenize(["a cat", "the dog is here"], ["a dog", "the moon"])
-    assert [part.device.type for part in model.batch(encoded, [0, 1])] == ["meta"] * 3
-
-
-def test_the_batch_of_a_text_goes_to_the_models_device(make):
-    columns, seen = make("cosine").network.columns, []
-
-    class Model(torch.nn.Module):
-        device = torch.device("meta")
-
-        def forward(self, ids: torch.Tensor, mask: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
-            seen.extend((ids.device.type, mask.device.type))
-            return ids
-
-    VectorNetwork(Model(), columns)([row for row, _ in enumerate(columns.lengths)])
-    assert seen == ["meta", "meta"]

@@ -29,17 +29,6 @@ TEACHERS = ("tiny-distiluse", "tiny-roberta")  # of other tokenizers; 13 columns
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> dict[str, str]:
-    files = toys.write_all(tmp_path)
-    rows = {"translations": [f"the {noun}\tla {noun[::-1]}\n" for noun in toys.NOUNS]}
-    rows["several"] = [line.rstrip("\n") + "\tthe moon is red\n" for line in toys.triplets(20)]
-    for name, lines in rows.items():
-        (tmp_path / f"{name}.tsv").write_text("".join(lines))
-        files[name] = str(tmp_path / f"{name}.tsv")
-    return files
-
-
-@pytest.fixture
 def make(tiny: Path, files: dict[str, str]):
     """``make("sentences", "--teacher", folder)`` -> the objective on the tiny model, or another, in float64."""
 
@@ -157,13 +146,9 @@ def test_losses_of_scores_by_hand():
     found = kl_divergence_loss(torch.zeros(1, 2), torch.tensor([[math.log(3), 0]]))
     assert found.item() == pytest.approx(0.13081, abs=5e-6)
 
-
-@pytest.mark.parametrize("loss", [margin_mse_loss, kl_divergence_loss])
-def test_scores_that_cannot_be_compared(loss):
-    with pytest.raises(ValueError, match="give 2 columns or more"):
-        loss(torch.ones(2, 1), torch.ones(2, 1))
-    with pytest.raises(ValueError, match=r"teacher must be \(B, C\)"):
-        loss(torch.ones(2, 2), torch.ones(2, 3))
+    for loss in (margin_mse_loss, kl_divergence_loss):
+        with pytest.raises(ValueError, match=r"teacher must be \(B, C\)"):
+            loss(torch.ones(2, 2), torch.ones(2, 3))
 
 
 # ---------------------------------------------------------------------------------------- whole runs
@@ -172,46 +157,30 @@ def test_scores_that_cannot_be_compared(loss):
 @pytest.mark.parametrize("form", ["sentences", "triplets"])
 def test_a_student_learns_and_a_stopped_run_resumes_to_the_same_bits(tiny, files, cross_encoder, form, tmp_path):
     teacher = reference("tiny-distiluse") if form == "sentences" else cross_encoder("regression")
-    flags = ["--teacher", str(teacher), "--data", files[form], "--dev", files["dev"], "--test", files["test"]]
-    flags += ["--model", str(tiny), "--batch-size", "8", "--epochs", "4", "--lr", "5e-3", "--log-every", "1"]
-    flags += ["--precision", "float32"]
+    flags = [*toys.flags(files, "distillation", "--teacher", str(teacher), "--data", files[form]), "--model", str(tiny)]
+    flags += ["--batch-size", "8", "--epochs", "4", "--lr", "5e-3", "--log-every", "1", "--precision", "float32"]
     main([*flags, "--out", str(tmp_path / "whole")])
-    logged = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["loss"] for line in logged if "loss" in line]
+    losses = toys.losses(tmp_path / "whole")
     assert np.mean(losses[-3:]) < np.mean(losses[:3]) / 1.5
-
-    calls, forward = iter(range(99)), VectorNetwork.forward
-
-    def interrupted(*arguments):
-        if next(calls) == 4:
-            raise KeyboardInterrupt
-        return forward(*arguments)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(VectorNetwork, "forward", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            main([*flags, "--out", str(tmp_path / "run")])
+    toys.stop_at(5, (VectorNetwork, "forward"), main, [*flags, "--out", str(tmp_path / "run")])
     main(["--resume", str(tmp_path / "run")])
-    again = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    without_clock = [[{**line, "tokens_per_second": 0} for line in run] for run in (logged, again)]
-    assert without_clock[0] == without_clock[1]
-    assert (tmp_path / "run" / "model" / "model.safetensors").read_bytes() == (
-        tmp_path / "whole" / "model" / "model.safetensors"
-    ).read_bytes()
+    assert toys.metrics(tmp_path / "run") == toys.metrics(tmp_path / "whole")
+    first, second = (tmp_path / run / "model" / "model.safetensors" for run in ("whole", "run"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 def test_another_teacher_or_other_sentences_are_another_run(make, tiny, files, tmp_path):
-    shutil.copytree(reference("tiny-roberta"), tmp_path / "teacher")
-    prints = [make("sentences", "--teacher", str(tmp_path / "teacher")).fingerprint for _ in range(2)]
-    assert prints[0] == prints[1]
-    other = SentenceEncoder.load(tmp_path / "teacher")
+    teacher = shutil.copytree(reference("tiny-roberta"), tmp_path / "teacher")
+    first, same = (make("sentences", "--teacher", str(teacher)).fingerprint for _ in range(2))
+    other = SentenceEncoder.load(teacher)
     other.bert.layers[0].attention.query.bias.data[0] += 1e-3
-    other.save(tmp_path / "teacher")
-    changed = make("sentences", "--teacher", str(tmp_path / "teacher")).fingerprint
-    path = Path(files["sentences"])
-    path.write_text(path.read_text().replace("the cat", "the Cat"))  # the student reads the same tokens
-    respelled = make("sentences", "--teacher", str(tmp_path / "teacher")).fingerprint
-    assert len({prints[0], changed, respelled}) == 3
+    other.save(teacher)
+    changed = make("sentences", "--teacher", str(teacher)).fingerprint
+    path = tmp_path / "respelled.txt"
+    path.write_text(Path(files["sentences"]).read_text().replace("the cat", "the Cat"))  # the same tokens for a student
+    respelled = make("sentences", "--teacher", str(teacher), "--data", str(path)).fingerprint
+    assert first == same
+    assert len({first, changed, respelled}) == 3
 
 
 def test_a_run_from_before_these_settings_can_still_be_resumed(tiny, files, tmp_path):
@@ -233,7 +202,7 @@ def test_a_run_from_before_these_settings_can_still_be_resumed(tiny, files, tmp_
     ("form", "flags", "message"),
     [
         ("sentences", ["--objective", "distillation"], "objective distillation needs --teacher MODEL"),
-        ("sentences", ["--teacher", "no-such-model"], "--teacher: .*no-such-model"),
+        ("sentences", ["--teacher", "no-such-model"], "no model 'no-such-model'"),
         ("sentences", ["--teacher", "TINY", "--student-layers", "3"], "--student-layers: 3 of 2 layers cannot be kept"),
         ("sentences", ["--teacher", "TINY", "--objective", "mnr"], "--teacher is not for objective mnr"),
         ("sentences", ["--teacher", "TINY", "--recipe", "sts-siamese"], "--teacher is not for objective siamese"),
