@@ -8,8 +8,6 @@ the architectures in the latter, and the classes in modules.json. A kind's class
 
 import re
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,8 @@ KINDS = {
 }
 
 
-def kind_of(words: set[str]) -> str:
-    """The name of the class that opens a folder in which these words occur: ``{"SpladePooling"}`` -> SparseEncoder."""
-    return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
-
-
 def check_order(name: str, modules: list[str]) -> None:
     """Raise ``ValueError`` for modules, or an order of them, that the kind does not compute."""
     if not re.fullmatch(KINDS[name].order, " ".join(modules)):
         known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
         raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")
-
-
-def encoder_class(name: str) -> Any:
-    """The class of a kind."""
-    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)

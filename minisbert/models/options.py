@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,11 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.folders import ModelFolder, find_model
-from minisbert.models.kinds import encoder_class
+from minisbert.models.kinds import KINDS
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import (
-    add_threads_option,
-    choose_device,
-    choose_precision,
-    keep_freed_memory,
-    use_threads,
-)
+from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
 
@@ -72,8 +67,9 @@ def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | 
 
 
 def open_kind(model: str) -> type[SentenceEncoder]:
-    """The class that opens a model's folder."""
-    return encoder_class(ModelFolder(find_model(model)).kind)
+    """The class that opens a model's folder; its file is imported here."""
+    name = ModelFolder(find_model(model)).kind
+    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)
 
 
 def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
@@ -90,8 +86,8 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
         return None
     if options.device not in ("auto", "cpu"):
         raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
-    if options.compiled not in ("yes", "auto") and not options.compiled.endswith(".pt2"):
-        raise InputError(f"--compiled {options.compiled}: the name must end in .pt2; put --compiled after the texts")
+    if options.compiled not in ("yes", "auto"):
+        check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
         return load({"yes": True, "auto": "auto"}.get(options.compiled, options.compiled))
     except InputError as error:

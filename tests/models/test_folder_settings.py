@@ -67,122 +67,105 @@ FLAGS |= {"pooling_mode_mean_sqrt_len_tokens": True, "pooling_mode_cls_token": T
 INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 ENDED = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"] | {"end_of_word_suffix": "</w>"}
 
-# name: the source, what changes in its files (... removes a key, None a file), and the ids of TEXTS[0] then, or ...
+# name: the source, and what changes in its files (... removes a key, None a file)
 HONOURED = {
-    "cased": ("tiny", CASED, [2, 1, 1, 70, 81, 57, 90, 3]),
-    "accents": ("tiny", {OPTIONS: {"strip_accents": False}}, ...),
-    "chinese": ("tiny", {OPTIONS: {"tokenize_chinese_chars": False}}, ...),
+    "cased": ("tiny", CASED),
+    "accents": ("tiny", {OPTIONS: {"strip_accents": False}}),
+    "chinese": ("tiny", {OPTIONS: {"tokenize_chinese_chars": False}}),
     "uncased by default": (
         "tiny",
         {OPTIONS: {"do_lower_case": ..., "tokenizer_class": ...}, TOKENIZER: {"normalizer": None}},
-        [2, 57, 58, 70, 81, 57, 90, 3],
     ),
     "no particular class": (
         "tiny",
         {OPTIONS: GENERIC | {"do_lower_case": False, "cls_token": "[MASK]"}, TOKENIZER: {"pre_tokenizer": None}},
-        ...,
     ),
-    "class in config.json": ("tiny", {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}}, ...),
-    "own special tokens": ("tiny", {OPTIONS: {"cls_token": "[MASK]"}}, [4, 57, 58, 70, 81, 57, 90, 3]),
-    "special tokens of old": ("tiny", {"special_tokens_map.json": {"cls_token": {"content": "[MASK]"}}}, ...),
-    "more special tokens": ("tiny", {OPTIONS: {"additional_special_tokens": ["a", "not one"]}}, ...),
-    "special tokens split": ("tiny", {OPTIONS: {"split_special_tokens": True}}, ...),
-    "no special tokens stored": ("tiny", {TOKENIZER: {"post_processor": None}}, [2, 57, 58, 70, 81, 57, 90, 3]),
-    "fewer columns": ("tiny", {SENTENCE: {"truncate_dim": 8}}, ...),
-    "more columns than there are": ("tiny", {SENTENCE: {"truncate_dim": 100}}, ...),
-    "fewer columns after a dense layer": ("distiluse", {SENTENCE: {"truncate_dim": 5}}, ...),
-    "limit": ("tiny", {TEXT: {"max_seq_length": 5}}, [2, 57, 58, 70, 3]),
-    "old limit": ("tiny", {TEXT: None, "sentence_roberta_config.json": {"max_seq_length": 6}}, [2, 57, 58, 70, 81, 3]),
-    "lower case of old": (
-        "tiny",
-        CASED | {TEXT: None, "sentence_xlm-roberta_config.json": {"do_lower_case": True}},
-        [2, 57, 58, 70, 81, 57, 90, 3],
-    ),
-    "lower case for RoBERTa": ("roberta", {TEXT: {"do_lower_case": True}}, ...),
-    "lower case, no particular class": ("roberta", {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC}, ...),
-    "limit of the tokenizer": (
-        "tiny",
-        {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}},
-        [2, 57, 58, 70, 3],
-    ),
-    "options of the tokenizer": (
-        "tiny",
-        {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}},
-        [2, 1, 1, 70, 81, 3],
-    ),
+    "class in config.json": ("tiny", {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}}),
+    "own special tokens": ("tiny", {OPTIONS: {"cls_token": "[MASK]"}}),
+    "special tokens of old": ("tiny", {"special_tokens_map.json": {"cls_token": {"content": "[MASK]"}}}),
+    "more special tokens": ("tiny", {OPTIONS: {"additional_special_tokens": ["a", "not one"]}}),
+    "special tokens split": ("tiny", {OPTIONS: {"split_special_tokens": True}}),
+    "no special tokens stored": ("tiny", {TOKENIZER: {"post_processor": None}}),
+    "fewer columns": ("tiny", {SENTENCE: {"truncate_dim": 8}}),
+    "more columns than there are": ("tiny", {SENTENCE: {"truncate_dim": 100}}),
+    "fewer columns after a dense layer": ("distiluse", {SENTENCE: {"truncate_dim": 5}}),
+    "limit": ("tiny", {TEXT: {"max_seq_length": 5}}),
+    "old limit": ("tiny", {TEXT: None, "sentence_roberta_config.json": {"max_seq_length": 6}}),
+    "lower case of old": ("tiny", CASED | {TEXT: None, "sentence_xlm-roberta_config.json": {"do_lower_case": True}}),
+    "lower case for RoBERTa": ("roberta", {TEXT: {"do_lower_case": True}}),
+    "lower case, no particular class": ("roberta", {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC}),
+    "limit of the tokenizer": ("tiny", {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}}),
+    "options of the tokenizer": ("tiny", {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}}),
     "limit of each call": (
         "tiny",
         {TEXT: {"max_seq_length": 5, "processing_kwargs": {"text": {"max_length": 6, "truncation": True}}}},
-        [2, 57, 58, 70, 81, 3],
     ),
-    "limit of common calls": ("tiny", {TEXT: {"processing_kwargs": {"common": {"max_length": 5}}}}, ...),
-    "limit by its old name": ("tiny", {OPTIONS: {"model_max_length": ..., "max_len": 6}}, [2, 57, 58, 70, 81, 3]),
-    "cut at the start": (
-        "tiny",
-        {OPTIONS: LEFT, TEXT: {"max_seq_length": 5}},
-        [2, 81, 57, 90, 3],
-    ),
-    "cut at the start, in tokenizer.json": (
-        "tiny",
-        {TOKENIZER: {"truncation": STORED}, TEXT: {"max_seq_length": 5}},
-        ...,
-    ),
-    "RoBERTa, cut at the start": ("roberta", {OPTIONS: LEFT}, ...),
-    "RoBERTa, a space first": ("roberta", {OPTIONS: {"add_prefix_space": True}}, ...),
-    "RoBERTa's defaults": ("roberta", {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}}, ...),
-    "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}, ...),
-    "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}, ...),
-    "a default prompt": ("tiny", {SENTENCE: PROMPT}, ...),
-    "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}, ...),
-    "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}, ...),
-    "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}, ...),
-    "a prompt that is not pooled, max": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "max"}}, ...),
-    "a prompt that is not pooled, cut at the start": (
-        "tiny",
-        {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT},
-        ...,
-    ),
-    "a prompt for RoBERTa": ("roberta", {SENTENCE: PROMPT, POOLING: UNPOOLED}, ...),
-    "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}, ...),
-    "no token types in a generic tokenizer": ("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}}, ...),
-    "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}, ...),
+    "limit of common calls": ("tiny", {TEXT: {"processing_kwargs": {"common": {"max_length": 5}}}}),
+    "limit by its old name": ("tiny", {OPTIONS: {"model_max_length": ..., "max_len": 6}}),
+    "cut at the start": ("tiny", {OPTIONS: LEFT, TEXT: {"max_seq_length": 5}}),
+    "cut at the start, in tokenizer.json": ("tiny", {TOKENIZER: {"truncation": STORED}, TEXT: {"max_seq_length": 5}}),
+    "RoBERTa, cut at the start": ("roberta", {OPTIONS: LEFT}),
+    "RoBERTa, a space first": ("roberta", {OPTIONS: {"add_prefix_space": True}}),
+    "RoBERTa's defaults": ("roberta", {TOKENIZER: {"post_processor": None, "normalizer": {"type": "Lowercase"}}}),
+    "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}),
+    "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}),
+    "a default prompt": ("tiny", {SENTENCE: PROMPT}),
+    "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}),
+    "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}),
+    "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}),
+    "a prompt that is not pooled, max": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "max"}}),
+    "a prompt that is not pooled, cut at the start": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED, OPTIONS: LEFT}),
+    "a prompt for RoBERTa": ("roberta", {SENTENCE: PROMPT, POOLING: UNPOOLED}),
+    "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}),
+    "no token types in a generic tokenizer": ("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}}),
+    "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}),
     "BERT's names that DistilBERT does not read": (
         "distiluse",
         {CONFIG: {"hidden_act": "silu", "intermediate_size": 99, "position_offset": 1}},
-        ...,
     ),
-    "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": ENDED}}, ...),
-    "weights that grow": ("tiny", {POOLING: {"pooling_mode": "weightedmean"}}, ...),
-    "the last token": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}}, ...),
-    "the last token, cut at the start": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}, OPTIONS: LEFT}, ...),
-    "by the root of the length": ("tiny", {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: UNSCALED}, ...),
+    "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": ENDED}}),
+    "weights that grow": ("tiny", {POOLING: {"pooling_mode": "weightedmean"}}),
+    "the last token": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}}),
+    "the last token, cut at the start": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}, OPTIONS: LEFT}),
+    "by the root of the length": ("tiny", {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: UNSCALED}),
     "several at once, in another order": (
         "tiny",
         {POOLING: {"pooling_mode": ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]}, MODULES: UNSCALED},
-        ...,
     ),
-    "flags, in any order": ("tiny", {POOLING: {"pooling_mode": ...} | FLAGS}, ...),
-    "no flag": ("tiny", {POOLING: {"pooling_mode": ..., "pooling_mode_cls_token": False}}, ...),
+    "flags, in any order": ("tiny", {POOLING: {"pooling_mode": ...} | FLAGS}),
+    "no flag": ("tiny", {POOLING: {"pooling_mode": ..., "pooling_mode_cls_token": False}}),
     "the last token, a prompt that is not pooled": (
         "tiny",
         {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": ["lasttoken", "mean_sqrt_len_tokens"]}},
-        ...,
     ),
     **{
         f"dense layers with {name}": (
             "distiluse",
             {DENSE: {"activation_function": f"torch.nn.modules.activation.{name}"}},
-            ...,
         )
         for name in ("ReLU", "GELU", "Sigmoid", "SiLU")
     },
-    "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}, ...),
-    "a dropout between the modules": ("tiny", {MODULES: DROPPING, "9_Dropout/config.json": {"dropout": 0.5}}, ...),
+    "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}),
+    "a dropout between the modules": ("tiny", {MODULES: DROPPING, "9_Dropout/config.json": {"dropout": 0.5}}),
     "harmless arguments": (
         "tiny",
         {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
-        ...,
     ),
+}
+# the ids of TEXTS[0] then
+IDS = {
+    "cased": [2, 1, 1, 70, 81, 57, 90, 3],
+    "uncased by default": [2, 57, 58, 70, 81, 57, 90, 3],
+    "own special tokens": [4, 57, 58, 70, 81, 57, 90, 3],
+    "no special tokens stored": [2, 57, 58, 70, 81, 57, 90, 3],
+    "limit": [2, 57, 58, 70, 3],
+    "old limit": [2, 57, 58, 70, 81, 3],
+    "lower case of old": [2, 57, 58, 70, 81, 57, 90, 3],
+    "limit of the tokenizer": [2, 57, 58, 70, 3],
+    "options of the tokenizer": [2, 1, 1, 70, 81, 3],
+    "limit of each call": [2, 57, 58, 70, 81, 3],
+    "limit by its old name": [2, 57, 58, 70, 81, 3],
+    "cut at the start": [2, 81, 57, 90, 3],
 }
 
 
@@ -228,7 +211,7 @@ def reference(folder: Path) -> torch.nn.Module:
 @pytest.mark.reference
 @pytest.mark.parametrize("name", HONOURED)
 def test_vectors_equal_sentence_transformers_also_after_saving(make, tmp_path, name):
-    source, changes, _ = HONOURED[name]
+    source, changes = HONOURED[name]
     folder = make(source, changes)
     ours = vectors(folder)
     expected = reference(folder)
@@ -241,12 +224,13 @@ def test_vectors_equal_sentence_transformers_also_after_saving(make, tmp_path, n
         assert getattr(again, setting) == getattr(expected, setting)
 
 
-@pytest.mark.parametrize("name", [name for name, case in HONOURED.items() if case[2] is not ...])
+@pytest.mark.parametrize("name", IDS)
 def test_ids_are_as_expected(make, name):
-    source, changes, ids = HONOURED[name]
-    assert Tokenizer.load(make(source, changes)).encode(TEXTS[:1]).ids == [ids]
+    source, changes = HONOURED[name]
+    assert Tokenizer.load(make(source, changes)).encode(TEXTS[:1]).ids == [IDS[name]]
 
 
+# what restores the vectors of the source
 ALIKE = {"uncased by default", "no special tokens stored", "more columns than there are", "RoBERTa's defaults"}
 ALIKE |= {"no token types in a generic tokenizer", "a field of ours in config.json", "RoBERTa's words have no end"}
 ALIKE |= {"BERT's names that DistilBERT does not read", "RoBERTa's padding not stated"}
@@ -255,22 +239,15 @@ ALIKE |= {"an empty default prompt", "harmless arguments", "class in config.json
 
 
 @pytest.mark.parametrize("name", HONOURED)
-def test_the_cases_would_notice(make, name):
-    """Each setting changes some vector, but for those that restore what the source has."""
-    source, changes, _ = HONOURED[name]
+def test_a_setting_changes_vectors_and_a_saved_folder_has_the_same(make, tmp_path, name):
+    source, changes = HONOURED[name]
     plain, changed = vectors(SOURCES[source]), vectors(make(source, changes))
     assert (plain.shape == changed.shape and torch.equal(plain, changed)) == (name in ALIKE)
-
-
-@pytest.mark.parametrize("name", HONOURED)
-def test_a_saved_folder_has_the_same_vectors(make, tmp_path, name):
-    source, changes, _ = HONOURED[name]
-    encoder = SentenceEncoder.load(make(source, changes))
+    encoder = SentenceEncoder.load(tmp_path / "folder")
     encoder.save(tmp_path / "saved")
     again = SentenceEncoder.load(tmp_path / "saved")
-    assert_parity(name, again.double().encode(TEXTS, convert="tensor"), vectors(tmp_path / "folder"), PIECE)
-    assert again.settings == encoder.settings
-    assert again.tokenizer.limit == encoder.tokenizer.limit
+    assert (again.settings, again.tokenizer.limit) == (encoder.settings, encoder.tokenizer.limit)
+    assert_parity(name, again.double().encode(TEXTS, convert="tensor"), changed, PIECE)
 
 
 @pytest.mark.reference
@@ -379,7 +356,9 @@ def test_a_multilingual_model_of_sentence_transformers(tmp_path, stated):
     for name in ("tokenizer.json", "vocab.txt"):
         (folder / name).unlink(missing_ok=True)
     (folder / "sentencepiece.bpe.model").write_bytes(b"")
-    with pytest.raises(InputError, match=r"sentencepiece\.bpe\.model is not read, .*: write one with transformers"):
+    with pytest.raises(
+        InputError, match=r"neither tokenizer\.json nor vocab\.txt.*: write one of them with transformers"
+    ):
         SentenceEncoder.load(folder)
 
 
@@ -449,8 +428,6 @@ def test_a_prompt_is_put_before_each_text(make):
     [
         ({"prompt_name": "passage"}, "the model has no prompt 'passage'; it has 'q', 'other'"),
         ({"prompt_name": "q", "prompt": ""}, "prompt '' and prompt_name 'q': give one of them"),
-        ({"prompt": 5}, "prompt must be a string, not 5"),
-        ({"prompt_name": ["q"]}, "prompt_name must be a string, not"),
     ],
 )
 def test_prompts_that_cannot_be_used(make, given, message):

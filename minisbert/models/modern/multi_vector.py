@@ -45,7 +45,7 @@ from minisbert.models.modern.multi_vector_files import (
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, TEXT_FILES, WEIGHTS, parse
+from minisbert.models.settings import CONFIG, TEXT_FILES, WEIGHTS, parse_settings
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
@@ -66,7 +66,7 @@ class MultiVectorEncoder(SentenceEncoder):
         self.projection, self.lengths, self.skipped = dense, stated.lengths, stated.skipped
         self.width = sentence_width(self.pooling, [dense], bert)
         more = self.lengths.query_expansion
-        self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), more)) if more else None
+        self.expansion = parse_settings(Expansion, (Path(TEXT_FILES[0]), more)) if more else None
         backend = tokenizer.backend
         known = (backend.token_to_id(word) for word in self.skipped.skiplist_words)
         self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)

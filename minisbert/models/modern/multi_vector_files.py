@@ -15,14 +15,14 @@ from tokenizers import AddedToken
 from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert
 from minisbert.core.weights import Size, fill
-from minisbert.models.checkpoint import fill_bert, load_bert, read_encoder
+from minisbert.models.checkpoint import fill_bert, load_transformer, read_encoder
 from minisbert.models.folders import ModelFolder
 from minisbert.models.kinds import STANFORD
 from minisbert.models.layout import load_dense
 from minisbert.models.poolings import Dense
 from minisbert.models.settings import (
     CONFIG,
-    MODULES,
+    MODULES_FILE,
     SENTENCE,
     TEXT_FILES,
     DenseSettings,
@@ -151,7 +151,7 @@ def read_stated(folder: ModelFolder) -> Stated:
         settings = folder.settings_as(PyLateSettings)
         return from_old(folder.parse(SENTENCE, PyLate), settings, lengths, skipped)
     if skipped is None:
-        raise InputError(f"{folder.path / MODULES} has no MultiVectorMask, and {SENTENCE} nothing of PyLate's")
+        raise InputError(f"{folder.path / MODULES_FILE} has no MultiVectorMask, and {SENTENCE} nothing of PyLate's")
     return Stated(folder.settings_as(LateSettings), lengths, skipped, bool(folder.places("Normalize")))
 
 
@@ -179,7 +179,7 @@ def is_stanford(folder: ModelFolder) -> bool:
 def load_parts(folder: ModelFolder) -> tuple[Bert, Dense]:
     """The encoder and the projection."""
     if not is_stanford(folder):
-        return load_bert(folder.encoder), load_dense(folder, folder.places("Dense")[0], TokenDense)
+        return load_transformer(folder.encoder), load_dense(folder, folder.places("Dense")[0], TokenDense)
     path, found = read_encoder(folder)
     with reading(path):
         weight = found.pop(LINEAR)
