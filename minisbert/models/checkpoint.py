@@ -51,10 +51,10 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
     files = weight_files(folder)
-    path = folder.path / (WEIGHTS if files[0].name == WEIGHTS else INDEX)
+    path = files[0] if len(files) == 1 else folder.path / INDEX
     found: dict[str, Tensor] = {}
     for file in files:
-        tensors = weights.read_tensors(file, family)
+        tensors = weights.read_tensors(check_present(file), family)
         if twice := sorted(found.keys() & tensors.keys()):
             raise InputError(f"{file} and another shard hold {listed(twice)}")
         found |= tensors
@@ -66,14 +66,12 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
 
 
 def weight_files(folder: ModelFolder) -> list[Path]:
-    """``model.safetensors``, or the shards that an index names. Raises ``InputError`` for what is missing."""
-    names = set() if folder.has(WEIGHTS) else {*folder.parse(INDEX, WeightIndex).weight_map.values()}
+    """``model.safetensors``, or the shards that an index names, if there is one."""
+    names = {WEIGHTS} if folder.has(WEIGHTS) else {*folder.parse(INDEX, WeightIndex).weight_map.values()}
     for name in names:
-        own = Path(name).name == name and "\\" not in name and name.endswith(".safetensors")
-        if not own or not folder.has(name):
-            advice = "which is not a safetensors file beside it: download it again"
-            raise InputError(f"{folder.path / INDEX} names {one_line(name)}, {advice}")
-    return [folder.path / name for name in sorted(names)] or [check_present(folder.path / WEIGHTS)]
+        if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
+            raise InputError(f"{folder.path / INDEX}: {one_line(name)} is not the name of a safetensors file beside it")
+    return [folder.path / name for name in sorted(names) or [WEIGHTS]]
 
 
 def check_present(path: Path) -> Path:

@@ -220,8 +220,6 @@ def find_model(model: str | Path) -> Path:
         return Path(model)
     if isinstance(model, str) and is_hub_name(model) and not os.path.lexists(model):
         return download_model(name)
-    found = (
-        f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in their name"
-    )
-    found = "a file or a broken link" if os.path.lexists(model) else f"{found}, such as intfloat/e5-small-v2"
-    raise InputError(f"no model {one_line(name)}: {found}")
+    known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "
+    known += "their name, such as sentence-transformers/all-mpnet-base-v2"
+    raise InputError(f"no model {one_line(name)}: {'a file or a broken link' if os.path.lexists(model) else known}")

@@ -68,9 +68,6 @@ def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
     return InputError(f"{path}: {key} {one_line(value)} is not supported: {reason}")
 
 
-# ----------------------------------------------------------------------------------- the sentence encoder
-
-
 @dataclass(frozen=True)
 class EncoderSettings:
     """``config_sentence_transformers.json``: how vectors are cut and compared, and prompts to put before each text.
@@ -126,9 +123,6 @@ class DenseSettings(VectorModule):
     bias: bool = True
     activation_function: str = "torch.nn.modules.activation.Tanh"
     use_residual: Annotated[bool, "0"] = False
-
-
-# ------------------------------------------------------------------------------ the encoder and its texts
 
 
 @dataclass(frozen=True)

@@ -40,30 +40,19 @@ def edit_tensors(folder, change):
 def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(folder, dtype, tmp_path):
     edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
     bert = load_transformer(folder)
-    (tmp_path / "again").mkdir()
-    save_bert(bert, tmp_path / "again")
-    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    save_bert(bert, tmp_path)
+    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
     assert stored.keys() == saved.keys()
     assert all(torch.equal(saved[name], stored[name].float()) for name in stored)
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
-    assert load_transformer(tmp_path / "again").config == bert.config
+    assert load_transformer(tmp_path).config == bert.config
     assert not bert.training
     assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in bert.parameters())
 
 
-def old_style(tensors):
-    """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
-    renamed = {}
-    for name, value in tensors.items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        renamed[f"bert.{name}"] = value
-    renamed["bert.embeddings.position_ids"] = torch.arange(32)[None]
-    return renamed | pretraining_heads("bert")
-
-
 # the heads of pre-training, as transformers names them: masked words, for ELECTRA replaced ones
 HEADS = {
-    "bert": [f"cls.{name}" for name in ("predictions.transform.dense", "predictions.decoder", "seq_relationship")],
+    "bert": [f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "decoder")],
     "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
     "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
     "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
@@ -72,65 +61,22 @@ HEADS = {
 
 def pretraining_heads(prefix):
     names = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
-    names += {"bert": ["cls.predictions.bias"], "roberta": ["lm_head.bias"]}.get(prefix, [])
+    names += {"bert": ["cls.predictions.bias", "cls.seq_relationship.weight"], "roberta": ["lm_head.bias"]}.get(
+        prefix, []
+    )
     return {name: torch.ones(3) for name in names}
 
 
-def test_old_names_and_pretraining_heads_are_understood(tiny, folder):
-    edit_tensors(folder, old_style)
-    ours, theirs = load_transformer(folder), load_transformer(tiny)
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+def old_style(folder):
+    """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
 
+    def renamed(tensors):
+        old = [name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in tensors]
+        more = pretraining_heads("bert") | {"bert.embeddings.position_ids": torch.arange(32)[None]}
+        return dict(zip([f"bert.{name}" for name in old], tensors.values(), strict=True)) | more
 
-def test_all_faults_are_named_in_one_message(folder):
-    def spoil(tensors):
-        del tensors["embeddings.LayerNorm.bias"]
-        tensors["encoder.layer.2.output.dense.bias"] = torch.zeros(24)
-        tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(24, 23)
-        tensors["pooler.dense.bias"] = torch.zeros(24, dtype=torch.int32)
+    edit_tensors(folder, renamed)
 
-    edit_tensors(folder, spoil)
-    with pytest.raises(InputError) as error:
-        load_transformer(folder)
-    message = str(error.value)
-    for part in (
-        "model.safetensors does not fit",
-        "missing embeddings.LayerNorm.bias (24,)",
-        "unexpected encoder.layer.2.output.dense.bias (24,)",
-        "misshapen encoder.layer.0.attention.self.key.weight: (24, 23), the config asks for (24, 24)",
-        "pooler.dense.bias holds torch.int32",
-    ):
-        assert part in message
-
-
-def test_weights_of_eight_bits_are_refused(folder):
-    """Without their scales they are no weights."""
-    path = folder / "model.safetensors"
-    save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
-    with pytest.raises(InputError, match=r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating"):
-        load_transformer(folder)
-
-
-@pytest.mark.parametrize("dropped", ["pooler.dense.bias", "pooler"])
-def test_a_pooler_is_there_as_a_whole_or_not_at_all(folder, dropped):
-    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith(dropped)})
-    if dropped == "pooler":
-        assert load_transformer(folder).pooler is None
-        return
-    with pytest.raises(InputError, match=r"missing pooler\.dense\.bias"):
-        load_transformer(folder)
-
-
-def test_missing_weights_say_what_stands_there_instead(folder):
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model.safetensors is missing$"):
-        load_transformer(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match="convert the old checkpoint"):
-        load_transformer(folder)
-
-
-# ------------------------------------------------------------------------------------------ shards
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -147,35 +93,82 @@ def split(folder):
     return index
 
 
-def test_shards_are_read_as_one_checkpoint(tiny, folder):
-    split(folder)
-    expected = load_transformer(tiny).state_dict()
-    found = load_transformer(folder).state_dict()
+@pytest.mark.parametrize("change", [old_style, split])
+def test_old_names_pretraining_heads_and_shards_are_understood(tiny, folder, change):
+    """And saved as one file."""
+    change(folder)
+    found, expected = load_transformer(folder).state_dict(), load_transformer(tiny).state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
-
-
-def test_saving_over_shards_leaves_one_file(tiny, folder):
-    split(folder)
     SentenceEncoder.load(folder).save(folder)
     assert [path.name for path in folder.glob("model*")] == ["model.safetensors"]
     assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
 
 
+def spoil(tensors):
+    del tensors["embeddings.LayerNorm.bias"]
+    tensors["encoder.layer.2.output.dense.bias"] = torch.zeros(24)
+    tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(24, 23)
+    tensors["pooler.dense.bias"] = torch.zeros(24, dtype=torch.int32)
+
+
+FAULTS = [
+    (
+        spoil,
+        r"model\.safetensors does not fit .*\n  missing embeddings\.LayerNorm\.bias \(24,\)\n"
+        r"  unexpected encoder\.layer\.2\.output\.dense\.bias \(24,\)\n"
+        r"  misshapen encoder\.layer\.0\.attention\.self\.key\.weight: \(24, 23\), .* asks for \(24, 24\)\n"
+        r"  pooler\.dense\.bias holds torch\.int32",
+    ),
+    (  # without their scales they are no weights
+        lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
+        r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating",
+    ),
+    (
+        lambda tensors: {key: value for key, value in tensors.items() if key != "pooler.dense.bias"},
+        r"missing pooler\.dense\.bias",
+    ),
+    (
+        lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
+        r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_tensors_that_do_not_fit_are_named(folder, change, message):
+    edit_tensors(folder, change)
+    with pytest.raises(InputError, match=message):
+        load_transformer(folder)
+
+
+def test_a_checkpoint_without_pooler_has_none(folder):
+    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
+    assert load_transformer(folder).pooler is None
+
+
+def test_missing_weights_say_what_stands_there_instead(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model.safetensors is missing$"):
+        load_transformer(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="convert the old checkpoint"):
+        load_transformer(folder)
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({"a": "model-00003-of-00003.safetensors"}, "names 'model-00003-of-00003.safetensors', which is not a saf"),
-        ({"a": "a" * 999 + ".safetensors"}, "names 'aaa.*, which is not a safetensors file beside it: download it"),
-        ({"a": "\0.safetensors"}, "which is not a safetensors file beside it"),
-        ({"a": f"../model/{FIRST}"}, "which is not a safetensors file beside it"),
-        ({"a": f"..\\{FIRST}"}, "which is not a safetensors file beside it"),
-        ({"a": "/etc/hosts"}, "which is not a safetensors file beside it"),
-        ({"a": "pytorch_model.bin"}, "names 'pytorch_model.bin', which is not"),
+        ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
+        ({"a": "a" * 999 + ".safetensors"}, "is missing"),
+        ({"a": "\0.safetensors"}, "is missing"),
+        ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
+        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file beside it"),
         ({"a": None}, "weight_map must be"),
         ([FIRST], "weight_map must be"),
         ({}, r"model\.safetensors is missing"),
-        ({"a": FIRST}, r"index\.json does not fit .*\n  missing embeddings"),
+        ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
     ],
 )
 def test_an_index_that_cannot_be_used(folder, where, message):
@@ -249,9 +242,7 @@ def test_families_are_written_as_they_were_read(name, tmp_path):
     assert stored.keys() == saved.keys()
     assert all(torch.equal(stored[key], saved[key]) for key in stored)
     original, config = (json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path))
-    assert {key: original[key] for key in config if key in original} == {
-        key: config[key] for key in config if key in original
-    }
+    assert original.items() >= {key: value for key, value in config.items() if key in original}.items()
 
 
 @pytest.mark.parametrize(
@@ -323,14 +314,6 @@ def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value,
     assert str(folder) in str(error.value)
 
 
-def test_a_long_list_of_faults_is_cut(folder):
-    edit_tensors(folder, lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)})
-    with pytest.raises(InputError, match="unexpected more") as error:
-        load_transformer(folder)
-    assert str(error.value).count("\n") == 20
-    assert str(error.value).endswith("  and 81 more")
-
-
 # ------------------------------------------------------------------------------------------ odd tensors
 
 
@@ -358,24 +341,17 @@ ODD = {
     "nested": {"model": {"a": torch.ones(2)}},
     "a list": [torch.ones(2)],
     "nothing": {},
+    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
 }
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
 def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
-    torch.save(content, tmp_path / "x.bin")
-    with pytest.raises(
-        InputError, match=r"state dict, names with dense|would take 4,503,599,627,370,496: is it damaged"
-    ):
+    torch.save(content() if callable(content) else content, tmp_path / "x.bin")
+    with pytest.raises(InputError, match=r"state dict, names with dense tensors|4,503,599,627,370,496: is it damaged"):
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_convert_of_quantised_tensors(tmp_path):
-    torch.save({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}, tmp_path / "x.bin")
-    with pytest.raises(InputError, match="dense tensors of real numbers, but 'a'"):
-        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
 
 
 def test_convert_runs_no_code_and_does_not_pass_on_torchs_advice(tmp_path, capsys):
