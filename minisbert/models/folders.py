@@ -4,14 +4,13 @@ A loaded model's weights are a copy of the file's: a model may be saved over its
 files changed in place by another program (``rsync --inplace``), while it is in use.
 """
 
-import json
 import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
 from minisbert.models.families import FAMILIES, read_family
@@ -58,8 +57,8 @@ class ModelFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.files: dict[str, bytes] = {}  # that have been read
-        self.contents: dict[str, Any] = {}  # of those in JSON
+        self.files: dict[str, bytes] = {}  # that were read as they are
+        self.contents: dict[str, Any] = {}  # of JSON files
 
     @classmethod
     def of(cls, folder: "str | Path | ModelFolder") -> "ModelFolder":
@@ -90,11 +89,8 @@ class ModelFolder:
         if name not in self.contents:
             if not needed and not self.has(name):
                 return kind()
-            with reading(self.path / name):
-                content = json.loads(self.read(name))
-                if not isinstance(content, kind):
-                    raise ValueError(f"a JSON {kind.__name__} is needed, not a {type(content).__name__}")
-            self.contents[name] = content
+            self.has(name)
+            self.contents[name] = read_json(self.path / name, kind)
         return self.contents[name]
 
     def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:
@@ -191,19 +187,16 @@ class ModelFolder:
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
-        path, pad = self.path / CONFIG, self.model.pad_token_id
+        path = self.path / CONFIG
         try:
             raw = self.json(CONFIG, needed=True)  # "gelu_python" is the exact GELU under the name of its first code
             raw = {key: "gelu" if value == "gelu_python" else value for key, value in raw.items()}
-            family, config = read_family(self.path, raw)
+            return read_family(self.path, raw)
         except InputError as error:
             message = str(error).removeprefix(str(path))
             for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():
                 message = message.replace(ours, theirs)
             raise InputError(f"{path}{message}") from error
-        if pad is not None and not 0 <= pad < config.vocab_size:
-            raise InputError(f"{path}: pad_token_id {pad} is not in the vocabulary of {config.vocab_size}")
-        return family, config
 
 
 def find_model(model: str | Path) -> Path:

@@ -132,7 +132,7 @@ class ModelSettings:
     model_type: str = ""
     architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
     tokenizer_class: str | None = None
-    pad_token_id: int | None = None
+    pad_token_id: Annotated[int | None, "an integer from 0"] = None
     classifier_dropout: float | None = None  # of a CrossEncoder
     seq_classif_dropout: float | None = None  # the same of DistilBERT
     id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, reading, tokenizer
-from minisbert.core.checks import check_text, check_texts
+from minisbert.core.checks import check_rule, check_text, check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.models.folders import VOCABULARY, ModelFolder
 from minisbert.models.settings import (
@@ -23,6 +23,7 @@ from minisbert.models.settings import (
     unsupported,
 )
 from minisbert.models.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
+from minisbert.system.files import write_json
 
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
@@ -74,7 +75,8 @@ class Tokenizer(tokenizer.Tokenizer):
 
     def __init__(self, backend: Backend, limit: int, pad_id: int = 0):
         super().__init__(backend, limit, pad_id)
-        self.files: dict[str, bytes] = {}  # as read, for ``save``
+        self.files: dict[str, bytes] = {}  # tokenizer.json as read, for ``save``
+        self.settings: dict[str, dict] = {}  # the contents of other files, for ``save``
         self.kept: dict[str, Any] = {}  # of sentence_bert_config.json, for ``save``
         self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY``
         self.reserved: int | None = None  # an id that no text may contain
@@ -100,7 +102,8 @@ class Tokenizer(tokenizer.Tokenizer):
         with reading(folder.path / TOKENIZER_CONFIG):
             backend, kind = build_backend(folder, settings, files)
         stored = [(part or {}).get("direction", "right").lower() for part in (backend.truncation, backend.padding)]
-        check_vocabulary(backend, config.vocab_size, folder)
+        pad_id = config.pad_token_id or 0
+        check_vocabulary(backend, config.vocab_size, folder, pad_id)
         if texts.do_lower_case:
             prepend_lowercase(backend)
         if (settings.padding_side or stored[1]) == "left" and not getattr(family, "relative", False):
@@ -115,10 +118,10 @@ class Tokenizer(tokenizer.Tokenizer):
         limits = limit, texts.max_seq_length, settings.model_max_length, settings.max_len, config.positions
         stated = next(value for value in limits if value is not None)  # huge if the model's author set no limit
         with reading(folder.path):
-            loaded = cls(backend, min(stated, config.positions), config.pad_token_id or 0)
+            loaded = cls(backend, min(stated, config.positions), pad_id)
             loaded.arrange("token_type_ids" in inputs, (settings.truncation_side or stored[0]) == "left")
         if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
-            loaded.reserved = loaded.pad_id
+            loaded.reserved = pad_id
         loaded.keep(folder, texts, folder.json(path.name), kind)
         return loaded
 
@@ -129,22 +132,21 @@ class Tokenizer(tokenizer.Tokenizer):
             if cut_start:  # subtle: a text cut at its start is the reversed text cut at its end, reversed again
                 slots.reverse()
         self.cut_start = cut_start
-        if any(kind for *_, kind in self.single_template):
-            raise ValueError("post_processor of tokenizer.json: token types of one text must be 0; of pairs, 0 and 1")
+        kinds = [kind for *_, kind in self.single_template]
+        check_rule("post_processor of tokenizer.json: token types of one text", max(kinds, default=0), "0")
 
     def keep(self, folder: ModelFolder, texts: TextSettings, content: dict[str, Any], kind: str | None) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
         self.kept = {"do_lower_case": True} if texts.do_lower_case else {}
         self.kept |= {key: content[key] for key in KEPT if content.get(key) is not None}
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
-        names = ("tokenizer.json", TOKENIZER_CONFIG, SPECIAL_TOKENS)
-        self.files = {name: folder.read(name) for name in names if folder.has(name)}
         moved = {key: value for key, value in texts.processor_kwargs.items() if key not in HUB | {"model_max_length"}}
         moved |= {"truncation_side": "left"} if self.cut_start else {}
         moved |= {"tokenizer_class": kind} if folder.model.tokenizer_class else {}
-        options = folder.json(TOKENIZER_CONFIG)
-        if not moved.items() <= options.items():
-            self.files[TOKENIZER_CONFIG] = json.dumps(options | moved, ensure_ascii=False, indent=2).encode()
+        if folder.has("tokenizer.json"):
+            self.files["tokenizer.json"] = folder.read("tokenizer.json")
+        self.settings = {TOKENIZER_CONFIG: folder.json(TOKENIZER_CONFIG) | moved}
+        self.settings |= {SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """As in the book. Raises ``InputError`` for a text without a token, and for RoBERTa's padding in a text."""
@@ -176,10 +178,11 @@ class Tokenizer(tokenizer.Tokenizer):
         return Encoded(ids, types, encoded.truncated)
 
     def save(self, folder: str | Path) -> None:
-        """Write the files that were read; ``tokenizer.json`` with what other settings changed, and without lengths."""
+        """Write the settings that were read, and ``tokenizer.json`` with what they changed, and without lengths."""
         folder = Path(folder)
-        for name, content in self.files.items():
-            (folder / name).write_bytes(content)
+        for name, content in self.settings.items():
+            if content:
+                write_json(folder / name, content)
         if self.vocabulary:
             # not a copy: beside tokenizer.json the source's files are not read, and may be links to anything
             self.backend.model.save(str(folder))

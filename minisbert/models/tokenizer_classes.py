@@ -12,6 +12,7 @@ from tokenizers import AddedToken, models, normalizers, pre_tokenizers, processo
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.core.checks import check_rule
 from minisbert.models.folders import ModelFolder
 from minisbert.models.settings import CONFIG, SPECIAL_TOKENS, TOKENIZER_CONFIG, TokenizerSettings, unsupported
 from minisbert.system.files import listed, read_text
@@ -59,7 +60,10 @@ def build_backend(folder: ModelFolder, settings: TokenizerSettings, files: Files
         raise InputError(f"{found} {model.__name__}: PreTrainedTokenizerFast takes any model")
     special = SpecialTokens(backend, files, tokens)
     if kind in XLM_CLASSES:
-        check_unknown(backend, 3 if kind == "XLMRobertaTokenizer" else special["unk_token"][1])
+        # what transformers gives the class, whatever the file says; no vocabulary has this character
+        unknown = 3 if kind == "XLMRobertaTokenizer" else special["unk_token"][1]
+        found = " ".join(str(token.id) for token in backend.model.tokenize("\U0010fffd"))
+        check_rule("unk_id of tokenizer.json", found, str(unknown))
     if rebuild is not None:
         rebuild(backend, settings, special)
     special.add(settings.added_tokens_decoder, rebuilt=kind not in FILE_CLASSES)
@@ -177,14 +181,6 @@ def rebuild_xlm_roberta(backend: Backend, settings: TokenizerSettings, special: 
     backend.post_processor = processors.TemplateProcessing([bos[0], "$A", eos[0]], pair, [bos, eos])
 
 
-def check_unknown(backend: Backend, unknown: int) -> None:
-    """Raise ``ValueError`` if the unknown token is not the one that transformers gives the class, whatever the file
-    says."""
-    found = {token.id for token in backend.model.tokenize("\U0010fffd")}  # a character that no vocabulary has
-    if found != {unknown}:
-        raise ValueError(f"unk_id {found} of tokenizer.json must be {unknown}, or the class PreTrainedTokenizerFast")
-
-
 BERT_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA_TOKENS = {f"{name}_token": f"<{name}>" for name in ("unk", "pad", "mask")}
 ROBERTA_TOKENS |= {"bos_token": "<s>", "cls_token": "<s>", "eos_token": "</s>", "sep_token": "</s>"}
@@ -221,9 +217,10 @@ def prepend_lowercase(backend: Backend) -> None:
         backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
 
 
-def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder) -> None:
+def check_vocabulary(backend: Backend, rows: int, folder: ModelFolder, pad_id: int = 0) -> None:
     """Raise ``InputError`` for tokens whose ids are beyond the embedding table of ``rows`` rows."""
-    beyond = sorted((i, token) for token, i in backend.get_vocab().items() if i >= rows)
+    ids = backend.get_vocab() | {"pad_token_id": pad_id}
+    beyond = sorted((i, token) for token, i in ids.items() if i >= rows)
     if beyond:
         found = listed([f"{token} ({i})" for i, token in beyond])
         reason = "tokenizer and weights do not belong together"

@@ -430,7 +430,7 @@ def test_heads_read_whole_vectors(make):
 # -------------------------------------------------------------------------------------------- refused
 
 OTHERS = {"hidden_act": "silu", "position_embedding_type": "relative_key", "is_decoder": True, "model_type": "t5"}
-OTHERS |= {"add_cross_attention": True, "pad_token_id": 131}
+OTHERS |= {"add_cross_attention": True}
 NAMES = {"similarity_fn_name": "maxsim", "truncate_dim": 0, "model_type": "CrossEncoder", "default_prompt_name": "q"}
 TASK = {"transformer_task": "fill-mask", "modality_config": {"message": {}}, "module_output_name": "sentence_embedding"}
 SIDES = {"padding_side": "left", "truncation_side": "middle", "model_input_names": ["input_ids", "token_type_ids"]}
@@ -493,6 +493,7 @@ WHOLE = [  # refused as a whole: the source, what changes in its files, and the 
     ("tiny", {MODULES: listing(path="/elsewhere")}, "path '/elsewhere' leads out of the folder"),
     ("tiny", {MODULES: listing(path=300 * "a")}, r"a{300}/config\.json: File name too long"),
     ("tiny", {"adapter_config.json": {"peft_type": "LORA"}}, r"adapter_config\.json: adapters are not .*: merge it"),
+    ("tiny", {CONFIG: {"pad_token_id": 131}}, r"table has 131 rows, and the tokenizer has 'pad_token_id \(131\)'"),
     ("tiny", {POOLING: GROWING}, "include_prompt False is not supported: with weightedmean"),
     ("roberta", {OPTIONS: {"tokenizer_class": "BertTokenizer"}}, r"tokenizer\.json holds a BPE model"),
 ]

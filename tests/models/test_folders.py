@@ -17,17 +17,28 @@ from minisbert.models import replacing
 TEXTS = ["the cat", "a small dog is in the park"]
 MODEL = ("config.json", "model.safetensors", "tokenizer.json")
 
-FOREIGN = {  # what is there, and what the message names
-    "a run with a model's weights": (
-        (*MODEL, "metrics.jsonl", "state/state.json", "model/config.json"),
-        "('metrics.jsonl', 'model', 'state')",
-    ),
-    "a git clone": ((*MODEL, "README.md", ".git/HEAD", ".gitattributes"), "('.git', '.gitattributes')"),
-    "a file beside a pooling's": ((*MODEL, "1_Pooling/notes.txt"), "('1_Pooling/notes.txt')"),
-    "a module that is not ours": ((*MODEL, "1_CNN/config.json", "1_Poolings/config.json"), "('1_CNN', '1_Poolings')"),
-    "five": ((*MODEL, "a", "b", "c", "d", "pytorch_model.bin"), "('a', 'b', 'c' and 2 more)"),
-    "no model at all": (("notes.txt",), "('notes.txt')"),
-}
+RUN = ("metrics.jsonl", "state/state.json", "model/config.json")
+REFUSED = [  # what is there, and what is said about it
+    ((*MODEL, *RUN), "holds what is not a model's ('metrics.jsonl', 'model', 'state')"),
+    ((*MODEL, "README.md", ".git/HEAD", ".gitattributes"), "holds what is not a model's ('.git', '.gitattributes')"),
+    ((*MODEL, "1_Pooling/notes.txt"), "holds what is not a model's ('1_Pooling/notes.txt')"),
+    ((*MODEL, "1_CNN/config.json", "1_Poolings/a"), "holds what is not a model's ('1_CNN', '1_Poolings')"),
+    ((*MODEL, "a", "b", "c", "d", "pytorch_model.bin"), "holds what is not a model's ('a', 'b', 'c' and 2 more)"),
+    (("notes.txt",), "holds what is not a model's ('notes.txt')"),
+    (("config.json",), "is not a model (no model.safetensors)"),  # other projects have such files as well
+    (("README.md",), "is not a model (no config.json)"),
+    (MODEL[1:], "is not a model (no config.json)"),
+]
+REPLACED = [
+    None,  # no folder
+    (),
+    MODEL,
+    ("modules.json", "model.safetensors", "tokenizer.json"),  # a table of static vectors has no config.json
+    (*MODEL, ".DS_Store", "1_Pooling/.DS_Store", "README.md", "vocab.txt", "special_tokens_map.json"),
+    (*MODEL, "added_tokens.json", "sentence_roberta_config.json", "head.json", "head.safetensors"),
+    (*MODEL, "1_Pooling/model.safetensors", "2_Dense/config.json", "2_Dense/model.safetensors"),
+    (*MODEL, "1_SpladePooling/config.json", "3_MultiVectorMask/config.json", "3_Normalize/config.json"),
+]
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -40,65 +51,26 @@ def fill(folder: Path, names: tuple[str, ...]) -> None:
         (folder / name).write_text(f"the user's {name}")
 
 
-@pytest.mark.parametrize(("present", "named"), FOREIGN.values(), ids=FOREIGN)
-def test_a_folder_with_anything_else_is_refused(present, named, tiny, tmp_path):
+@pytest.mark.parametrize(("present", "fault"), REFUSED)
+def test_a_folder_with_anything_but_a_model_is_refused(present, fault, tiny, tmp_path):
     fill(tmp_path / "target", present)
     before = contents(tmp_path / "target")
     with pytest.raises(InputError) as error:
         SentenceEncoder.load(tiny).save(tmp_path / "target")
-    advice = "and is not replaced; choose another folder"
-    assert str(error.value) == f"{tmp_path / 'target'} holds what is not a model's {named} {advice}"
+    assert str(error.value) == f"{tmp_path / 'target'} {fault} and is not replaced; choose another folder"
     assert contents(tmp_path / "target") == before
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
-@pytest.mark.parametrize(
-    ("present", "missing"),
-    [(("config.json",), "model.safetensors"), (("README.md",), "config.json"), (MODEL[1:], "config.json")],
-)
-def test_a_folder_with_only_some_of_a_models_files_is_refused(present, missing, tiny, tmp_path):
-    """Other projects have a config.json and a README.md as well."""
-    fill(tmp_path / "target", present)
-    with pytest.raises(InputError, match=rf"is not a model \(no {missing}\) and is not replaced"):
-        SentenceEncoder.load(tiny).save(tmp_path / "target")
-    assert set(contents(tmp_path / "target")) == set(present)
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        (),
-        (".DS_Store", "1_Pooling/.DS_Store"),
-        ("README.md", "vocab.txt", "special_tokens_map.json", "added_tokens.json", "sentence_roberta_config.json"),
-        ("2_Dense/config.json", "2_Dense/model.safetensors", "3_Normalize/config.json", "1_Pooling/model.safetensors"),
-        ("head.json", "head.safetensors"),
-        ("1_SpladePooling/config.json", "3_MultiVectorMask/config.json"),
-    ],
-)
-def test_a_saved_model_is_replaced(more, tiny, tmp_path):
+@pytest.mark.parametrize("present", REPLACED)
+def test_a_model_or_an_empty_folder_is_replaced(present, tiny, tmp_path):
     encoder = SentenceEncoder.load(tiny)
-    encoder.save(tmp_path / "new")
-    encoder.save(tmp_path / "target")
-    fill(tmp_path / "target", more)
-    encoder.save(tmp_path / "target")
+    if present is not None:
+        (tmp_path / "target").mkdir()
+        fill(tmp_path / "target", present)
+    for target in ("new", "target"):
+        encoder.save(tmp_path / target)
     assert contents(tmp_path / "target") == contents(tmp_path / "new")
-
-
-def test_a_static_table_has_no_config_and_is_replaced(tiny, tmp_path):
-    fill(tmp_path / "target", ("modules.json", "model.safetensors", "tokenizer.json"))
-    SentenceEncoder.load(tiny).save(tmp_path / "target")
-    assert SentenceEncoder.load(tmp_path / "target").width == 24
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda tiny, folder: None, lambda tiny, folder: folder.mkdir(), shutil.copytree],
-    ids=["missing", "empty", "of sentence-transformers"],
-)
-def test_a_new_or_empty_folder_or_another_model_is_filled(make, tiny, tmp_path):
-    make(tiny, tmp_path / "target")
-    SentenceEncoder.load(tiny, pooling="max").save(tmp_path / "target")
-    assert SentenceEncoder.load(tmp_path / "target").pooling.mode == "max"
 
 
 def test_a_file_that_appears_during_a_save_is_not_lost(tiny, tmp_path):
