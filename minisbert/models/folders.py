@@ -65,15 +65,13 @@ class ModelFolder:
         return folder if isinstance(folder, ModelFolder) else cls(folder)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file. ``InputError`` for what cannot be read as one, or is far too large."""
+        """Whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
         path = self.path / name
         if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
             return False
         large = path.suffix != ".safetensors" and path.is_file() and path.stat().st_size > MOST_BYTES
         if large or not path.is_file():
-            fault = (
-                f"larger than {MOST_BYTES:,} bytes" if large else "a folder, pipe, device or broken link, not a file"
-            )
+            fault = f"larger than {MOST_BYTES:,} bytes" if large else "a folder, device or broken link, not a file"
             raise InputError(f"{path} is {fault}")
         return True
 
@@ -87,10 +85,8 @@ class ModelFolder:
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """The contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
         if name not in self.contents:
-            if not needed and not self.has(name):
-                return kind()
-            self.has(name)
-            self.contents[name] = read_json(self.path / name, kind)
+            there = self.has(name)
+            self.contents[name] = read_json(self.path / name, kind) if there or needed else kind()
         return self.contents[name]
 
     def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:

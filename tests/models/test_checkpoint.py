@@ -36,6 +36,11 @@ def edit_tensors(folder, change):
     save_file(change(tensors) or tensors, folder / "model.safetensors")
 
 
+def test_a_checkpoint_without_pooler_has_none(folder):
+    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
+    assert load_transformer(folder).pooler is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(folder, dtype, tmp_path):
     edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
@@ -142,11 +147,6 @@ def test_tensors_that_do_not_fit_are_named(folder, change, message):
         load_transformer(folder)
 
 
-def test_a_checkpoint_without_pooler_has_none(folder):
-    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
-    assert load_transformer(folder).pooler is None
-
-
 def test_missing_weights_say_what_stands_there_instead(folder):
     (folder / "model.safetensors").unlink()
     with pytest.raises(InputError, match=r"model.safetensors is missing$"):
@@ -181,13 +181,14 @@ def test_an_index_that_cannot_be_used(folder, where, message):
 
 def test_a_config_without_sizes_or_without_a_config(folder):
     edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
-    with pytest.raises(InputError, match=r"config\.json: no key 'vocab_size'"):
-        load_transformer(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(InputError, match=r"config.json does not exist"):
-        load_transformer(folder)
-    with pytest.raises(InputError, match=r"nowhere/config\.json does not exist"):
-        load_transformer(folder / "nowhere")
+    for path, fault in (
+        (folder, ": no key 'vocab_size'"),
+        (folder, " does not exist"),
+        (folder / "nowhere", " does not exist"),
+    ):
+        with pytest.raises(InputError, match=f"{path}/config.json{fault}"):
+            load_transformer(path)
+        (folder / "config.json").unlink(missing_ok=True)
 
 
 # --------------------------------------------------------------------------------- old checkpoints
@@ -293,7 +294,6 @@ def test_loading_does_not_import_torchs_compiler(tiny):
         ("tiny", "hidden_size", 24 * 10**7, r"word_embeddings.weight: \(131, 24\), .* \(131, 240000000\)"),
         ("tiny", "hidden_size", 2**31 - 4, r"config.json: "),
         ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings.weight: \(131, 24\), .* \(2147483647, 24\)"),
-        ("tiny", "max_position_embeddings", 10**9, r"position_embeddings.weight: \(32, 24\), .* \(1000000000, 24\)"),
         ("tiny", "type_vocab_size", 10**9, r"token_type_embeddings.weight: \(2, 24\), .* \(1000000000, 24\)"),
         ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn.lin1.weight: .* \(2147483647, "),
     ],
@@ -310,9 +310,7 @@ def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value,
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [torch.arange(6.0).view(2, 3).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)],
-    ids=["transposed", "expanded", "every other", "no axis"],
+    "tensor", [torch.ones(2, 3).cumsum(1).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)]
 )
 def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
     write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
@@ -378,29 +376,30 @@ def test_convert_of_damaged_files_is_an_error_in_one_line_or_succeeds(tmp_path, 
 # -------------------------------------------------------------------------- pre-trained by other libraries
 
 
+SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 20, "max_position_embeddings": 11}
+DISTILBERT = {"vocab_size": 31, "dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 20, "max_position_embeddings": 11}
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    ("config", "model", "sizes"),
+    ("family", "task", "sizes"),
     [
-        ("BertConfig", "BertForPreTraining", {}),
-        ("BertConfig", "BertForMaskedLM", {}),
-        ("RobertaConfig", "RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 1}),
-        ("DistilBertConfig", "DistilBertForMaskedLM", {}),
+        ("Bert", "PreTraining", SIZES),
+        ("Bert", "MaskedLM", SIZES),
+        ("Roberta", "MaskedLM", SIZES | {"type_vocab_size": 1, "pad_token_id": 1}),
+        ("DistilBert", "MaskedLM", DISTILBERT),
     ],
 )
-def test_checkpoints_of_masked_language_models(config, model, sizes, tmp_path):
+def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
     """The head for words is skipped by name; what is left are the encoder's hidden states."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    if config == "DistilBertConfig":
-        names = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim")
-    sizes |= dict(zip((*names, "max_position_embeddings"), (31, 12, 2, 3, 20, 11), strict=True))
     torch.manual_seed(0)
-    theirs = getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+    theirs = getattr(transformers, f"{family}For{task}")(getattr(transformers, f"{family}Config")(**sizes)).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     theirs.save_pretrained(tmp_path)
     ids = torch.randint(5, 31, (3, 7))
     with torch.no_grad():
         expected = theirs.base_model(ids).last_hidden_state
-        assert_parity(model, load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)
+        assert_parity(f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)

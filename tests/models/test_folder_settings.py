@@ -55,6 +55,14 @@ DROPPING = [*UNSCALED, DROPOUT, json.loads((SOURCES["tiny"] / MODULES).read_text
 FLAGS = {"pooling_mode_lasttoken": True, "pooling_mode_weightedmean_tokens": True, "pooling_mode_mean_tokens": True}
 FLAGS |= {"pooling_mode_mean_sqrt_len_tokens": True, "pooling_mode_cls_token": True}
 INPUTS = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+OPTIONAL, MASKED, CALL = (
+    ("do_lower_case", "tokenizer_class"),
+    {"cls_token": "[MASK]"},
+    {"max_length": 6, "truncation": True},
+)
+UNREAD, EAGER = {"hidden_act": "silu", "intermediate_size": 99, "position_offset": 1}, {"attn_implementation": "eager"}
+SEVERAL = ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]
+ACTIVATIONS = [f"torch.nn.modules.activation.{name}" for name in ("ReLU", "GELU", "Sigmoid", "SiLU")]
 ENDED = json.loads((SOURCES["roberta"] / TOKENIZER).read_text())["model"] | {"end_of_word_suffix": "</w>"}
 
 # name: the source, and what changes in its files (... removes a key, None a file)
@@ -62,16 +70,10 @@ HONOURED = {
     "cased": ("tiny", CASED),
     "accents": ("tiny", {OPTIONS: {"strip_accents": False}}),
     "chinese": ("tiny", {OPTIONS: {"tokenize_chinese_chars": False}}),
-    "uncased by default": (
-        "tiny",
-        {OPTIONS: {"do_lower_case": ..., "tokenizer_class": ...}, TOKENIZER: {"normalizer": None}},
-    ),
-    "no particular class": (
-        "tiny",
-        {OPTIONS: GENERIC | {"do_lower_case": False, "cls_token": "[MASK]"}, TOKENIZER: {"pre_tokenizer": None}},
-    ),
+    "uncased by default": ("tiny", {OPTIONS: dict.fromkeys(OPTIONAL, ...), TOKENIZER: {"normalizer": None}}),
+    "no particular class": ("tiny", {OPTIONS: GENERIC | CASED[OPTIONS] | MASKED, TOKENIZER: {"pre_tokenizer": None}}),
     "class in config.json": ("tiny", {CONFIG: GENERIC, OPTIONS: {"tokenizer_class": ..., "do_lower_case": False}}),
-    "own special tokens": ("tiny", {OPTIONS: {"cls_token": "[MASK]"}}),
+    "own special tokens": ("tiny", {OPTIONS: MASKED}),
     "special tokens of old": ("tiny", {"special_tokens_map.json": {"cls_token": {"content": "[MASK]"}}}),
     "more special tokens": ("tiny", {OPTIONS: {"additional_special_tokens": ["a", "not one"]}}),
     "special tokens split": ("tiny", {OPTIONS: {"split_special_tokens": True}}),
@@ -86,10 +88,7 @@ HONOURED = {
     "lower case, no particular class": ("roberta", {TEXT: {"do_lower_case": True}, OPTIONS: GENERIC}),
     "limit of the tokenizer": ("tiny", {TEXT: {"max_seq_length": 7, "processor_kwargs": {"model_max_length": 5}}}),
     "options of the tokenizer": ("tiny", {TEXT: {"tokenizer_args": {"model_max_length": 6, "do_lower_case": False}}}),
-    "limit of each call": (
-        "tiny",
-        {TEXT: {"max_seq_length": 5, "processing_kwargs": {"text": {"max_length": 6, "truncation": True}}}},
-    ),
+    "limit of each call": ("tiny", {TEXT: {"max_seq_length": 5, "processing_kwargs": {"text": CALL}}}),
     "limit of common calls": ("tiny", {TEXT: {"processing_kwargs": {"common": {"max_length": 5}}}}),
     "limit by its old name": ("tiny", {OPTIONS: {"model_max_length": ..., "max_len": 6}}),
     "cut at the start": ("tiny", {OPTIONS: LEFT, TEXT: {"max_seq_length": 5}}),
@@ -109,39 +108,21 @@ HONOURED = {
     "an empty default prompt": ("tiny", {SENTENCE: {"default_prompt_name": "query"}}),
     "no token types in a generic tokenizer": ("tiny", {OPTIONS: GENERIC, TOKENIZER: {"post_processor": TYPED}}),
     "a field of ours in config.json": ("tiny", {CONFIG: {"position_offset": 2}}),
-    "BERT's names that DistilBERT does not read": (
-        "distiluse",
-        {CONFIG: {"hidden_act": "silu", "intermediate_size": 99, "position_offset": 1}},
-    ),
+    "BERT's names that DistilBERT does not read": ("distiluse", {CONFIG: UNREAD}),
     "BERT's name for DistilBERT's heads": ("distiluse", {CONFIG: {"num_attention_heads": 2}}),
     "RoBERTa's words have no end": ("roberta", {TOKENIZER: {"model": ENDED}}),
     "weights that grow": ("tiny", {POOLING: {"pooling_mode": "weightedmean"}}),
     "the last token": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}}),
     "the last token, cut at the start": ("tiny", {POOLING: {"pooling_mode": "lasttoken"}, OPTIONS: LEFT}),
     "by the root of the length": ("tiny", {POOLING: {"pooling_mode": "mean_sqrt_len_tokens"}, MODULES: UNSCALED}),
-    "several at once, in another order": (
-        "tiny",
-        {POOLING: {"pooling_mode": ["lasttoken", "mean", "weightedmean", "mean_sqrt_len_tokens"]}, MODULES: UNSCALED},
-    ),
+    "several at once, in another order": ("tiny", {POOLING: {"pooling_mode": SEVERAL}, MODULES: UNSCALED}),
     "flags, in any order": ("tiny", {POOLING: {"pooling_mode": ...} | FLAGS}),
     "no flag": ("tiny", {POOLING: {"pooling_mode": ..., "pooling_mode_cls_token": False}}),
-    "the last token, a prompt that is not pooled": (
-        "tiny",
-        {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": ["lasttoken", "mean_sqrt_len_tokens"]}},
-    ),
-    **{
-        f"dense layers with {name}": (
-            "distiluse",
-            {DENSE: {"activation_function": f"torch.nn.modules.activation.{name}"}},
-        )
-        for name in ("ReLU", "GELU", "Sigmoid", "SiLU")
-    },
+    "the last token, unpooled prompt": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": SEVERAL[::3]}}),
+    **{name: ("distiluse", {DENSE: {"activation_function": name}}) for name in ACTIVATIONS},
     "the exact GELU by another name": ("tiny", {CONFIG: {"hidden_act": "gelu_python"}}),
     "a dropout between the modules": ("tiny", {MODULES: DROPPING, "9_Dropout/config.json": {"dropout": 0.5}}),
-    "harmless arguments": (
-        "tiny",
-        {TEXT: {"model_args": {"attn_implementation": "eager"}, "processing_kwargs": {"text": {"padding": True}}}},
-    ),
+    "harmless arguments": ("tiny", {TEXT: {"model_args": EAGER, "processing_kwargs": {"text": {"padding": True}}}}),
 }
 # the ids of TEXTS[0] then
 IDS = {

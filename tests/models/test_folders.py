@@ -124,7 +124,7 @@ def large(path: Path) -> None:
     os.truncate(path, 3 * 2**30)
 
 
-FAULT = "is a folder, pipe, device or broken link, not a file"
+FAULT = "is a folder, device or broken link, not a file"
 ODD = {  # how the file is made, and what is said about it
     "a folder": (Path.mkdir, FAULT),
     "a pipe": (os.mkfifo, FAULT),
