@@ -4,8 +4,6 @@ import io
 import json
 import random
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -206,6 +204,8 @@ def test_convert_keeps_every_tensor(tiny, folder, capsys):
     assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
     with pytest.raises(InputError, match="exists and is not overwritten"):
         main(["convert", str(folder / "pytorch_model.bin")])
+    with pytest.raises(InputError, match=r"nothing\.bin does not exist"):
+        main(["convert", str(folder.parent / "nothing.bin")])
 
 
 class Trap:
@@ -213,15 +213,6 @@ class Trap:
 
     def __reduce__(self):
         return print, ("the trap was sprung",)
-
-
-@pytest.mark.parametrize("content", [b"", b"not a pickle", b"PK\x03\x04 half a zip"])
-def test_convert_of_no_checkpoint_at_all(tmp_path, content):
-    (tmp_path / "pytorch_model.bin").write_bytes(content)
-    with pytest.raises(InputError, match="not a checkpoint of tensors"):
-        main(["convert", str(tmp_path / "pytorch_model.bin")])
-    with pytest.raises(InputError, match="does not exist"):
-        main(["convert", str(tmp_path / "nothing.bin")])
 
 
 # ---------------------------------------------------------------------------------- other families
@@ -275,14 +266,6 @@ def test_positions_and_token_types_of_other_families():
         check_inputs(distilbert, ids, token_types=torch.ones_like(ids))
 
 
-def test_loading_does_not_import_torchs_compiler(tiny):
-    """It takes a second, and comes in unasked where weights on the device "meta" are filled with random numbers."""
-    code = "from minisbert.models.sentence_encoder import SentenceEncoder; "
-    code += f"SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
-    code += "; import sys; sys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
 # ------------------------------------------------------------------------------- sizes, before they are built
 
 
@@ -331,6 +314,8 @@ ODD = {
     "nested": {"model": {"a": torch.ones(2)}},
     "a list": [torch.ones(2)],
     "nothing": {},
+    "an empty file": b"",
+    "half a zip": b"PK\x03\x04 half a zip",
     "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
 }
 
@@ -339,7 +324,11 @@ ODD = {
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
 def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
     torch.save(content() if callable(content) else content, tmp_path / "x.bin")
-    with pytest.raises(InputError, match=r"state dict, names with dense tensors|4,503,599,627,370,496: is it damaged"):
+    if isinstance(content, bytes):
+        (tmp_path / "x.bin").write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"state dict, names with dense|4,503,599,627,370,496: is it|not a checkpoint of"
+    ):
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
 

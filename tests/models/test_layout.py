@@ -56,8 +56,11 @@ def test_an_encoder_in_a_subfolder(tiny, folder):
     assert (found == SentenceEncoder.load(tiny).encode(SENTENCES)).all()
 
 
-def test_each_json_file_is_opened_once(tiny, tmp_path):
-    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes."""
+def test_each_json_file_is_opened_once_and_torchs_compiler_is_not_imported(tiny, tmp_path):
+    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes.
+
+    The compiler takes a second; weights on the device "meta" that are filled with random numbers would import it.
+    """
     encoder = SentenceEncoder.load(tiny)
     PairModel(encoder, JointHead(24)).save(tmp_path / "pairs")
     PairModel(encoder, ClassifierHead(24), "logit").save(tmp_path / "classifier")
@@ -67,8 +70,9 @@ import collections, json, sys
 from minisbert import PairModel, SentenceEncoder
 opened = collections.Counter()
 sys.addaudithook(lambda event, args: event == "open" and opened.update([str(args[0])]))
-for i, folder in enumerate(sys.argv[1:]):
-    (PairModel if i > 1 else SentenceEncoder).load(folder)
+models = [(PairModel if i > 1 else SentenceEncoder).load(folder) for i, folder in enumerate(sys.argv[1:])]
+models[0].encode(["a cat"])
+assert "torch._dynamo" not in sys.modules
 print(json.dumps(opened))
 """
     command = [sys.executable, "-c", code, *map(str, folders)]
