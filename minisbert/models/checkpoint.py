@@ -27,9 +27,9 @@ from minisbert.models.modern.architecture import Architecture
 from minisbert.models.settings import CONFIG, WEIGHTS, WeightIndex
 from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
-# how the tensors begin that transformers adds to an encoder for a task
+# prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-MOST_SHARED = 8  # tensors may take up to this many times a checkpoint's size, since tied weights are written twice
+MOST_SHARED = 8  # the largest ratio of the tensors' size to the checkpoint's: tied weights are written twice
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 

@@ -4,7 +4,7 @@ distilbert   other names, no token types, no pooler, no dropout between attentio
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
 electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
-others       have an encoder of their own, in ``modern/``
+others       have their own encoders, in ``modern/``
 """
 
 from dataclasses import replace

@@ -108,7 +108,7 @@ class ModelFolder:
 
     @cached_property
     def kind(self) -> str:
-        """The class that opens the folder, one of ``KINDS``: by what its files say, not whether it is supported."""
+        """The name in ``KINDS`` of the class that opens the folder, by what its files say, supported or not."""
         words = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
         words |= {*self.json(SENTENCE), *self.model.architectures, *(kind for kind, _ in self.classes)}
         return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
@@ -123,7 +123,7 @@ class ModelFolder:
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
-        """The folder; ``InputError`` if another class than this one opens it. Any class opens one without modules."""
+        """The folder; ``InputError`` if a class other than ``name`` opens it. Any class opens one without modules."""
         if self.kind != name and (self.classes or name == SENTENCE_ENCODER):
             raise InputError(f"{self.path} is not a {name}'s folder: {self.kind}.load opens it")
         return self

@@ -1,9 +1,9 @@
-"""What a model's folder is, and the class that opens it: one line per kind.
+"""Which class opens a model's folder: one row per kind.
 
-The words that tell are ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the former,
-the architectures in the latter, and the classes in modules.json. A kind's class has what commands call of
+A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
+former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
 ``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
-``settings``, ``tokenizer``, ``width``, ``eager``. Its file is imported when it is first needed.
+``settings``, ``tokenizer``, ``width``, ``eager``. The class's file is imported when it is first needed.
 """
 
 import re
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """Where a class is, the words of which one is enough, and the order of the modules as a regular expression."""
+    """A class's file, the words of which one is enough, and the order of its modules as a regular expression."""
 
     file: str
     words: str

@@ -23,7 +23,7 @@ ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under 
 
 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
-    """For ``load_encoder``."""
+    """The options that ``load_encoder`` reads."""
     add_compiled_option(group)
     group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
@@ -33,7 +33,7 @@ def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -
 
 
 def add_compiled_option(group: argparse._ActionsContainer) -> None:
-    """``--compiled``, for ``if_compiled``."""
+    """``--compiled``, which ``if_compiled`` reads."""
     group.add_argument(
         "--compiled",
         nargs="?",
@@ -59,7 +59,7 @@ def load_encoder(
 
 
 def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | CompiledEncoder:
-    """``load_encoder``; ``InputError`` for a model without a vector for each text, and what there is ``instead``."""
+    """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
     if encoder.searched.get("convert") == "matrices":
         raise InputError(f"{options.model} has a vector per token: {instead}")
@@ -81,7 +81,7 @@ def check_written(option: str, out: Path | None, endings: Sequence[str], model: 
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
-    """What ``load`` makes of the package that ``--compiled`` asks for; None if the model is to run uncompiled."""
+    """The result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled."""
     if not options.compiled:
         return None
     if options.device not in ("auto", "cpu"):
@@ -98,7 +98,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
-    """For ``prompt_of``: the prompt of all texts, or of the "query" or "corpus"."""
+    """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
     flag = f"--{role}-prompt" if role else "--prompt"
     default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
     one = group.add_mutually_exclusive_group()
@@ -107,7 +107,7 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
 
 
 def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
-    """From the options, or what the model keeps for this role, or its default."""
+    """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
     if prompt is None and name is None:

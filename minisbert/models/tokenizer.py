@@ -126,7 +126,7 @@ class Tokenizer(tokenizer.Tokenizer):
         return loaded
 
     def arrange(self, types: bool, cut_start: bool) -> None:
-        """Whether the encoder gets token types, and long texts lose their start."""
+        """Set whether the encoder gets token types, and whether long texts lose their start."""
         for slots in (self.single_template, self.pair_template):
             slots[:] = [(sequence, token, kind if types else 0) for sequence, token, kind in slots]
             if cut_start:  # subtle: a text cut at its start is the reversed text cut at its end, reversed again
@@ -164,14 +164,16 @@ class Tokenizer(tokenizer.Tokenizer):
             for text, ids in zip(texts, pieces, strict=True):
                 if self.reserved in ids:
                     token = self.backend.id_to_token(self.reserved)
-                    reason = "the padding, which has no position of its own; take it out"
+                    reason = "the padding token, which has no position: remove it"
                     raise InputError(f"the text {one_line(text)} contains {token}, {reason}")
         return [ids[::-1] for ids in pieces] if self.cut_start else pieces
 
     def _checked(self, encoded: Encoded, texts: Sequence[str]) -> Encoded:
         for text, ids in zip(texts, encoded.ids, strict=True):
             if not ids:
-                raise InputError(f"the text {one_line(text)} has no token, and this tokenizer adds none: leave it out")
+                raise InputError(
+                    f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the text"
+                )
         if not self.cut_start:
             return encoded
         ids, types = ([row[::-1] for row in rows] for rows in (encoded.ids, encoded.token_types))

@@ -1,8 +1,8 @@
 """The classes of tokenizers in transformers: what ``tokenizer_config.json`` changes in ``tokenizer.json``.
 
 transformers rebuilds the tokenizers of BERT, RoBERTa, XLM-R and MPNet from their vocabulary: lower-casing, accents, the
-leading space and the special tokens around a text come from ``tokenizer_config.json`` or from defaults, whatever
-``tokenizer.json`` says. Vectors are only equal if we do the same. A tokenizer of no such class is used as it is.
+leading space and the special tokens around a text come from ``tokenizer_config.json`` or from defaults, not from
+``tokenizer.json``. Vectors are only equal if we do the same. A tokenizer of any other class is used as it is.
 """
 
 from pathlib import Path
@@ -60,7 +60,7 @@ def build_backend(folder: ModelFolder, settings: TokenizerSettings, files: Files
         raise InputError(f"{found} {model.__name__}: PreTrainedTokenizerFast takes any model")
     special = SpecialTokens(backend, files, tokens)
     if kind in XLM_CLASSES:
-        # what transformers gives the class, whatever the file says; no vocabulary has this character
+        # transformers sets this id, whatever the file says; no vocabulary has this character
         unknown = 3 if kind == "XLMRobertaTokenizer" else special["unk_token"][1]
         found = " ".join(str(token.id) for token in backend.model.tokenize("\U0010fffd"))
         check_rule("unk_id of tokenizer.json", found, str(unknown))
