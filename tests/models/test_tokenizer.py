@@ -304,12 +304,10 @@ def test_ids_equal_transformers(tmp_path, options):
     tokenizer = Tokenizer.load(folder)
     firsts = ["The cat sits.", "Éa aé 中 aB", "", "a " * 30, "b c " * 9, "c\x00a\u200bt [SEP] [MASK] x", "dog!? (a-b)"]
     seconds = ["a dog", "c " * 20, "b", "d " * 31, "", "AB E\u2028é", "a " * 9]
-    for family in (transformers.AutoTokenizer, transformers.BertTokenizerFast):
-        reference = family.from_pretrained(folder)
-        cut = {"truncation": "longest_first", "max_length": LIMIT, "return_token_type_ids": True}
-        singles = reference(firsts, **cut)
-        assert tokenizer.encode(firsts).ids == singles["input_ids"]
-        assert tokenizer.encode(firsts).token_types == singles["token_type_ids"]
-        pairs = reference(firsts, seconds, **cut)
-        assert tokenizer.encode_pairs(firsts, seconds).ids == pairs["input_ids"]
-        assert tokenizer.encode_pairs(firsts, seconds).token_types == pairs["token_type_ids"]
+    reference = transformers.AutoTokenizer.from_pretrained(folder)
+    cut = {"truncation": "longest_first", "max_length": LIMIT, "return_token_type_ids": True}
+    for ours, theirs in (
+        (tokenizer.encode(firsts), reference(firsts, **cut)),
+        (tokenizer.encode_pairs(firsts, seconds), reference(firsts, seconds, **cut)),
+    ):
+        assert (ours.ids, ours.token_types) == (theirs["input_ids"], theirs["token_type_ids"])
