@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import BertWordPieceTokenizer
@@ -14,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError
 from minisbert.core.tokenizer import token_ids
+from minisbert.models.modern.static import BareTokenizer, StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
 
 # letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown
@@ -267,6 +269,14 @@ def test_a_tokenizer_that_fails_at_a_text(tmp_path, changes, text, message):
     write_json(path, spec)
     with pytest.raises(InputError, match=rf"cannot encode '{text}'.*{message}"):
         Tokenizer.load(tmp_path).encode([text])
+
+
+def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
+    """``inspect --model`` counts by it."""
+    words = BareTokenizer(Backend.from_file(str(baked / "tokenizer.json")))
+    StaticEncoder(torch.ones(len(VOCAB), 2), words, normalize=False).save(tmp_path / "static")
+    encoded = Tokenizer.load(tmp_path / "static", limit=3).encode(["the cat sits on", ""])
+    assert encoded.ids == [[IDS["the"], IDS["cat"], IDS["sits"]], []]
 
 
 # -------------------------------------------------------------------------------------------- save
