@@ -144,7 +144,8 @@ class Tokenizer(tokenizer.Tokenizer):
         self.kept = {"do_lower_case": True} if texts.do_lower_case else {}
         self.kept |= {key: content[key] for key in KEPT if content.get(key) is not None}
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
-        moved = {key: value for key, value in texts.processor_kwargs.items() if key not in HUB | {"model_max_length"}}
+        stated = {key: value for key, value in texts.processor_kwargs.items() if value is not None}
+        moved = {key: value for key, value in stated.items() if key not in HUB | {"model_max_length"}}
         moved |= {"truncation_side": "left"} if self.cut_start else {}
         moved |= {"tokenizer_class": kind} if folder.model.tokenizer_class else {}
         if folder.has("tokenizer.json"):
