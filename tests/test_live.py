@@ -8,7 +8,7 @@ import torch
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
-from minisbert.models.checkpoint import load_bert, save_bert
+from minisbert.models.checkpoint import load_transformer, save_bert
 from minisbert.models.families import FAMILIES
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
@@ -35,7 +35,7 @@ def through_disk(reference: torch.nn.Module, folder) -> Bert:
     """The same weights by way of Hugging Face's own save and our own load."""
     reference.float().save_pretrained(folder)
     reference.double()
-    return load_bert(folder).double()
+    return load_transformer(folder).double()
 
 
 CONFIGURATIONS = {
@@ -154,7 +154,7 @@ def test_shards_of_any_precision_as_transformers_writes_them(dtype, tmp_path):
     reference = transformers.AutoModel.from_pretrained(tmp_path, dtype=dtype).double().eval()
     ids = torch.randint(5, sizes[0], (3, 7))
     with torch.no_grad():
-        ours = load_bert(tmp_path).double()(ids)
+        ours = load_transformer(tmp_path).double()(ids)
         assert_parity(f"shards of {dtype}", ours, reference(ids).last_hidden_state, PIECE)
 
 
@@ -192,7 +192,7 @@ def test_vocabulary_alone_gives_the_same_ids(minilm, sentences, tmp_path):
 @pytest.mark.weights
 def test_every_layer_and_the_vectors_of_the_real_model(minilm, sentences):
     reference = transformers.AutoModel.from_pretrained(minilm, attn_implementation="eager").eval()
-    ours, tokenizer = load_bert(minilm), Tokenizer.load(minilm)
+    ours, tokenizer = load_transformer(minilm), Tokenizer.load(minilm)
     long = " ".join(sentences[:40])
     texts = [*sorted(sentences[:2000], key=len)[::125], long]  # short to cut at the limit
     ids, mask = pad_batch(tokenizer.encode(texts).ids, tokenizer.pad_id)

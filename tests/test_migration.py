@@ -25,12 +25,11 @@ def test_an_objective_on_the_page_exists(name):
     assert parse(["--objective", name]).objective == name
 
 
-@pytest.mark.parametrize("option", sorted(set(re.findall(r"`(--[a-z-]+)", PAGE))))
-def test_an_option_on_the_page_exists(option, capsys):
+def test_the_options_on_the_page_exist(capsys):
     for command in (training.main, evaluate.main, encode.main):
         with pytest.raises(SystemExit):
             command(["--help"])
-    assert option in capsys.readouterr().out
+    assert {*re.findall(r"`(--[a-z-]+)", PAGE)} <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
 
 
 @pytest.mark.reference

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.core.weights import read_safetensors
+from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 

@@ -17,9 +17,10 @@ from torch import Tensor
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check
 from minisbert.core.tokenizer import pad_batch
+from minisbert.core.weights import read_safetensors
 from minisbert.diagnosis.mistakes import MISTAKES, with_each_mistake
 from minisbert.diagnosis.mistakes.planting import written_out
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import write_safetensors
 from minisbert.models.inputs import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say

@@ -7,8 +7,8 @@ import numpy as np
 
 from minisbert.core import reading
 from minisbert.core.checks import Place, check
+from minisbert.core.weights import read_safetensors
 from minisbert.data.rows import Rows, is_number
-from minisbert.models.checkpoint import read_safetensors
 from minisbert.system.files import open_bytes
 
 ENDINGS = (".npy", ".safetensors", ".jsonl", ".csv")

@@ -20,71 +20,55 @@ from torch.overrides import TorchFunctionMode
 
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
-from minisbert.models.families import FAMILIES, build_bert, raw_config
+from minisbert.core.weights import read_safetensors
+from minisbert.models.families import ELECTRA, FAMILIES, build_bert
 from minisbert.models.folders import INDEX, ModelFolder
+from minisbert.models.modern.architecture import Architecture
 from minisbert.models.settings import CONFIG, WEIGHTS, WeightIndex
 from minisbert.system.files import atomic_file, listed, open_bytes, write_json
 
-# how the tensors begin that transformers adds to an encoder for a task
+# prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-MOST_SHARED = 8  # a checkpoint's tensors may take so many times its size, since tied weights are written twice
+MOST_SHARED = 8  # the largest ratio of the tensors' size to the checkpoint's: tied weights are written twice
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
-MOST_LINES = 20  # of a message
+MOST_FAULTS = 20  # lines of a message
 
 
-def load_bert(folder: str | Path | ModelFolder) -> Bert:
-    """The encoder of a folder, float32, in eval mode.
+def load_transformer(folder: str | Path | ModelFolder) -> Bert:
+    """The encoder of a folder, of any family, float32, in eval mode.
 
     Every tensor of the file is used or skipped by name, every parameter of the model is filled from the file.
     Raises ``InputError`` with a list of missing, unexpected and misshapen tensors.
     """
     folder = ModelFolder.of(folder)
-    path, found = read_encoder(folder)
-    if head := sorted(name for name in found if name.startswith(TASK_HEADS)):
-        advice = "PairModel opens a CrossEncoder; for vectors save the encoder alone"
-        advice += " (in transformers: model.base_model.save_pretrained)"
-        kind = ", ".join(folder.model.architectures)
-        raise InputError(f"{path} has a task head, {', '.join(head)} (architecture {kind}): {advice}")
-    return fill_bert(folder, path, found)
+    return fill_bert(folder, *read_encoder(folder))
 
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     """Every tensor of a folder under its canonical name, and the file to name in errors."""
-    family, config = folder.config  # what is wrong with the folder or the config is said first
+    family, config = folder.config  # errors in the config come first
     if folder.has(ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
     files = weight_files(folder)
-    path = folder.path / (WEIGHTS if files[0].name == WEIGHTS else INDEX)
+    path = files[0] if len(files) == 1 else folder.path / INDEX
     found: dict[str, Tensor] = {}
     for file in files:
-        tensors = weights.read_tensors(file, family)
-        if twice := sorted(found.keys() & tensors.keys()):
-            raise InputError(f"{file} and another shard hold {listed(twice)}")
-        found |= tensors
-    layered = next(theirs for theirs in (family.linears | family.tables).values() if "{i}" in theirs)
-    pattern = re.escape(layered).replace(r"\{i\}", r"\d+") + r"\.weight"
-    layers = sum(bool(re.fullmatch(pattern, name)) for name in found)
-    if config.num_hidden_layers > layers:  # before so many are built
+        found |= weights.read_tensors(check_present(file), family)
+    if config.num_hidden_layers > len(found):  # before they are built
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
-        holds = f"{layers} layers" if layers else f"the tensors {listed([*found])}"
-        raise InputError(f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}, but {path.name} has {holds}")
+        stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
+        raise InputError(f"{stated}, but {path.name} has {len(found)} tensors")
     return path, found
 
 
 def weight_files(folder: ModelFolder) -> list[Path]:
-    """``model.safetensors``, or the shards that an index names. Raises ``InputError`` for what is missing."""
-    if folder.has(WEIGHTS) or not folder.has(INDEX):
-        return [check_present(folder.path / WEIGHTS)]
-    index, names = folder.path / INDEX, sorted({*folder.parse(INDEX, WeightIndex).weight_map.values()})
-    if not names:
-        raise InputError(f"{index} names no file (weight_map)")
+    """``model.safetensors``, or the shards that an index names, if there is one."""
+    names = {WEIGHTS} if folder.has(WEIGHTS) else {*folder.parse(INDEX, WeightIndex).weight_map.values()}
     for name in names:
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
-        if not folder.has(name):
-            raise InputError(f"{index} names {one_line(name)}, which is missing: download it again")
-    return [folder.path / name for name in names]
+            raise InputError(f"{folder.path / INDEX}: {one_line(name)} is not the name of a safetensors file beside it")
+    return [folder.path / name for name in sorted(names) or [WEIGHTS]]
 
 
 def check_present(path: Path) -> Path:
@@ -106,8 +90,13 @@ def fill_bert(folder: ModelFolder, path: Path, found: dict[str, Tensor]) -> Bert
         weights.fill(bert, found, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
         lines = str(error).splitlines()
-        more = [f"  and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else []
-        raise InputError("\n".join(lines[:MOST_LINES] + more)) from error
+        if len(lines) > MOST_FAULTS:
+            lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
+        if head := sorted(name for name in found if name.startswith(TASK_HEADS)):
+            kind = ", ".join(folder.model.architectures)
+            lines += [f"  {path.name} has a task head, {', '.join(head)} (architecture {kind}): PairModel opens a"]
+            lines[-1] += " CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
+        raise InputError("\n".join(lines)) from error
     return bert.eval()
 
 
@@ -124,9 +113,9 @@ class Unfilled(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a file by name. Raises ``InputError`` if it is missing or damaged."""
-    return weights.read_safetensors(check_present(path))
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a model's file by name. Raises ``InputError`` if it is missing or damaged."""
+    return read_safetensors(check_present(path))
 
 
 def read_metadata(path: Path) -> dict[str, str]:
@@ -162,9 +151,14 @@ def save_bert(bert: Bert, folder: Path) -> None:
 
 
 def stored_config(config: BertConfig) -> dict[str, Any]:
-    """The contents of ``config.json``."""
-    about = {"architectures": [FAMILIES[config.model_type].architecture], "dtype": "float32"}
-    return about | raw_config(dataclasses.asdict(config))
+    """The contents of the family's ``config.json``, without what it never states."""
+    family, stated = FAMILIES[config.model_type], dataclasses.asdict(config)
+    about = {"architectures": [family.architecture], "dtype": "float32"}
+    if isinstance(family, Architecture):
+        return about | family.write(stated)
+    hidden = {*family.constants, "position_offset"}
+    about |= {"embedding_size": config.hidden_size} if family is ELECTRA else {}
+    return about | {family.settings.get(name, name): value for name, value in stated.items() if name not in hidden}
 
 
 def named_tensors(bert: Bert) -> dict[str, Tensor]:
@@ -183,14 +177,15 @@ def convert(path: Path, out: Path) -> int:
         try:
             content = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:  # the bytes decide what an unpickler raises
-            reason = f"is not a checkpoint of tensors and nothing else: {cause(error)}"
-            raise InputError(f"{path} {reason}") from error
-    if not isinstance(content, dict) or not content or not all(isinstance(value, Tensor) for value in content.values()):
-        raise InputError(f"{path} does not hold a state dict: a dict from names to tensors")
-    for name, tensor in content.items():
-        if problem := unusual(name, tensor):
-            raise InputError(f"{path}: {one_line(name)} {problem}: safetensors cannot hold it")
-    stated, stored = sum(tensor.nbytes for tensor in content.values()), path.stat().st_size
+            refused = re.search(r"GLOBAL \S+", str(error))  # torch also says how to run the code in the file
+            cause = one_line(refused[0] if refused else type(error).__name__)
+            raise InputError(f"{path} is not a checkpoint of tensors alone: {cause}") from error
+    entries = content.items() if isinstance(content, dict) else []
+    odd = [str(name) for name, tensor in entries if not is_storable(name, tensor)]
+    if odd or not entries:
+        found = f", but {listed(odd)}" if odd else ""
+        raise InputError(f"{path} does not hold a state dict, names with dense tensors of real numbers{found}")
+    stated, stored = sum(tensor.nbytes for _, tensor in entries), path.stat().st_size
     if stated > MOST_SHARED * stored:  # views of one small block of memory would each be written in full
         raise InputError(f"{path} has {stored:,} bytes, but its tensors would take {stated:,}: is it damaged?")
     with atomic_file(out) as partial:
@@ -198,19 +193,10 @@ def convert(path: Path, out: Path) -> int:
     return len(content)
 
 
-def cause(error: Exception) -> str:
-    """The first line of what torch says about a file, without its advice to read it without protection."""
-    found = str(error).rpartition("WeightsUnpickler error: ")[2].partition(". Please use")[0].strip()
-    advice = not found or "weights_only" in found or "weights only" in found.lower()
-    return type(error).__name__ + ("" if advice else f" {one_line(found.splitlines()[0], 200)}")
-
-
-def unusual(name: object, tensor: Tensor) -> str | None:
-    """What keeps an entry of a state dict from being written to safetensors; None if nothing does."""
+def is_storable(name: object, tensor: object) -> bool:
+    """Whether safetensors can hold an entry of a state dict."""
     if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
-        return "cannot be a name"
+        return False
     if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:
-        return "is not a dense tensor"
-    if tensor.is_quantized or tensor.is_complex():
-        return f"holds {tensor.dtype}"
-    return "has no values (device meta)" if tensor.is_meta else None
+        return False
+    return not (tensor.is_quantized or tensor.is_complex() or tensor.is_meta)

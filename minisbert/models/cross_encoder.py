@@ -25,7 +25,15 @@ from minisbert.models.folders import ModelFolder
 from minisbert.models.heads import ClassifierHead
 from minisbert.models.poolings import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, MODULES, OPTIONS, SENTENCE, WEIGHTS, CrossEncoderSettings, unsupported
+from minisbert.models.settings import (
+    CONFIG,
+    MODULES_FILE,
+    SENTENCE,
+    TOKENIZER_CONFIG,
+    WEIGHTS,
+    CrossEncoderSettings,
+    unsupported,
+)
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 
@@ -44,7 +52,7 @@ def read_cross_encoder(
     if kind not in layers:
         raise unsupported(folder.path / CONFIG, "architectures", kind, f"{', '.join(layers)} are")
     if folder.modules not in ([], [("Transformer", ".")]):
-        raise unsupported(folder.path / MODULES, "modules", folder.modules, "a CrossEncoder has one Transformer")
+        raise unsupported(folder.path / MODULES_FILE, "modules", folder.modules, "a CrossEncoder has one Transformer")
     *layers, between = layers[kind]
     (family, config), (path, found), names = folder.config, read_encoder(folder), head_names(layers)
     tensors = {name: found.pop(name) for name in map(family.canonical, names.values()) if name in found}
@@ -112,5 +120,5 @@ def write_cross_encoder(
     tensors |= {name: head.get_parameter(ours).float() for ours, name in head_names(layers).items()}
     write_safetensors(tensors, folder / WEIGHTS)
     encoder.tokenizer.save(folder)
-    stated = ModelFolder(folder).json(OPTIONS)  # the place of a CrossEncoder's maximum length
-    write_json(folder / OPTIONS, stated | {"model_max_length": encoder.tokenizer.limit})
+    stated = ModelFolder(folder).json(TOKENIZER_CONFIG)  # the place of a CrossEncoder's maximum length
+    write_json(folder / TOKENIZER_CONFIG, stated | {"model_max_length": encoder.tokenizer.limit})

@@ -4,7 +4,7 @@ distilbert   other names, no token types, no pooler, no dropout between attentio
 roberta      BERT's names; positions start after the padding index, one token type
 xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
 electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
-others       have an encoder of their own, in ``modern/``
+others       have their own encoders, in ``modern/``
 """
 
 from dataclasses import replace
@@ -76,22 +76,11 @@ class RobertaFamily(Family):
         return found | {"position_offset": found["pad_token_id"] + 1}
 
 
+LM_HEAD = {"lm_head.bias"} | dense("lm_head.dense") | dense("lm_head.layer_norm") | dense("lm_head.decoder")
 ROBERTA = RobertaFamily(
-    model_type="roberta",
-    architecture="RobertaModel",
-    tables=BERT.tables,
-    norms=BERT.norms,
-    linears=BERT.linears,
-    pooler=BERT.pooler,
-    prefix="roberta.",
-    skipped=frozenset(
-        {"embeddings.position_ids", "lm_head.bias"}
-        | dense("lm_head.dense")
-        | dense("lm_head.layer_norm")
-        | dense("lm_head.decoder")
-    ),
+    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta."))
+    | {"skipped": frozenset({"embeddings.position_ids"} | LM_HEAD)}
 )
-
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
 CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
 ELECTRA = replace(
@@ -106,10 +95,8 @@ ELECTRA = replace(
         | dense("discriminator_predictions.dense_prediction")
     ),
 )
-MODERN: tuple[Architecture, ...] = (MPNET, MODERNBERT, QWEN3, GEMMA)
-FAMILIES = {
-    family.model_type: family for family in (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, *MODERN)
-}
+ALL: tuple[Family, ...] = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, MPNET, MODERNBERT, QWEN3, GEMMA)
+FAMILIES = {family.model_type: family for family in ALL}
 
 # transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
 CLASSIFIERS = {
@@ -125,13 +112,14 @@ CLASSIFIERS = {
 
 def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
     """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
-    family = FAMILIES.get(str(raw.get("model_type")))
+    path, kind = folder / "config.json", raw.get("model_type")
+    family = FAMILIES.get(str(kind))
     if family is None and raw.get("auto_map"):
         reason = "needs code from its author (auto_map), which is never run here"
-        raise InputError(f"{folder / 'config.json'}: model_type {one_line(raw.get('model_type'))} {reason}")
+        raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
     if not isinstance(family, Architecture):
         return read_config(folder, FAMILIES, raw)
-    with reading(folder / "config.json"):
+    with reading(path):
         return family, family.read(raw)
 
 
@@ -145,13 +133,3 @@ def build_bert(config: BertConfig, pooler: bool) -> Bert:
         for layer in bert.layers:
             layer.attention_dropout = nn.Identity()
     return bert
-
-
-def raw_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Our settings as the family's ``config.json`` has them, without what it never states."""
-    family = FAMILIES[config["model_type"]]
-    if isinstance(family, Architecture):
-        return family.write(config)
-    hidden = {*family.constants, "position_offset"}
-    found = {family.settings.get(name, name): value for name, value in config.items() if name not in hidden}
-    return found | ({"embedding_size": config["hidden_size"]} if family is ELECTRA else {})

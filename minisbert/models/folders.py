@@ -4,42 +4,38 @@ A loaded model's weights are a copy of the file's: a model may be saved over its
 files changed in place by another program (``rsync --inplace``), while it is in use.
 """
 
-import json
 import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from minisbert.core import InputError, one_line, reading
+from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
 from minisbert.models.families import FAMILIES, read_family
-from minisbert.models.kinds import SENTENCE_ENCODER, check_order, kind_of
+from minisbert.models.kinds import KINDS, SENTENCE_ENCODER, check_order
 from minisbert.models.poolings import POOLING_NAMES
 from minisbert.models.settings import (
     CONFIG,
-    MODULES,
+    MODULES_FILE,
     SENTENCE,
     WRITTEN,
     EncoderSettings,
     ModelSettings,
     PoolingSettings,
     VectorModule,
-    parse,
+    parse_settings,
     unsupported,
 )
 from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES
 from minisbert.system.hub import download_model, is_hub_name
 
-T = TypeVar("T")
-Stated = TypeVar("Stated", bound=EncoderSettings)
+Parsed = TypeVar("Parsed")
 INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # after ``core.POOLING_FLAGS``, in order
 MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
-PYLATE = "pylate.models.Dense."  # before the name of a class that is the same as sentence-transformers'
-SENTENCEPIECE = "sentencepiece.bpe.model"  # XLM-R's vocabulary in the format of another library
 VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 
 
@@ -61,23 +57,22 @@ class ModelFolder:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        self.files: dict[str, bytes] = {}  # that have been read
-        self.contents: dict[str, Any] = {}  # of those in JSON
+        self.files: dict[str, bytes] = {}  # that were read as they are
+        self.contents: dict[str, Any] = {}  # of JSON files
 
     @classmethod
     def of(cls, folder: "str | Path | ModelFolder") -> "ModelFolder":
         return folder if isinstance(folder, ModelFolder) else cls(folder)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file. ``InputError`` for what cannot be read as one, or is far too large."""
+        """Whether there is such a file. ``InputError`` for what is not a regular file, or is far too large."""
         path = self.path / name
         if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
             return False
-        if not path.is_file():
-            kind = "a pipe or a device" if path.exists() else "a broken symbolic link"
-            raise InputError(f"{path} is {'a folder' if path.is_dir() else kind}, a file is needed")
-        if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} has {path.stat().st_size:,} bytes; at most {MOST_BYTES:,} are read")
+        large = path.suffix != ".safetensors" and path.is_file() and path.stat().st_size > MOST_BYTES
+        if large or not path.is_file():
+            fault = f"larger than {MOST_BYTES:,} bytes" if large else "a folder, device or broken link, not a file"
+            raise InputError(f"{path} is {fault}")
         return True
 
     def read(self, name: str) -> bytes:
@@ -90,52 +85,45 @@ class ModelFolder:
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """The contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
         if name not in self.contents:
-            if not needed and not self.has(name):
-                return kind()
-            with reading(self.path / name):
-                content = json.loads(self.read(name))
-                if not isinstance(content, kind):
-                    raise ValueError(f"a JSON {kind.__name__} is needed, not a {type(content).__name__}")
-            self.contents[name] = content
+            there = self.has(name)
+            self.contents[name] = read_json(self.path / name, kind) if there or needed else kind()
         return self.contents[name]
 
-    def parse(self, name: str, kind: type[T], needed: bool = False) -> T:
+    def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:
         """The settings in a JSON file, as a dataclass."""
-        return parse(kind, (self.path / name, self.json(name, needed=needed)))
+        return parse_settings(kind, (self.path / name, self.json(name, needed=needed)))
 
     @cached_property
     def classes(self) -> list[tuple[str, str]]:
         """Class and subfolder of each module, in order: ``("Transformer", ""), ("Pooling", "1_Pooling")``."""
-        if not self.has(MODULES):
-            return []
-        with reading(self.path / MODULES):
-            found = [
-                (OWN.sub("", module["type"]).removeprefix("MLM").removeprefix(PYLATE), Path(module["path"]))
-                for module in self.json(MODULES, list)
-            ]
-            for _, path in found:
+        found = []
+        with reading(self.path / MODULES_FILE):
+            for module in self.json(MODULES_FILE, list):
+                kind, path = OWN.sub("", module["type"]), Path(module["path"])
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
-        return [(kind, path.as_posix()) for kind, path in found if kind != "Dropout"]  # changes no vector
+                # MLMTransformer is a Transformer with another head, PyLate's Dense that of sentence-transformers
+                found.append((kind.removeprefix("MLM").removeprefix("pylate.models.Dense."), path.as_posix()))
+        return [(kind, place) for kind, place in found if kind != "Dropout"]  # changes no vector
 
     @cached_property
     def kind(self) -> str:
-        """The class that opens the folder, one of ``KINDS``: by what its files say, not whether it is supported."""
-        stated = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
-        stated |= {*self.json(SENTENCE), *self.model.architectures}
-        return kind_of(stated | {kind for kind, _ in self.classes})
+        """The name in ``KINDS`` of the class that opens the folder, by what its files say, supported or not."""
+        words = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
+        words |= {*self.json(SENTENCE), *self.model.architectures, *(kind for kind, _ in self.classes)}
+        return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
 
     @cached_property
     def modules(self) -> list[tuple[str, str]]:
         """``classes`` in an order that the folder's kind computes; ``InputError`` for others."""
         kinds = [kind for kind, _ in self.classes]
-        if self.has(MODULES) and not (self.model.classifier and kinds == ["Transformer"]):
-            with reading(self.path / MODULES):
+        if self.has(MODULES_FILE) and not (self.model.classifier and kinds == ["Transformer"]):
+            with reading(self.path / MODULES_FILE):
                 check_order(self.kind, kinds)
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
-        """The folder; ``InputError`` if another class than this one opens it. One without modules is anybody's."""
+        """The folder; ``InputError`` if a class other than ``name`` opens it. Any class opens one without modules."""
         if self.kind != name and (self.classes or name == SENTENCE_ENCODER):
             raise InputError(f"{self.path} is not a {name}'s folder: {self.kind}.load opens it")
         return self
@@ -176,14 +164,14 @@ class ModelFolder:
         """How vectors are cut and compared, and prompts."""
         return self.settings_as(EncoderSettings)
 
-    def settings_as(self, kind: type[Stated]) -> Stated:
+    def settings_as(self, kind: type[EncoderSettings]) -> Any:
         """``settings`` of a class of models for which other values are right."""
-        include = all(
-            self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt for place in self.places("Pooling")
-        )
-        if not include and "weightedmean" in (self.pooling or ""):
-            path = self.path / self.places("Pooling")[0] / CONFIG
-            raise unsupported(path, "include_prompt", include, "with weightedmean only true is")
+        include = True
+        for place in self.places("Pooling"):
+            include = self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt
+            if not include and "weightedmean" in (self.pooling or ""):
+                reason = "with weightedmean only true is"
+                raise unsupported(self.path / place / CONFIG, "include_prompt", include, reason)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
         return replace(self.parse(SENTENCE, kind), include_prompt=include, others=others)
 
@@ -195,21 +183,16 @@ class ModelFolder:
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
-        if not self.path.is_dir():
-            raise InputError(f"{self.path} is not a folder with a model in it")
-        path, pad = self.path / CONFIG, self.model.pad_token_id
+        path = self.path / CONFIG
         try:
             raw = self.json(CONFIG, needed=True)  # "gelu_python" is the exact GELU under the name of its first code
             raw = {key: "gelu" if value == "gelu_python" else value for key, value in raw.items()}
-            family, config = read_family(self.path, raw)
+            return read_family(self.path, raw)
         except InputError as error:
             message = str(error).removeprefix(str(path))
             for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():
                 message = message.replace(ours, theirs)
             raise InputError(f"{path}{message}") from error
-        if pad is not None and not 0 <= pad < config.vocab_size:
-            raise InputError(f"{path}: pad_token_id {pad} is not in the vocabulary of {config.vocab_size}")
-        return family, config
 
 
 def find_model(model: str | Path) -> Path:
@@ -223,16 +206,9 @@ def find_model(model: str | Path) -> Path:
     if name in weights:
         return ensure(name)
     if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
-        folder = Path(model)
-    elif os.path.lexists(model):
-        raise InputError(
-            f"no model {one_line(name)}: {'a file' if os.path.exists(model) else 'a broken symbolic link'}"
-        )
-    elif isinstance(model, str) and is_hub_name(model):
-        folder = download_model(name)
-    else:
-        raise InputError(
-            f"no model {one_line(name)}: neither a folder nor one of {', '.join(weights)}; models on the Hugging Face "
-            "Hub have an owner in their name, such as sentence-transformers/all-mpnet-base-v2"
-        )
-    return folder
+        return Path(model)
+    if isinstance(model, str) and is_hub_name(model) and not os.path.lexists(model):
+        return download_model(name)
+    known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "
+    known += "their name, such as sentence-transformers/all-mpnet-base-v2"
+    raise InputError(f"no model {one_line(name)}: {'a file or a broken link' if os.path.lexists(model) else known}")

@@ -1,20 +1,18 @@
-"""What a model's folder is, and the class that opens it: one line per kind.
+"""Which class opens a model's folder: one row per kind.
 
-The words that tell are ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the former,
-the architectures in the latter, and the classes in modules.json. A kind's class has what commands call of
+A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
+former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
 ``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
-``settings``, ``tokenizer``, ``width``, ``eager``. Its file is imported when it is first needed.
+``settings``, ``tokenizer``, ``width``, ``eager``. The class's file is imported when it is first needed.
 """
 
 import re
 from dataclasses import dataclass
-from importlib import import_module
-from typing import Any
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Where a class is, the words of which one is enough, and the order of the modules as a regular expression."""
+    """A class's file, the words of which one is enough, and the order of its modules as a regular expression."""
 
     file: str
     words: str
@@ -39,18 +37,8 @@ KINDS = {
 }
 
 
-def kind_of(words: set[str]) -> str:
-    """The name of the class that opens a folder in which these words occur: ``{"SpladePooling"}`` -> SparseEncoder."""
-    return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
-
-
 def check_order(name: str, modules: list[str]) -> None:
     """Raise ``ValueError`` for modules, or an order of them, that the kind does not compute."""
     if not re.fullmatch(KINDS[name].order, " ".join(modules)):
         known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
         raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")
-
-
-def encoder_class(name: str) -> Any:
-    """The class of a kind."""
-    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)

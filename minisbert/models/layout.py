@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from minisbert.core import InputError, reading
+from minisbert.core import reading
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
+from minisbert.models.checkpoint import Unfilled, read_weights, write_safetensors
 from minisbert.models.folders import ModelFolder
 from minisbert.models.poolings import ACTIVATIONS, Dense, Pooling
-from minisbert.models.settings import CONFIG, MODULES, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings, unsupported
+from minisbert.models.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings, unsupported
 from minisbert.system.console import say
 from minisbert.system.files import write_json
 
 if TYPE_CHECKING:
     from minisbert.models.sentence_encoder import SentenceEncoder
 
+# the activations of dense layers -> their names in files
+ACTIVATION_CLASSES = {name: f"{type(layer).__module__}.{type(layer).__name__}" for name, layer in ACTIVATIONS.items()}
 HOMES = {"MultiVectorMask": "multi_vector_encoder.modules"}  # of classes that have one place in sentence-transformers
-# the activations of dense layers as files name them
-CLASSES = {name: f"{type(layer).__module__}.{type(layer).__name__}" for name, layer in ACTIVATIONS.items()}
 
 
 def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
@@ -33,14 +33,11 @@ def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
     A learned pooling has the folder's parameters if it has some. Raises ``InputError`` for an unknown name, and for
     parameters that do not fit.
     """
-    mode = choose_pooling(folder, mode)
-    try:
-        pooling = Pooling(mode, width)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    with reading(folder.path):
+        pooling = Pooling(choose_pooling(folder, mode), width)
     if pooling.score is not None and "attention" in (folder.pooling or "").split("+"):
         path = folder.path / folder.places("Pooling")[0] / WEIGHTS
-        fill(pooling, read_safetensors(path), path)
+        fill(pooling, read_weights(path), path)
     return pooling
 
 
@@ -56,14 +53,14 @@ def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
 def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
     """A dense layer from a subfolder: ``config.json`` and ``model.safetensors``."""
     settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
-    activation = next((name for name, path in CLASSES.items() if path == settings.activation_function), None)
+    named = {path: name for name, path in ACTIVATION_CLASSES.items()}
+    path, activation = folder.path / place / WEIGHTS, named.get(settings.activation_function)
     if activation is None:
         reason = f"{', '.join(ACTIVATIONS)} are"
         raise unsupported(folder.path / place / CONFIG, "activation_function", settings.activation_function, reason)
-    path = folder.path / place / WEIGHTS
     with reading(folder.path / place / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
         dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
-    fill(dense, read_safetensors(path), path)
+    fill(dense, read_weights(path), path)
     return dense
 
 
@@ -71,7 +68,7 @@ def dense_settings(dense: Dense) -> dict[str, Any]:
     """The ``config.json`` of a dense layer."""
     linear = dense.linear
     about = {"in_features": linear.in_features, "out_features": linear.out_features}
-    return about | {"bias": linear.bias is not None, "activation_function": CLASSES[dense.activation]}
+    return about | {"bias": linear.bias is not None, "activation_function": ACTIVATION_CLASSES[dense.activation]}
 
 
 def write_layout(encoder: "SentenceEncoder", folder: Path) -> None:
@@ -92,14 +89,14 @@ def write_modules(folder: Path, kinds: list[str], package: str = "models") -> li
         {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{HOMES.get(kind, package)}.{kind}"}
         for i, (place, kind) in enumerate(zip(places, kinds, strict=True))
     ]
-    write_json(folder / MODULES, modules)
+    write_json(folder / MODULES_FILE, modules)
     for place in places[1:]:
         (folder / place).mkdir()
     return places
 
 
 def write_settings(encoder: "SentenceEncoder", folder: Path, **more: str) -> None:
-    """Write the limit of tokens, and prompts, similarity and ``more``."""
+    """Write the token limit, and prompts, similarity and ``more``."""
     limit = {"max_seq_length": encoder.tokenizer.limit, "do_lower_case": False}
     write_json(folder / TEXT_FILES[0], limit | encoder.tokenizer.kept)
     settings = encoder.settings

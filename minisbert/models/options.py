@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,11 @@ import torch
 from minisbert.core import InputError
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.folders import ModelFolder, find_model
-from minisbert.models.kinds import encoder_class
+from minisbert.models.kinds import KINDS
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import (
-    add_threads_option,
-    choose_device,
-    choose_precision,
-    keep_freed_memory,
-    use_threads,
-)
+from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
 
@@ -28,7 +23,7 @@ ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under 
 
 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
-    """For ``load_encoder``."""
+    """The options that ``load_encoder`` reads."""
     add_compiled_option(group)
     group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
@@ -38,7 +33,7 @@ def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -
 
 
 def add_compiled_option(group: argparse._ActionsContainer) -> None:
-    """``--compiled``, for ``if_compiled``."""
+    """``--compiled``, which ``if_compiled`` reads."""
     group.add_argument(
         "--compiled",
         nargs="?",
@@ -64,7 +59,7 @@ def load_encoder(
 
 
 def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | CompiledEncoder:
-    """``load_encoder``; ``InputError`` for a model without a vector for each text, and what there is ``instead``."""
+    """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
     if encoder.searched.get("convert") == "matrices":
         raise InputError(f"{options.model} has a vector per token: {instead}")
@@ -72,8 +67,9 @@ def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | 
 
 
 def open_kind(model: str) -> type[SentenceEncoder]:
-    """The class that opens a model's folder."""
-    return encoder_class(ModelFolder(find_model(model)).kind)
+    """The class that opens a model's folder; its file is imported here."""
+    name = ModelFolder(find_model(model)).kind
+    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)
 
 
 def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
@@ -85,13 +81,13 @@ def check_written(option: str, out: Path | None, endings: Sequence[str], model: 
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
-    """What ``load`` makes of the package that ``--compiled`` asks for; None if the model is to run uncompiled."""
+    """The result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled."""
     if not options.compiled:
         return None
     if options.device not in ("auto", "cpu"):
         raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
-    if options.compiled not in ("yes", "auto") and not options.compiled.endswith(".pt2"):
-        raise InputError(f"--compiled {options.compiled}: the name must end in .pt2; put --compiled after the texts")
+    if options.compiled not in ("yes", "auto"):
+        check_ending("--compiled", Path(options.compiled), ".pt2")
     try:
         return load({"yes": True, "auto": "auto"}.get(options.compiled, options.compiled))
     except InputError as error:
@@ -102,7 +98,7 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
-    """For ``prompt_of``: the prompt of all texts, or of the "query" or "corpus"."""
+    """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
     flag = f"--{role}-prompt" if role else "--prompt"
     default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
     one = group.add_mutually_exclusive_group()
@@ -111,7 +107,7 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
 
 
 def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
-    """From the options, or what the model keeps for this role, or its default."""
+    """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
     if prompt is None and name is None:

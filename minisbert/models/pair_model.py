@@ -15,7 +15,7 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check
 from minisbert.core.heads import ConcatHead, Head, JointHead
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import Unfilled, read_safetensors, write_safetensors
+from minisbert.models.checkpoint import Unfilled, read_weights, write_safetensors
 from minisbert.models.compiled import CompiledPairModel
 from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.folders import ModelFolder, find_model
@@ -24,7 +24,7 @@ from minisbert.models.inputs import evaluating
 from minisbert.models.replacing import model_folder
 from minisbert.models.scoring import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import HEAD, PairHeadSettings
+from minisbert.models.settings import HEAD_FILE, PairHeadSettings
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
@@ -121,7 +121,7 @@ class PairModel(PairScorer, nn.Module):
             self.encoder.write(partial)
             name = next(name for name, kind in PAIR_HEADS.items() if type(self.head) is kind)
             about = {"head": name, "task": self.task, "labels": list(self.labels), "settings": self.head.settings}
-            write_json(partial / HEAD, about)
+            write_json(partial / HEAD_FILE, about)
             tensors = {name: tensor.float() for name, tensor in self.head.state_dict().items()}
             write_safetensors(tensors, partial / "head.safetensors")
 
@@ -142,12 +142,14 @@ class PairModel(PairScorer, nn.Module):
         folder = ModelFolder(find_model(folder))
         if compiled:
             return CompiledPairModel(folder, compiled, limit, precision)
-        if not folder.has(HEAD) and folder.model.classifier:
+        if not folder.has(HEAD_FILE) and folder.model.classifier:
             return cls(*read_cross_encoder(folder, limit)).to(choose_device(device)).eval()
-        if not folder.has(HEAD):
-            raise InputError(f"{folder.path} has no {HEAD}: it holds an encoder, but no head that was trained on pairs")
-        about, encoder = folder.parse(HEAD, PairHeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
-        with reading(folder.path / HEAD):
+        if not folder.has(HEAD_FILE):
+            raise InputError(
+                f"{folder.path} has no {HEAD_FILE}: it holds an encoder, but no head that was trained on pairs"
+            )
+        about, encoder = folder.parse(HEAD_FILE, PairHeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
+        with reading(folder.path / HEAD_FILE):
             name = HEAD_ALIASES.get(about.head, about.head)
             check(f"head {'|'.join(PAIR_HEADS)}", name)
             with torch.device("meta"), Unfilled():  # the weights are replaced at once
@@ -155,5 +157,5 @@ class PairModel(PairScorer, nn.Module):
             if head.settings != about.settings:  # a setting that is left out must not fall back to a default
                 raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
             file = folder.path / "head.safetensors"
-            fill(head, read_safetensors(file), file)
+            fill(head, read_weights(file), file)
             return cls(encoder, head, about.task, about.labels).to(choose_device(device)).eval()

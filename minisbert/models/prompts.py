@@ -29,16 +29,13 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
     """
     if prompt is not None and name is not None:
         raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
-    for key, value in (("prompt", prompt), ("prompt_name", name)):
-        if not isinstance(value, str | None):
-            raise InputError(f"{key} must be a string, not {one_line(value)}")
-    if prompt is not None:
-        return prompt
     name = settings.default_prompt_name if name is None else name
-    if name is not None and name not in settings.prompts:
+    if prompt is not None or name is None:
+        return prompt or ""
+    if name not in settings.prompts:
         known = ", ".join(map(one_line, settings.prompts)) or "none"
         raise InputError(f"the model has no prompt {one_line(name)}; it has {known}")
-    return settings.prompts[name] if name is not None else ""
+    return settings.prompts[name]
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:

@@ -5,20 +5,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.models.folders import INDEX, SENTENCEPIECE, VOCABULARY
-from minisbert.models.settings import CONFIG, HEAD, MODULES, OPTIONS, SENTENCE, SPECIAL, TEXT_FILES, WEIGHTS
+from minisbert.models.folders import VOCABULARY
+from minisbert.models.settings import TEXT_FILES
 from minisbert.system.files import atomic_folder, foreign_entries, listed
 
 SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
-    *(CONFIG, WEIGHTS, INDEX, "model-[0-9]*-of-[0-9]*.safetensors", "tokenizer.json", OPTIONS, SPECIAL, *VOCABULARY),
-    *(SENTENCEPIECE, "unigram.json", "added_tokens.json", *TEXT_FILES, MODULES, SENTENCE, "README.md"),
-    *(HEAD, "head.safetensors"),
+    *("config.json", "model.safetensors", "model.safetensors.index.json", "model-[0-9]*-of-[0-9]*.safetensors"),
+    *("modules.json", "config_sentence_transformers.json", *TEXT_FILES, "head.json", "head.safetensors", "README.md"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", *VOCABULARY),
+    *("sentencepiece.bpe.model", "unigram.json"),
     *(
         f"[0-9]_{module}/{name}"
         for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")
-        for name in (CONFIG, WEIGHTS)
+        for name in ("config.json", "model.safetensors")
     ),
 )
+NEEDED = (("modules.json", "config.json"), ("model.safetensors.index.json", "model.safetensors"))  # one of each pair
 
 
 @contextmanager
@@ -35,10 +37,8 @@ def model_folder(folder: str | Path) -> Iterator[Path]:
 
 def check_replaceable(folder: Path) -> None:
     """Raise ``InputError`` unless a folder is missing, empty, or a model and nothing else."""
-    if foreign := foreign_entries(folder, SAVED):
-        advice = "and is not replaced; choose another folder"
-        raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
-    required = (MODULES if (folder / MODULES).is_file() else CONFIG, INDEX if (folder / INDEX).is_file() else WEIGHTS)
-    missing = [name for name in required if not (folder / name).is_file()]
-    if folder.is_dir() and any(folder.iterdir()) and missing:
-        raise InputError(f"{folder} is not a model (no {missing[0]}) and is not replaced; choose another folder")
+    foreign, there = foreign_entries(folder, SAVED), folder.is_dir() and any(folder.iterdir())
+    missing = [names[-1] for names in NEEDED if there and not any((folder / name).is_file() for name in names)]
+    if foreign or missing:
+        fault = f"holds what is not a model's ({listed(foreign)})" if foreign else f"is not a model (no {missing[0]})"
+        raise InputError(f"{folder} {fault} and is not replaced; choose another folder")

@@ -16,7 +16,7 @@ from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.fast.batching import Batch, same_text, unpack
-from minisbert.models.checkpoint import load_bert, save_bert
+from minisbert.models.checkpoint import load_transformer, save_bert
 from minisbert.models.compiled import CompiledEncoder
 from minisbert.models.encoding import TextEncoder
 from minisbert.models.folders import ModelFolder, find_model
@@ -80,7 +80,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
     ) -> "SentenceEncoder":
         """The encoder in a folder, on the CPU."""
-        bert = load_bert(folder.encoder)
+        bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
         dense = [load_dense(folder, place) for place in folder.places("Dense")]
         tokenizer = Tokenizer.load(folder.encoder, limit)

@@ -1,4 +1,4 @@
-"""What the JSON files of a model's folder may state, one dataclass per file, and the check of any of them.
+"""What the JSON files of a model's folder may state, one dataclass per file, and the function that checks them all.
 
 An annotation gives the type of a setting, and if it is ``Annotated``, the only values that are supported: a setting
 that changes vectors is honoured or refused by name. docs/models.md lists every setting.
@@ -13,44 +13,40 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_rule
 from minisbert.core.weights import Size
 
-T = TypeVar("T")
-LARGEST = 2**31 - 1  # no size or id is larger
+Parsed = TypeVar("Parsed")
 
-SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
+CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
+SPECIAL_TOKENS = "special_tokens_map.json"  # of older tokenizers
+SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "modules.json", "head.json"
+# older versions of sentence-transformers named this file after the model; the first one that has settings is read
+TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in "bert roberta distilbert camembert albert".split())
+TEXT_FILES += ("sentence_xlm-roberta_config.json", "sentence_xlnet_config.json")
+# of settings whose older name wins if a file has both
+OLDER_NAMES = {"processor_kwargs": "tokenizer_args", "model_kwargs": "model_args", "config_kwargs": "config_args"}
 
-CONFIG, WEIGHTS, OPTIONS = "config.json", "model.safetensors", "tokenizer_config.json"
-SPECIAL = "special_tokens_map.json"  # of older tokenizers
-SENTENCE, MODULES, HEAD = "config_sentence_transformers.json", "modules.json", "head.json"
-# older versions of sentence-transformers named this file after the model; the first one there is read
-NAMES = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in NAMES)
 
+def parse_settings(kind: type[Parsed], *files: tuple[Path, dict[str, Any]]) -> Parsed:
+    """A dataclass from the contents of JSON files; a later file overrides those before it.
 
-def parse(kind: type[T], *files: tuple[Path, dict[str, Any]]) -> T:
-    """A dataclass from the contents of JSON files, of which a later one overrides those before it.
-
-    A setting that is missing or null has its default, others in the files are ignored. A number without a fraction is
-    an integer: some authors write the limit as ``1e30``. Raises ``InputError`` with the file, the key and the value for
-    another type than that of the annotation, and for a value that is not supported.
+    A setting that is missing or null keeps its default; unknown settings are ignored. A float without a fraction counts
+    as an integer: some authors write the limit as ``1e30``. Raises ``InputError`` with the file, the key and the value
+    if the type is not that of the annotation, or the value is not supported.
     """
-    stated: dict[str, tuple[Path, Any]] = {}
-    for path, content in files:
-        stated |= {name: (path, value) for name, value in content.items()}
+    stated = {name: (path, value) for path, content in files for name, value in content.items() if value is not None}
     values = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        path, value = stated.get(name, (None, None))
-        if value is None:
+        key = next((key for key in (OLDER_NAMES.get(name), name) if key in stated), None)
+        if key is None:
             continue
+        path, value = stated[key]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        rule = None
-        if get_origin(hint) is Annotated:
-            hint, rule = get_args(hint)
+        hint, *rules = get_args(hint) if get_origin(hint) is Annotated else [hint]
         with reading(path):
             if not fits(value, hint):
-                raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, not {one_line(value)}")
-            if rule is not None:
-                check_rule(name, value, rule)
+                raise ValueError(f"{key} must be {getattr(hint, '__name__', hint)}, not {one_line(value)}")
+            for rule in rules:
+                check_rule(key, value, rule)
         values[name] = value
     with reading(files[-1][0]):
         return kind(**values)
@@ -72,9 +68,6 @@ def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
     return InputError(f"{path}: {key} {one_line(value)} is not supported: {reason}")
 
 
-# ----------------------------------------------------------------------------------- the sentence encoder
-
-
 @dataclass(frozen=True)
 class EncoderSettings:
     """``config_sentence_transformers.json``: how vectors are cut and compared, and prompts to put before each text.
@@ -83,7 +76,7 @@ class EncoderSettings:
     another; None keeps all columns, and takes no prompt.
     """
 
-    similarity_fn_name: Annotated[str, "|".join(SIMILARITIES)] = "cosine"
+    similarity_fn_name: Annotated[str, "cosine|dot|euclidean|manhattan"] = "cosine"
     truncate_dim: Annotated[int | None, "an integer from 1"] = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt_name: str | None = None
@@ -115,7 +108,7 @@ class PoolingSettings:
 
 @dataclass(frozen=True)
 class VectorModule:
-    """What a Dense or Normalize module reads and writes."""
+    """The input and output of a Dense or Normalize module."""
 
     module_input_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
     module_output_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
@@ -132,9 +125,6 @@ class DenseSettings(VectorModule):
     use_residual: Annotated[bool, "0"] = False
 
 
-# ------------------------------------------------------------------------------ the encoder and its texts
-
-
 @dataclass(frozen=True)
 class ModelSettings:
     """``config.json``, without what only ``BertConfig`` needs."""
@@ -142,9 +132,7 @@ class ModelSettings:
     model_type: str = ""
     architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
     tokenizer_class: str | None = None
-    vocab_size: int = LARGEST
-    max_position_embeddings: int | None = None
-    pad_token_id: int | None = None
+    pad_token_id: Annotated[int | None, "an integer from 0"] = None
     classifier_dropout: float | None = None  # of a CrossEncoder
     seq_classif_dropout: float | None = None  # the same of DistilBERT
     id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels
@@ -205,44 +193,19 @@ class TokenizerSettings:
 
 @dataclass(frozen=True)
 class TextSettings:
-    """``sentence_bert_config.json``. ``*_args`` are older names of ``*_kwargs``, and win if both are there."""
+    """``sentence_bert_config.json``."""
 
     max_seq_length: int | None = None
     do_lower_case: bool = False  # before the tokenizer's own normalizer
-    tokenizer_args: dict | None = None
-    processor_kwargs: dict = field(default_factory=dict)
-    model_args: dict | None = None
+    processor_kwargs: dict = field(default_factory=dict)  # override ``tokenizer_config.json``
     model_kwargs: dict = field(default_factory=dict)
-    config_args: dict | None = None
     config_kwargs: dict = field(default_factory=dict)
     processing_kwargs: dict[str, dict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class CallSettings:
-    """What ``processing_kwargs`` of ``sentence_bert_config.json`` may add to a call of the tokenizer."""
+class LimitSettings:
+    """The limits among the arguments of a tokenizer, and of its calls in ``processing_kwargs``."""
 
+    model_max_length: int | None = None
     max_length: int | None = None
-
-
-# what the encoder's module may state about itself, and the only value supported
-ONLY = {
-    "transformer_task": "feature-extraction",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
-    "module_output_name": "token_embeddings",
-    "tokenizer_name_or_path": None,
-}
-ONLY_CLASSIFIER = ONLY | {  # the same in a CrossEncoder
-    "transformer_task": "sequence-classification",
-    "modality_config": {"text": {"method": "forward", "method_output_name": "logits"}},
-    "module_output_name": "scores",
-}
-ONLY_MASKED = ONLY_CLASSIFIER | {"transformer_task": "fill-mask", "module_output_name": "token_embeddings"}  # SPLADE
-KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
-HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
-# arguments that change no vector: the source of the files, and how the work is done
-HARMLESS = {
-    "model": {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"},
-    "config": set(),
-    "processing": {"padding", "pad_to_multiple_of", "return_tensors", "verbose"},
-}

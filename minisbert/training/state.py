@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.core.weights import read_safetensors
+from minisbert.models.checkpoint import write_safetensors
 from minisbert.system.files import atomic_folder, flush, write_json
 from minisbert.training.objective import Objective
 from minisbert.training.processes import processes, say_once

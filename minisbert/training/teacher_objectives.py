@@ -15,7 +15,7 @@ from minisbert.models.modern.late_interaction import max_sim_matrix
 from minisbert.models.modern.multi_vector import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import HEAD
+from minisbert.models.settings import HEAD_FILE
 from minisbert.training.distillation import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.encoder_objectives import UnscoredRows
 from minisbert.training.late_objectives import TokenObjective
@@ -41,7 +41,7 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
 def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
     """A model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
     folder = ModelFolder(find_model(model))
-    if not folder.has(HEAD) and not folder.model.classifier:
+    if not folder.has(HEAD_FILE) and not folder.model.classifier:
         return SentenceEncoder.load(folder.path, device=device)
     pair_model = PairModel.load(folder.path, device)
     return pair_model.encoder if isinstance(pair_model.head, ConcatHead) else pair_model

@@ -72,9 +72,9 @@ def folder(tiny, tmp_path) -> Path:
 
 def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
     encoder = SentenceEncoder.load(str(tiny))
-    assert not any(module.training for module in (*encoder.modules(), *checkpoint.load_bert(tiny).modules()))
+    assert not any(module.training for module in (*encoder.modules(), *checkpoint.load_transformer(tiny).modules()))
     assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
-    expected = checkpoint.load_bert(tiny)
+    expected = checkpoint.load_transformer(tiny)
     assert encoder.bert.config == expected.config
     for name, parameter in expected.named_parameters():
         assert torch.equal(encoder.bert.get_parameter(name), parameter)

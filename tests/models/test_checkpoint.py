@@ -4,8 +4,6 @@ import io
 import json
 import random
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -13,9 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.checkpoint import main
 from minisbert.core import InputError
-from minisbert.core.bert import Bert, BertConfig
-from minisbert.core.weights import BERT
-from minisbert.models.checkpoint import convert, load_bert, save_bert, write_safetensors
+from minisbert.models.checkpoint import convert, load_transformer, save_bert, write_safetensors
 from minisbert.models.inputs import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -38,56 +34,28 @@ def edit_tensors(folder, change):
     save_file(change(tensors) or tensors, folder / "model.safetensors")
 
 
-def test_save_and_load_are_inverse_bit_for_bit(folder, tmp_path):
-    bert = load_bert(folder)
-    (tmp_path / "again").mkdir()
-    save_bert(bert, tmp_path / "again")
-    again = load_bert(tmp_path / "again")
-    assert again.config == bert.config
-    assert all(torch.equal(a, b) for a, b in zip(bert.parameters(), again.parameters(), strict=True))
-    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
-    assert stored.keys() == saved.keys()
+def test_a_checkpoint_without_pooler_has_none(folder):
+    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
+    assert load_transformer(folder).pooler is None
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_a_loaded_model_is_in_eval_mode_float32_and_trainable(folder, dtype, tmp_path):
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_a_loaded_model_is_in_eval_mode_float32_and_trainable_and_saved_bit_for_bit(folder, dtype, tmp_path):
     edit_tensors(folder, lambda tensors: {name: value.to(dtype) for name, value in tensors.items()})
-    bert = load_bert(folder)
-    (tmp_path / "again").mkdir()
-    save_bert(bert, tmp_path / "again")
-    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path / "again"))
+    bert = load_transformer(folder)
+    save_bert(bert, tmp_path)
+    stored, saved = (load_file(path / "model.safetensors") for path in (folder, tmp_path))
+    assert stored.keys() == saved.keys()
     assert all(torch.equal(saved[name], stored[name].float()) for name in stored)
     assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    assert load_transformer(tmp_path).config == bert.config
     assert not bert.training
     assert all(parameter.dtype == torch.float32 and parameter.requires_grad for parameter in bert.parameters())
 
 
-def test_every_parameter_has_one_name_in_the_table():
-    config = BertConfig(7, 6, 3, 2, 5, 4)
-    for pooler in (True, False):
-        names = BERT.names(3, pooler)
-        assert set(names) == {name for name, _ in Bert(config, pooler).named_parameters()}
-        assert len(set(names.values())) == len(names)
-
-
-def old_style(tensors):
-    """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
-    renamed = {}
-    for name, value in tensors.items():
-        name = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
-        renamed[f"bert.{name}"] = value
-    renamed["bert.embeddings.position_ids"] = torch.arange(32)[None]
-    return renamed | pretraining_heads("bert")
-
-
 # the heads of pre-training, as transformers names them: masked words, for ELECTRA replaced ones
 HEADS = {
-    "bert": [
-        "cls.predictions.transform.dense",
-        "cls.predictions.transform.LayerNorm",
-        "cls.predictions.decoder",
-        "cls.seq_relationship",
-    ],
+    "bert": [f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "decoder")],
     "distilbert": ["vocab_transform", "vocab_layer_norm", "vocab_projector"],
     "roberta": ["lm_head.dense", "lm_head.layer_norm", "lm_head.decoder"],
     "electra": ["discriminator_predictions.dense", "discriminator_predictions.dense_prediction"],
@@ -96,85 +64,22 @@ HEADS = {
 
 def pretraining_heads(prefix):
     names = [f"{layer}.{part}" for layer in HEADS[prefix] for part in ("weight", "bias")]
-    names += {"bert": ["cls.predictions.bias"], "roberta": ["lm_head.bias"]}.get(prefix, [])
+    names += {"bert": ["cls.predictions.bias", "cls.seq_relationship.weight"], "roberta": ["lm_head.bias"]}.get(
+        prefix, []
+    )
     return {name: torch.ones(3) for name in names}
 
 
-def test_old_names_and_pretraining_heads_are_understood(tiny, folder):
-    edit_tensors(folder, old_style)
-    ours, theirs = load_bert(folder), load_bert(tiny)
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+def old_style(folder):
+    """As BERT was published: prefix, gamma and beta, pre-training heads, position ids."""
 
+    def renamed(tensors):
+        old = [name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in tensors]
+        more = pretraining_heads("bert") | {"bert.embeddings.position_ids": torch.arange(32)[None]}
+        return dict(zip([f"bert.{name}" for name in old], tensors.values(), strict=True)) | more
 
-def test_a_checkpoint_without_pooler_has_none(folder):
-    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if not k.startswith("pooler")})
-    assert load_bert(folder).pooler is None
+    edit_tensors(folder, renamed)
 
-
-def test_all_faults_are_named_in_one_message(folder):
-    def spoil(tensors):
-        del tensors["embeddings.LayerNorm.bias"]
-        del tensors["encoder.layer.1.output.dense.weight"]
-        tensors["encoder.layer.2.output.dense.bias"] = torch.zeros(24)
-        tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(24, 23)
-        tensors["pooler.dense.bias"] = torch.zeros(24, dtype=torch.int32)
-
-    edit_tensors(folder, spoil)
-    with pytest.raises(InputError) as error:
-        load_bert(folder)
-    message = str(error.value)
-    for part in (
-        "model.safetensors does not fit",
-        "missing embeddings.LayerNorm.bias (24,)",
-        "missing encoder.layer.1.output.dense.weight (24, 40)",
-        "unexpected encoder.layer.2.output.dense.bias (24,)",
-        "misshapen encoder.layer.0.attention.self.key.weight: (24, 23), the config asks for (24, 24)",
-        "pooler.dense.bias holds torch.int32",
-    ):
-        assert part in message
-
-
-def test_weights_of_eight_bits_are_refused(folder):
-    """Without their scales they are no weights."""
-    path = folder / "model.safetensors"
-    save_file({name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(path).items()}, path)
-    with pytest.raises(InputError, match=r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating"):
-        load_bert(folder)
-
-
-def test_half_a_pooler_is_a_fault(folder):
-    edit_tensors(folder, lambda tensors: {k: v for k, v in tensors.items() if k != "pooler.dense.bias"})
-    with pytest.raises(InputError, match=r"missing pooler\.dense\.bias"):
-        load_bert(folder)
-
-
-def test_a_tensor_under_two_names_is_a_fault(folder):
-    def twice(tensors):
-        tensors["bert.pooler.dense.bias"] = tensors["pooler.dense.bias"].clone()
-
-    edit_tensors(folder, twice)
-    with pytest.raises(InputError, match=r"holds pooler.dense.bias twice"):
-        load_bert(folder)
-
-
-@pytest.mark.parametrize("keep", [0, 5, 2000, 50_000])
-def test_a_file_cut_short_is_told(folder, keep):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(InputError, match="cut short or is not a safetensors file"):
-        load_bert(folder)
-
-
-def test_missing_weights_say_what_stands_there_instead(folder):
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(InputError, match=r"model.safetensors is missing$"):
-        load_bert(folder)
-    (folder / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(InputError, match="convert the old checkpoint"):
-        load_bert(folder)
-
-
-# ------------------------------------------------------------------------------------------ shards
 
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 
@@ -191,68 +96,97 @@ def split(folder):
     return index
 
 
-def test_shards_are_read_as_one_checkpoint(tiny, folder):
-    split(folder)
-    expected = load_bert(tiny).state_dict()
-    found = load_bert(folder).state_dict()
+@pytest.mark.parametrize("change", [old_style, split])
+def test_old_names_pretraining_heads_and_shards_are_understood(tiny, folder, change):
+    """And saved as one file."""
+    change(folder)
+    found, expected = load_transformer(folder).state_dict(), load_transformer(tiny).state_dict()
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[name], expected[name]) for name in found)
-
-
-def test_saving_over_shards_leaves_one_file(tiny, folder):
-    split(folder)
     SentenceEncoder.load(folder).save(folder)
     assert [path.name for path in folder.glob("model*")] == ["model.safetensors"]
     assert (SentenceEncoder.load(folder).encode(["a cat"]) == SentenceEncoder.load(tiny).encode(["a cat"])).all()
 
 
+def spoil(tensors):
+    del tensors["embeddings.LayerNorm.bias"]
+    tensors["encoder.layer.2.output.dense.bias"] = torch.zeros(24)
+    tensors["encoder.layer.0.attention.self.key.weight"] = torch.zeros(24, 23)
+    tensors["pooler.dense.bias"] = torch.zeros(24, dtype=torch.int32)
+
+
+FAULTS = [
+    (
+        spoil,
+        r"model\.safetensors does not fit .*\n  missing embeddings\.LayerNorm\.bias \(24,\)\n"
+        r"  unexpected encoder\.layer\.2\.output\.dense\.bias \(24,\)\n"
+        r"  misshapen encoder\.layer\.0\.attention\.self\.key\.weight: \(24, 23\), .* asks for \(24, 24\)\n"
+        r"  pooler\.dense\.bias holds torch\.int32",
+    ),
+    (  # without their scales they are no weights
+        lambda tensors: {name: tensor.to(torch.float8_e4m3fn) for name, tensor in tensors.items()},
+        r"embeddings\.LayerNorm\.weight holds torch\.float8_e4m3fn, not floating",
+    ),
+    (
+        lambda tensors: {key: value for key, value in tensors.items() if key != "pooler.dense.bias"},
+        r"missing pooler\.dense\.bias",
+    ),
+    (
+        lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)},
+        r"^[^\n]*(\n  unexpected more.*){19}\n  and 81 more$",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS)
+def test_tensors_that_do_not_fit_are_named(folder, change, message):
+    edit_tensors(folder, change)
+    with pytest.raises(InputError, match=message):
+        load_transformer(folder)
+
+
+def test_missing_weights_say_what_stands_there_instead(folder):
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"model.safetensors is missing$"):
+        load_transformer(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(InputError, match="convert the old checkpoint"):
+        load_transformer(folder)
+
+
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ({"a": "model-00003-of-00003.safetensors"}, "names 'model-00003-of-00003.safetensors', which is missing"),
-        ({"a": "a" * 999 + ".safetensors"}, "names 'aaa.*, which is missing"),
-        ({"a": "\0.safetensors"}, "which is missing"),
+        ({"a": "model-00003-of-00003.safetensors"}, r"model-00003-of-00003\.safetensors is missing"),
+        ({"a": "a" * 999 + ".safetensors"}, "is missing"),
+        ({"a": "\0.safetensors"}, "is missing"),
         ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
         ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
-        ({"a": "/etc/hosts"}, "is not the name of a safetensors file beside it"),
-        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file"),
-        ({"a": ""}, "'' is not the name"),
+        ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file beside it"),
         ({"a": None}, "weight_map must be"),
-        ({"a": 5}, "weight_map must be"),
         ([FIRST], "weight_map must be"),
-        ({}, "names no file"),
-        (None, "names no file"),
-        ({"a": FIRST}, r"index\.json has 1 layers"),
+        ({}, r"model\.safetensors is missing"),
+        ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
     ],
 )
 def test_an_index_that_cannot_be_used(folder, where, message):
     index = split(folder)
     index.write_text(json.dumps({"weight_map": where}))
     with pytest.raises(InputError, match=message) as error:
-        load_bert(folder)
+        load_transformer(folder)
     assert str(folder) in str(error.value)
-
-
-def test_a_tensor_in_two_shards_is_a_fault(folder):
-    split(folder)
-    name, tensor = next(iter(load_file(folder / FIRST).items()))
-    save_file(load_file(folder / SECOND) | {name: tensor}, folder / SECOND)
-    with pytest.raises(InputError, match=f"{SECOND} and another shard hold '{name}'"):
-        load_bert(folder)
 
 
 def test_a_config_without_sizes_or_without_a_config(folder):
     edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
-    with pytest.raises(InputError, match=r"config\.json: no key 'vocab_size'"):
-        load_bert(folder)
-    (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config.json, line 1: not valid JSON"):
-        load_bert(folder)
-    (folder / "config.json").unlink()
-    with pytest.raises(InputError, match=r"config.json does not exist"):
-        load_bert(folder)
-    with pytest.raises(InputError, match="not a folder"):
-        load_bert(folder / "nowhere")
+    for path, fault in (
+        (folder, ": no key 'vocab_size'"),
+        (folder, " does not exist"),
+        (folder / "nowhere", " does not exist"),
+    ):
+        with pytest.raises(InputError, match=f"{path}/config.json{fault}"):
+            load_transformer(path)
+        (folder / "config.json").unlink(missing_ok=True)
 
 
 # --------------------------------------------------------------------------------- old checkpoints
@@ -270,6 +204,8 @@ def test_convert_keeps_every_tensor(tiny, folder, capsys):
     assert all(torch.equal(converted[name], tensors[name]) for name in tensors)
     with pytest.raises(InputError, match="exists and is not overwritten"):
         main(["convert", str(folder / "pytorch_model.bin")])
+    with pytest.raises(InputError, match=r"nothing\.bin does not exist"):
+        main(["convert", str(folder.parent / "nothing.bin")])
 
 
 class Trap:
@@ -279,38 +215,18 @@ class Trap:
         return print, ("the trap was sprung",)
 
 
-@pytest.mark.parametrize("content", [Trap(), [torch.ones(2)], {"a": 1}, {}, {"a": Trap()}])
-def test_convert_refuses_anything_but_tensors(tmp_path, capsys, content):
-    torch.save(content, tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"not a checkpoint of tensors|does not hold a state dict"):
-        main(["convert", str(tmp_path / "pytorch_model.bin")])
-    assert "sprung" not in capsys.readouterr().out
-    assert [path.name for path in tmp_path.iterdir()] == ["pytorch_model.bin"]
-
-
-@pytest.mark.parametrize("content", [b"", b"not a pickle", b"PK\x03\x04 half a zip"])
-def test_convert_of_no_checkpoint_at_all(tmp_path, content):
-    (tmp_path / "pytorch_model.bin").write_bytes(content)
-    with pytest.raises(InputError, match="not a checkpoint of tensors"):
-        main(["convert", str(tmp_path / "pytorch_model.bin")])
-    with pytest.raises(InputError, match="does not exist"):
-        main(["convert", str(tmp_path / "nothing.bin")])
-
-
 # ---------------------------------------------------------------------------------- other families
 
 
 @pytest.mark.parametrize("name", ["tiny-distiluse", "tiny-roberta"])
 def test_families_are_written_as_they_were_read(name, tmp_path):
-    bert = load_bert(REFERENCE / name)
+    bert = load_transformer(REFERENCE / name)
     save_bert(bert, tmp_path)
     stored, saved = (load_file(path / "model.safetensors") for path in (REFERENCE / name, tmp_path))
     assert stored.keys() == saved.keys()
     assert all(torch.equal(stored[key], saved[key]) for key in stored)
     original, config = (json.loads((path / "config.json").read_text()) for path in (REFERENCE / name, tmp_path))
-    assert {key: original[key] for key in config if key in original} == {
-        key: config[key] for key in config if key in original
-    }
+    assert original.items() >= {key: value for key, value in config.items() if key in original}.items()
 
 
 @pytest.mark.parametrize(
@@ -331,8 +247,8 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
     tensors = {f"{prefix}.{key}": value for key, value in stored.items() if not key.startswith("pooler")}
     tensors[f"{prefix}.embeddings.position_ids"] = torch.arange(32)[None]
     save_file(tensors | pretraining_heads(prefix), folder / "model.safetensors")
-    expected = {name: value for name, value in load_bert(source).named_parameters() if "pooler" not in name}
-    found = load_bert(folder)
+    expected = {name: value for name, value in load_transformer(source).named_parameters() if "pooler" not in name}
+    found = load_transformer(folder)
     assert dict(found.named_parameters()).keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in found.named_parameters())
     save_bert(found, folder)
@@ -340,27 +256,14 @@ def test_pretraining_heads_of_other_families_are_skipped_by_name(tmp_path, sourc
     assert (saved["model_type"], saved["architectures"]) == (family, [architecture])
 
 
-def test_roberta_has_fewer_positions_than_its_table():
-    bert = load_bert(REFERENCE / "tiny-roberta")
-    assert (bert.config.max_position_embeddings, bert.config.position_offset, bert.config.positions) == (27, 2, 25)
-    bert(torch.ones(1, 25, dtype=torch.long))
+def test_positions_and_token_types_of_other_families():
+    roberta, distilbert = (load_transformer(REFERENCE / name).config for name in ("tiny-roberta", "tiny-distiluse"))
+    assert (roberta.max_position_embeddings, roberta.position_offset, roberta.positions) == (27, 2, 25)
     with pytest.raises(ValueError, match="26 tokens, but the position table has 25"):
-        check_inputs(bert.config, torch.ones(1, 26, dtype=torch.long))
-
-
-def test_distilbert_has_no_token_types():
-    bert = load_bert(REFERENCE / "tiny-distiluse")
+        check_inputs(roberta, torch.ones(1, 26, dtype=torch.long))
     ids = torch.ones(1, 3, dtype=torch.long)
     with pytest.raises(ValueError, match="this model has no types"):
-        check_inputs(bert.config, ids, token_types=torch.ones_like(ids))
-
-
-def test_loading_does_not_import_torchs_compiler(tiny):
-    """It takes a second, and comes in unasked where weights on the device "meta" are filled with random numbers."""
-    code = "from minisbert.models.sentence_encoder import SentenceEncoder; "
-    code += f"SentenceEncoder.load({str(tiny)!r}).encode(['a cat'])"
-    code += "; import sys; sys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+        check_inputs(distilbert, ids, token_types=torch.ones_like(ids))
 
 
 # ------------------------------------------------------------------------------- sizes, before they are built
@@ -369,12 +272,11 @@ def test_loading_does_not_import_torchs_compiler(tiny):
 @pytest.mark.parametrize(
     ("source", "key", "value", "message"),
     [
-        ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 2 layers"),
-        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 3 layers"),
+        ("tiny", "num_hidden_layers", 100_000, "num_hidden_layers 100000, but model.safetensors has 39 tensors"),
+        ("tiny-distiluse", "n_layers", 10**9, "n_layers 1000000000, but model.safetensors has 52 tensors"),
         ("tiny", "hidden_size", 24 * 10**7, r"word_embeddings.weight: \(131, 24\), .* \(131, 240000000\)"),
         ("tiny", "hidden_size", 2**31 - 4, r"config.json: "),
         ("tiny", "vocab_size", 2**31 - 1, r"word_embeddings.weight: \(131, 24\), .* \(2147483647, 24\)"),
-        ("tiny", "max_position_embeddings", 10**9, r"position_embeddings.weight: \(32, 24\), .* \(1000000000, 24\)"),
         ("tiny", "type_vocab_size", 10**9, r"token_type_embeddings.weight: \(2, 24\), .* \(1000000000, 24\)"),
         ("tiny-distiluse", "hidden_dim", 2**31 - 1, r"ffn.lin1.weight: .* \(2147483647, "),
     ],
@@ -383,31 +285,15 @@ def test_sizes_that_are_not_those_of_the_file_take_no_memory(source, key, value,
     folder = shutil.copytree(tiny if source == "tiny" else REFERENCE / source, tmp_path / "model")
     edit_json(folder / "config.json", **{key: value})
     with pytest.raises(InputError, match=message) as error:
-        load_bert(folder)
+        load_transformer(folder)
     assert str(folder) in str(error.value)
-
-
-def test_a_file_of_another_kind_of_model_is_told_by_some_of_its_tensors(folder):
-    edit_tensors(folder, lambda tensors: {f"model.{name}": value for name, value in tensors.items()})
-    with pytest.raises(InputError, match=r"has the tensors 'model\.embeddings\.LayerNorm\.bias', .* and 36 more$"):
-        load_bert(folder)
-
-
-def test_a_long_list_of_faults_is_cut(folder):
-    edit_tensors(folder, lambda tensors: tensors | {f"more.{i}": torch.ones(1) for i in range(100)})
-    with pytest.raises(InputError, match="unexpected more") as error:
-        load_bert(folder)
-    assert str(error.value).count("\n") == 20
-    assert str(error.value).endswith("  and 81 more")
 
 
 # ------------------------------------------------------------------------------------------ odd tensors
 
 
 @pytest.mark.parametrize(
-    "tensor",
-    [torch.arange(6.0).view(2, 3).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)],
-    ids=["transposed", "expanded", "every other", "no axis"],
+    "tensor", [torch.ones(2, 3).cumsum(1).T, torch.ones(1).expand(3, 4), torch.arange(9.0)[::2], torch.tensor(5.0)]
 )
 def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
     write_safetensors({"a": tensor, "b": tensor}, tmp_path / "x.safetensors")
@@ -417,42 +303,43 @@ def test_tensors_that_are_not_contiguous_are_written_by_value(tmp_path, tensor):
 HUGE = torch.ones(1).expand(2**50)  # 4 PB, of 4 bytes
 SPARSE, COMPLEX = torch.eye(3).to_sparse(), torch.ones(2, dtype=torch.complex64)
 ODD = {
-    "no string": ({1: torch.ones(2)}, "1 cannot be a name"),
-    "a pair": ({("a", 1): torch.ones(2)}, r"\('a', 1\) cannot be a name"),
-    "a surrogate": ({"a\ud800": torch.ones(2)}, "cannot be a name"),
-    "the header": ({"__metadata__": torch.ones(2)}, "'__metadata__' cannot be a name"),
-    "sparse": ({"a": SPARSE}, "'a' is not a dense tensor"),
-    "meta": ({"a": torch.ones(2, device="meta")}, "'a' has no values"),
-    "complex": ({"a": COMPLEX}, "'a' holds torch.complex64"),
-    "conjugate": ({"a": COMPLEX.conj()}, "'a' holds torch.complex64"),
-    "4 PB": ({"a": HUGE}, "its tensors would take 4,503,599,627,370,496: is it damaged"),
-    "a number beside": ({"a": torch.ones(2), "step": 5}, "does not hold a state dict"),
-    "nested": ({"model": {"a": torch.ones(2)}}, "does not hold a state dict"),
+    "no string": {1: torch.ones(2)},
+    "a surrogate": {"a\ud800": torch.ones(2)},
+    "the header": {"__metadata__": torch.ones(2)},
+    "sparse": {"a": SPARSE},
+    "meta": {"a": torch.ones(2, device="meta")},
+    "complex": {"a": COMPLEX},
+    "4 PB": {"a": HUGE},
+    "a number beside": {"a": torch.ones(2), "step": 5},
+    "nested": {"model": {"a": torch.ones(2)}},
+    "a list": [torch.ones(2)],
+    "nothing": {},
+    "an empty file": b"",
+    "half a zip": b"PK\x03\x04 half a zip",
+    "quantised": lambda: {"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)},
 }
 
 
-@pytest.mark.parametrize(("content", "message"), ODD.values(), ids=ODD)
-def test_convert_names_what_safetensors_cannot_hold(tmp_path, content, message):
-    torch.save(content, tmp_path / "x.bin")
-    with pytest.raises(InputError, match=message):
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("content", ODD.values(), ids=ODD)
+def test_convert_of_what_safetensors_cannot_hold(tmp_path, content):
+    torch.save(content() if callable(content) else content, tmp_path / "x.bin")
+    if isinstance(content, bytes):
+        (tmp_path / "x.bin").write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"state dict, names with dense|4,503,599,627,370,496: is it|not a checkpoint of"
+    ):
         convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
     assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_convert_of_quantised_tensors(tmp_path):
-    torch.save({"a": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)}, tmp_path / "x.bin")
-    with pytest.raises(InputError, match=r"'a' holds torch\.qint8"):
-        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
-
-
-def test_convert_does_not_pass_on_torchs_advice(tmp_path):
-    """It says how to run the code in the file."""
+def test_convert_runs_no_code_and_does_not_pass_on_torchs_advice(tmp_path, capsys):
+    """The advice says how to run the code in the file."""
     torch.save({"a": Trap()}, tmp_path / "x.bin")
-    with pytest.raises(InputError, match=r"GLOBAL (builtins\.)?print was not an allowed") as error:
-        convert(tmp_path / "x.bin", tmp_path / "x.safetensors")
-    for word in ("weights_only", "likely succeed", "safe_globals", "\n", "\x1b"):
-        assert word not in str(error.value)
+    with pytest.raises(InputError, match=r"checkpoint of tensors alone: 'GLOBAL (builtins\.)?print'$"):
+        main(["convert", str(tmp_path / "x.bin")])
+    assert "sprung" not in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bin"]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -478,29 +365,30 @@ def test_convert_of_damaged_files_is_an_error_in_one_line_or_succeeds(tmp_path, 
 # -------------------------------------------------------------------------- pre-trained by other libraries
 
 
+SIZES = {"vocab_size": 31, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
+SIZES |= {"intermediate_size": 20, "max_position_embeddings": 11}
+DISTILBERT = {"vocab_size": 31, "dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 20, "max_position_embeddings": 11}
+
+
 @pytest.mark.reference
 @pytest.mark.parametrize(
-    ("config", "model", "sizes"),
+    ("family", "task", "sizes"),
     [
-        ("BertConfig", "BertForPreTraining", {}),
-        ("BertConfig", "BertForMaskedLM", {}),
-        ("RobertaConfig", "RobertaForMaskedLM", {"type_vocab_size": 1, "pad_token_id": 1}),
-        ("DistilBertConfig", "DistilBertForMaskedLM", {}),
+        ("Bert", "PreTraining", SIZES),
+        ("Bert", "MaskedLM", SIZES),
+        ("Roberta", "MaskedLM", SIZES | {"type_vocab_size": 1, "pad_token_id": 1}),
+        ("DistilBert", "MaskedLM", DISTILBERT),
     ],
 )
-def test_checkpoints_of_masked_language_models(config, model, sizes, tmp_path):
+def test_checkpoints_of_masked_language_models(family, task, sizes, tmp_path):
     """The head for words is skipped by name; what is left are the encoder's hidden states."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    if config == "DistilBertConfig":
-        names = ("vocab_size", "dim", "n_layers", "n_heads", "hidden_dim")
-    sizes |= dict(zip((*names, "max_position_embeddings"), (31, 12, 2, 3, 20, 11), strict=True))
     torch.manual_seed(0)
-    theirs = getattr(transformers, model)(getattr(transformers, config)(**sizes)).eval()
+    theirs = getattr(transformers, f"{family}For{task}")(getattr(transformers, f"{family}Config")(**sizes)).eval()
     for parameter in theirs.parameters():
         torch.nn.init.normal_(parameter, std=0.5)
     theirs.save_pretrained(tmp_path)
     ids = torch.randint(5, 31, (3, 7))
     with torch.no_grad():
         expected = theirs.base_model(ids).last_hidden_state
-        assert_parity(model, load_bert(tmp_path)(ids), expected, MINILM_HIDDEN)
+        assert_parity(f"{family}For{task}", load_transformer(tmp_path)(ids), expected, MINILM_HIDDEN)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minisbert.core import InputError, reading
 from minisbert.fast.matrices import check_k
-from minisbert.models.checkpoint import read_safetensors
+from minisbert.models.checkpoint import read_weights
 from minisbert.system.console import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
@@ -39,7 +39,7 @@ def sparse_tensors(rows: Tensor) -> dict[str, Tensor]:
 def read_sparse(path: str | Path) -> Tensor:
     """The rows in a file of ``encode --out``. Raises ``InputError`` for another file, and for a damaged one."""
     with reading(path):
-        return from_sparse_tensors(read_safetensors(Path(path)))
+        return from_sparse_tensors(read_weights(Path(path)))
 
 
 def from_sparse_tensors(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -35,8 +35,8 @@ from minisbert.models.modern.multi_vector_files import Expansion, LateSettings, 
 from minisbert.models.poolings import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, KEPT, TEXT_FILES, WEIGHTS, parse
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.settings import CONFIG, TEXT_FILES, WEIGHTS, parse_settings
+from minisbert.models.tokenizer import KEPT, Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
@@ -55,7 +55,7 @@ class MultiVectorEncoder(SentenceEncoder):
         self.projection = dense
         self.width = sentence_width(self.pooling, [dense], bert)
         stated, token_id = settings.query_expansion, tokenizer.backend.token_to_id
-        self.expansion = parse(Expansion, (Path(TEXT_FILES[0]), stated)) if stated else None
+        self.expansion = parse_settings(Expansion, (Path(TEXT_FILES[0]), stated)) if stated else None
         known = map(token_id, settings.skiplist_words)
         self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)
         names = [self.expansion.token] if self.expansion and self.expansion.token else ["[MASK]", "<mask>"]

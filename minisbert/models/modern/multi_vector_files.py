@@ -15,21 +15,21 @@ from tokenizers import AddedToken
 from minisbert.core import InputError, reading
 from minisbert.core.bert import Bert
 from minisbert.core.weights import Size, fill
-from minisbert.models.checkpoint import fill_bert, load_bert, read_encoder
+from minisbert.models.checkpoint import fill_bert, load_transformer, read_encoder
 from minisbert.models.folders import ModelFolder
 from minisbert.models.kinds import STANFORD
 from minisbert.models.layout import load_dense
 from minisbert.models.poolings import Dense
 from minisbert.models.settings import (
     CONFIG,
-    MODULES,
+    MODULES_FILE,
     SENTENCE,
     TEXT_FILES,
     WRITTEN,
     DenseSettings,
     EncoderSettings,
     VectorModule,
-    parse,
+    parse_settings,
 )
 from minisbert.models.tokenizer import Tokenizer
 
@@ -148,9 +148,9 @@ def read_late(folder: ModelFolder) -> tuple[LateSettings, dict[str, str], bool]:
         files.insert(0, (folder.path / METADATA, folder.parse(METADATA, StanfordSettings).as_pylate()))
     elif not folder.json(SENTENCE).keys() & PYLATE_KEYS:
         if not masks:
-            raise InputError(f"{folder.path / MODULES} has no MultiVectorMask, and {SENTENCE} nothing of PyLate's")
-        return replace(parse(LateSettings, *files), others=others), {}, bool(normalize)
-    old = replace(parse(PyLateSettings, *files), others=others)
+            raise InputError(f"{folder.path / MODULES_FILE} has no MultiVectorMask, and {SENTENCE} nothing of PyLate's")
+        return replace(parse_settings(LateSettings, *files), others=others), {}, bool(normalize)
+    old = replace(parse_settings(PyLateSettings, *files), others=others)
     return old.converted(), old.markers, True
 
 
@@ -161,7 +161,7 @@ def is_stanford(folder: ModelFolder) -> bool:
 def load_parts(folder: ModelFolder) -> tuple[Bert, Dense]:
     """The encoder and the projection."""
     if not is_stanford(folder):
-        return load_bert(folder.encoder), load_dense(folder, folder.places("Dense")[0], TokenDense)
+        return load_transformer(folder.encoder), load_dense(folder, folder.places("Dense")[0], TokenDense)
     path, found = read_encoder(folder)
     with reading(path):
         weight = found.pop(PROJECTION)

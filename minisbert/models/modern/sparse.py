@@ -20,15 +20,15 @@ from torch import Tensor, nn
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check, check_negatives, check_texts
 from minisbert.core.losses import softmax_cross_entropy_loss
-from minisbert.models.checkpoint import load_bert
+from minisbert.models.checkpoint import load_transformer
 from minisbert.models.encoding import BATCH_TOKENS
 from minisbert.models.folders import ModelFolder
 from minisbert.models.layout import write_modules, write_settings
 from minisbert.models.modern.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.models.modern.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import CONFIG, ONLY_MASKED, SENTENCE
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.settings import CONFIG, SENTENCE
+from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
@@ -118,12 +118,12 @@ class SparseEncoder(SentenceEncoder):
         settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
         with reading(folder.path):
             check(f"pooling splade-{settings.pooling_strategy}", pooling)
-        bert = load_bert(folder.encoder)
+        bert = load_transformer(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
         # a truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
         stated = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
-        tokenizer = Tokenizer.load(folder.encoder, limit, ONLY_MASKED)
+        tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
         return cls(tokenizer, bert, pooled, False, (), stated).eval()
 
     def encode(

@@ -22,7 +22,7 @@ from minisbert.core import InputError, reading, tokenizer
 from minisbert.core.checks import check
 from minisbert.core.tokenizer import Encoded
 from minisbert.fast.batching import ID_BYTES, budgeted_batches
-from minisbert.models.checkpoint import read_safetensors, write_safetensors
+from minisbert.models.checkpoint import read_weights, write_safetensors
 from minisbert.models.encoding import TextEncoder
 from minisbert.models.folders import ModelFolder, find_model
 from minisbert.models.layout import write_modules, write_settings
@@ -112,7 +112,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         place = next(iter(folder.places("StaticEmbedding")), ".")
         inner = folder if place == "." else ModelFolder(folder.path / place)
         path, alone = inner.path / WEIGHTS, not folder.classes
-        table = read_table(path, read_safetensors(path))
+        table = read_table(path, read_weights(path))
         with reading(inner.path / "tokenizer.json"):
             backend = Backend.from_buffer(inner.read("tokenizer.json"))
         check_vocabulary(backend, len(table), inner)
