@@ -40,7 +40,9 @@ def parse(arguments: list[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument(
         "--synonyms", metavar="FILE", help="for augmentation: lines of words with one meaning, as in big, large, huge"
     )
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
+    )
     parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
     parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
     parser.add_argument("--epochs", help="default: from the recipe, see minisbert.train --recipe list")

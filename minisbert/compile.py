@@ -25,7 +25,7 @@ from minisbert.system.devices import add_threads_option, choose_precision, use_t
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("compile", __doc__)
-    parser.add_argument("model", metavar="MODEL", help="name or folder")
+    parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
     parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
     parser.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")

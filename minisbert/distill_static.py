@@ -18,7 +18,9 @@ from minisbert.system.devices import add_threads_option
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("distill_static", __doc__)
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
     parser.add_argument("--dim", type=int, default=256, metavar="N", help="columns of a vector (default: %(default)s)")
     about = "weight tokens by A / (A + p), p their frequency by Zipf's law; a large A weights all alike "

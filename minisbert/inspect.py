@@ -97,7 +97,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("inspect", __doc__)
     files_help = "train, then optionally dev and test; .gz files are decompressed"
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=files_help)
-    parser.add_argument("--model", metavar="M", help=f"name or folder, for its tokenizer (default: {DEFAULT})")
+    parser.add_argument(
+        "--model", metavar="M", help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
+    )
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
     parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: inferred from the file)")
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")

@@ -14,7 +14,7 @@ from minisbert.system.console import check_options, command_parser, run_command,
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("pairs", __doc__)
-    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines were skipped")
+    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines are skipped")
     parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
     parser.add_argument(
         "--min-score", type=float, default=-1.0, metavar="S", help="only pairs with at least this cosine"

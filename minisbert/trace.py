@@ -32,7 +32,9 @@ TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("trace", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="default: three short sentences of different length")
-    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
+    )
     parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     parser.add_argument("--against", metavar="hf|FILE", help="Hugging Face, or a .safetensors file (default: hf)")
     parser.add_argument("--write", metavar="FILE", type=Path, help="write our tensors to FILE.safetensors")

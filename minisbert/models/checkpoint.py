@@ -54,7 +54,10 @@ def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
     path = files[0] if len(files) == 1 else folder.path / INDEX
     found: dict[str, Tensor] = {}
     for file in files:
-        found |= weights.read_tensors(check_present(file), family)
+        tensors = weights.read_tensors(check_present(file), family)
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise InputError(f"{file} and another shard hold {listed(twice)}")
+        found |= tensors
     if config.num_hidden_layers > len(found):  # before they are built
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
         stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"

@@ -25,7 +25,9 @@ ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
     """The options that ``load_encoder`` reads."""
     add_compiled_option(group)
-    group.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    group.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
+    )
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")

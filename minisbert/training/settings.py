@@ -98,7 +98,7 @@ class RunSettings:
 
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
     objective: str = option("default: cosine", "cosine", objective_name, choices=OBJECTIVES)
-    model: str = option("name or folder (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
+    model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
     pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
     attention_start: str = option(
         "of --pooling attention: equal weights (default) or random ones",

@@ -177,6 +177,14 @@ def test_an_index_that_cannot_be_used(folder, where, message):
     assert str(folder) in str(error.value)
 
 
+def test_a_tensor_in_two_shards_is_a_fault(folder):
+    split(folder)
+    name, tensor = next(iter(load_file(folder / FIRST).items()))
+    save_file(load_file(folder / SECOND) | {name: tensor}, folder / SECOND)
+    with pytest.raises(InputError, match=f"{SECOND} and another shard hold '{name}'"):
+        load_transformer(folder)
+
+
 def test_a_config_without_sizes_or_without_a_config(folder):
     edit_json(folder / "config.json", hidden_size=..., vocab_size=...)
     for path, fault in (
