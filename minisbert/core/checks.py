@@ -50,7 +50,7 @@ def reading(path: str | Path) -> Iterator[Place]:
     at = Place(path)
     try:
         yield at
-    except (InputError, NameError, AssertionError):  # the latter two are mistakes of ours
+    except (InputError, NameError, AssertionError):  # the latter two are bugs of this package
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of the tokenizers library
