@@ -1,4 +1,7 @@
-"""AdamW by hand equals ``torch.optim.AdamW``; ``fit`` schedules, clips, accumulates, stops and refuses to diverge."""
+"""AdamW by hand equals ``torch.optim.AdamW``; ``fit`` schedules, clips, stops and refuses to diverge.
+
+Micro-batches and the rates of parameter groups are compared with torch's in ``pipeline_checks.fit_steps``.
+"""
 
 import copy
 import math
@@ -130,27 +133,6 @@ def test_start_continues_the_schedule():
     assert [step.number for step in found] == [1, 2, 3, 4, 5]
     assert largest_difference(whole, resumed) == 0
     assert (whole.training, resumed.training) == (True, False)  # the mode does not change
-
-
-def test_the_multiplier_scales_the_learning_rate_of_every_group():
-    model = two_layers()
-    optimizer = torch.optim.SGD(two_rates(model), lr=0.02)
-    for step in fit(model, squares, BATCHES, optimizer, ramp):
-        first, second = optimizer.param_groups
-        assert (first["initial_lr"], second["initial_lr"]) == (0.02, 0.3)
-        assert (first["lr"], second["lr"]) == (0.02 * step.multiplier, 0.3 * step.multiplier)
-
-
-@pytest.mark.parametrize("sizes", [[8], [4, 4], [3, 3, 2], [1] * 8])
-def test_micro_batches_add_up_to_the_batch(sizes):
-    """Of different sizes too: each counts by its share of the rows."""
-    whole, split = two_layers(), two_layers()
-    found = {}
-    for model, cut in ((whole, {}), (split, {"micro_batches": lambda rows: torch.tensor(rows).split(sizes)})):
-        optimizer = torch.optim.SGD(two_rates(model), lr=0.02)
-        found[model] = [step.loss for step in fit(model, squares, [ROWS] * 4, optimizer, constant, clip=0.5, **cut)]
-    assert found[split] == pytest.approx(found[whole], abs=1e-12)
-    assert largest_difference(whole, split) <= 1e-12
 
 
 def gradient_norm(model: nn.Module) -> float:
