@@ -66,10 +66,7 @@ def load_bert(folder: Path) -> Bert:
 
 
 class SentenceEncoder(nn.Module):
-    """``load`` a folder, ``encode`` texts, compare them by ``similarity``.
-
-    ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
-    """
+    """``load`` a folder, ``encode`` texts, compare them by ``similarity``; training calls ``forward``."""
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
         super().__init__()
