@@ -9,7 +9,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, read_json
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, split_words, token_ids, word_pieces
-from minisbert.data.scored_pairs import read_scored_pairs
+from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
 from tests.parity import ROOT
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -68,13 +68,12 @@ def test_ids_of_a_text(tiny):
 
 
 @pytest.mark.weights
-def test_ids_of_the_sts_benchmark(minilm, stsb):
-    """Of every sentence of the test split."""
+def test_ids_of_every_sentence_of_the_sts_benchmark(minilm, stsb):
     library = Tokenizer.load(minilm, limit=256)
-    pairs = read_scored_pairs(stsb / "sts-test.csv")
-    texts = sorted({text for pair in pairs for text in (pair.sentence1, pair.sentence2)})
-    assert len(texts) > 2_500
     vocabulary = library.backend.get_vocab()
+    pairs = [pair for split in SPLITS for pair in read_scored_pairs(stsb / f"sts-{split}.csv")]
+    texts = sorted({text for pair in pairs for text in (pair.sentence1, pair.sentence2)})
+    assert len(texts) > 15_000
     assert [token_ids(text, vocabulary) for text in texts] == library.encode(texts).ids
 
 
