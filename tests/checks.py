@@ -5,10 +5,11 @@ A check is a generator of ``Comparison``. ``test_parity.py`` runs each check and
 ``minisbert.core``; only models that it does not open go through ``minisbert.models``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import minisbert
 from minisbert.core import bert, loop, losses, metrics
@@ -33,52 +34,56 @@ def normal(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return (scale * torch.randn(shape, generator=generator, dtype=torch.float64)).requires_grad_()
 
 
+def compare_gradients(
+    name: str,
+    value: Tensor,
+    expected: Tensor,
+    inputs: dict[str, Tensor],
+    gradients: Sequence[Tensor],
+    pull: Tensor | None = None,
+) -> Iterator[Comparison]:
+    """A value with the expected one, then the gradient of each named input with the expected one of ``gradients``."""
+    yield compare(name, value, expected, PIECE)
+    found = torch.autograd.grad(value, list(inputs.values()), pull, allow_unused=True)
+    for key, gradient, reference in zip(inputs, found, gradients, strict=True):
+        # a piece that ignores an input has no gradient there, which is wrong: the right one is not 0
+        gradient = torch.zeros_like(reference) if gradient is None else gradient
+        yield compare(f"{name}, gradient of {key}", gradient, reference, GRADIENT)
+
+
 def with_gradients(
     name: str, piece: Callable[..., Tensor], reference: Callable[..., Tensor], *inputs: Tensor
 ) -> Iterator[Comparison]:
     """The values of two functions, then the gradient of every input for one random output gradient."""
     value, expected = piece(*inputs), reference(*inputs)
-    yield compare(name, value, expected, PIECE)
     pull = normal(*expected.shape, seed=99).detach()
-    gradients = torch.autograd.grad(value, inputs, pull, allow_unused=True)
-    expected_gradients = torch.autograd.grad(expected, inputs, pull)
-    for i, (gradient, expected) in enumerate(zip(gradients, expected_gradients, strict=True)):
-        # a piece that ignores an input has no gradient there, which is wrong: the right one is not 0
-        gradient = torch.zeros_like(expected) if gradient is None else gradient
-        yield compare(f"{name}, gradient of input {i}", gradient, expected, GRADIENT)
+    named = {f"input {i}": x for i, x in enumerate(inputs)}
+    yield from compare_gradients(name, value, expected, named, torch.autograd.grad(expected, inputs, pull), pull)
 
 
 @check
 def gelu() -> Iterator[Comparison]:
-    yield from with_gradients("gelu", bert.gelu, nn.functional.gelu, normal(3, 7, scale=3.0))
+    yield from with_gradients("gelu", bert.gelu, functional.gelu, normal(3, 7, scale=3.0))
 
 
 @check
 def layer_norm() -> Iterator[Comparison]:
-    x, weight, bias = normal(3, 5, 8), normal(8, seed=1), normal(8, seed=2)
-
-    def reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return nn.functional.layer_norm(x, (8,), weight, bias, eps=1e-3)
-
-    yield from with_gradients(
-        "layer_norm", lambda x, weight, bias: bert.layer_norm(x, weight, bias, 1e-3), reference, x, weight, bias
+    ours, theirs = (
+        lambda *x: bert.layer_norm(*x, 1e-3),
+        lambda x, *affine: functional.layer_norm(x, (8,), *affine, 1e-3),
     )
+    yield from with_gradients("layer_norm", ours, theirs, normal(3, 5, 8), normal(8, seed=1), normal(8, seed=2))
 
 
 @check
 def attention() -> Iterator[Comparison]:
     # batch 2, heads 3, queries 4, keys 6, width 16 (its root is exact in float32 too); pads in front and between
-    query, key, value = normal(2, 3, 4, 16), normal(2, 3, 6, 16, seed=1), normal(2, 3, 6, 16, seed=2)
+    inputs = normal(2, 3, 4, 16), normal(2, 3, 6, 16, seed=1), normal(2, 3, 6, 16, seed=2)
     mask = torch.tensor([[False, True, True, False, True, True], [True] * 2 + [False] * 4])[:, None, None, :]
     for name, hidden in (("attention", None), ("attention, masked", mask)):
-        yield from with_gradients(
-            name,
-            lambda q, k, v, hidden=hidden: bert.attention(q, k, v, hidden)[0],
-            lambda q, k, v, hidden=hidden: nn.functional.scaled_dot_product_attention(q, k, v, hidden),
-            query,
-            key,
-            value,
-        )
+        ours = lambda *qkv, hidden=hidden: bert.attention(*qkv, hidden)[0]  # noqa: E731
+        theirs = lambda *qkv, hidden=hidden: functional.scaled_dot_product_attention(*qkv, hidden)  # noqa: E731
+        yield from with_gradients(name, ours, theirs, *inputs)
 
 
 def tiny() -> SentenceEncoder:
@@ -182,11 +187,9 @@ def newer_encoders() -> Iterator[Comparison]:
 @check
 def cosine_mse_loss() -> Iterator[Comparison]:
     u, v, target = normal(5, 7), normal(5, 7, seed=1), torch.linspace(-0.5, 1, 5, dtype=torch.float64)
-
-    def reference(u: Tensor, v: Tensor) -> Tensor:
-        return nn.functional.mse_loss(nn.functional.cosine_similarity(u, v), target)
-
-    yield from with_gradients("cosine_mse_loss", lambda u, v: losses.cosine_mse_loss(u, v, target), reference, u, v)
+    ours = lambda u, v: losses.cosine_mse_loss(u, v, target)  # noqa: E731
+    theirs = lambda u, v: functional.mse_loss(functional.cosine_similarity(u, v), target)  # noqa: E731
+    yield from with_gradients("cosine_mse_loss", ours, theirs, u, v)
 
 
 @check
@@ -195,8 +198,7 @@ def correlations() -> Iterator[Comparison]:
     reference = golden("metrics")
     for name in ("ties", "few_ties", "no_ties"):
         x, y = (reference[f"{name}.{side}"].numpy() for side in ("x", "y"))
-        for metric in (metrics.pearson, metrics.spearman):
-            kind = "pearson" if metric is metrics.pearson else "spearman"
+        for kind, metric in (("pearson", metrics.pearson), ("spearman", metrics.spearman)):
             value = torch.tensor([metric(x, y)], dtype=torch.float64)
             yield compare(f"{kind}, {name}", value, reference[f"{name}.{kind}"], PIECE)
 

@@ -1,4 +1,4 @@
-"""Fixtures: the tiny committed checkpoint, and the real weights where they can be had."""
+"""Fixtures: the tiny committed checkpoint, and the real weights if they can be downloaded."""
 
 import os
 import shutil
@@ -27,7 +27,7 @@ GIVEN = "OMP_NUM_THREADS" in os.environ
 WORKERS = 1 if GIVEN else int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 THREADS = max(1, torch.get_num_threads() // WORKERS)
 
-settings.register_profile("untimed", deadline=None)  # slowness is no failure
+settings.register_profile("untimed", deadline=None)  # a slow example is not a failure
 settings.load_profile("untimed")
 
 
@@ -93,7 +93,7 @@ def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture(autouse=True)
 def fused(threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As outside of lessons, whatever another test has imported. ``threads`` ends last, with torch's own functions."""
+    """As outside lessons, even if another test has imported one. ``threads`` ends last, with torch's own functions."""
     monkeypatch.setattr(bert, "FUSED", True)
 
 
@@ -123,7 +123,7 @@ def tiny_package(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def compile_model(folder: Path, out: Path) -> Path:
-    """The command, in a process of its own, where nothing of the other tests disturbs the compiler."""
+    """The command in a separate process, so that other tests do not disturb the compiler."""
     command = [sys.executable, "-m", "minisbert.compile", str(folder), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,7 @@ def compile_model(folder: Path, out: Path) -> Path:
 
 
 def fetched(name: str) -> Path:
-    """An asset's folder; where it cannot be had the test is skipped with the reason, and under CI=true fails."""
+    """An asset's folder. If it is unavailable the test is skipped with the reason; with CI=true it fails."""
     try:
         with FileLock(Path(tempfile.gettempdir(), f"minisbert-{name}.lock")):  # one process fetches, the others wait
             return ensure(name)

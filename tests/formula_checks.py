@@ -42,24 +42,29 @@ def torch_attention(module: nn.Module, query: Tensor, key: Tensor, mask: Tensor 
     """torch's multi-head attention with the module's weights: (B, T, D), and probabilities (B, H, T, S)."""
     linears = module.query, module.key, module.value
     value, probabilities = functional.multi_head_attention_forward(
-        query.transpose(0, 1),
-        key.transpose(0, 1),
-        key.transpose(0, 1),
+        *(x.transpose(0, 1) for x in (query, key, key)),
         query.shape[-1],
         module.heads,
         torch.cat([linear.weight for linear in linears]),
         torch.cat([linear.bias for linear in linears]),
-        None,
-        None,
-        False,
-        0.0,
-        module.output.weight,
-        module.output.bias,
+        *(None, None, False, 0.0),  # no extra biases, no row of zeros, no dropout
+        *module.output.parameters(),
         training=False,
         key_padding_mask=None if mask is None else ~mask,
         average_attn_weights=False,
     )
     return value.transpose(0, 1), probabilities
+
+
+def masked_and_not(
+    name: str, module: nn.Module, reference: Callable[[nn.Module, Tensor, Tensor | None], Tensor]
+) -> Iterator[Comparison]:
+    """The first result of a module that takes x and a mask, without and with one."""
+    for title, mask in ((name, None), (f"{name}, masked", MASK)):
+        hidden = None if mask is None else mask[:, None, None, :]
+        ours = lambda x, hidden=hidden: module(x, hidden)[0]  # noqa: E731
+        theirs = lambda x, mask=mask: reference(module, x, mask)  # noqa: E731
+        yield from whole(title, module, ours, theirs, normal(2, 6, 12))
 
 
 def torch_layer(layer: bert.Layer, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -133,18 +138,11 @@ def heads_apart_and_together() -> Iterator[Comparison]:
 @check
 def attention_module() -> Iterator[Comparison]:
     """Multi-head attention and its probabilities, without and with a mask."""
-    module, x = randomised(bert.Attention(12, 3, dropout=0.1)), normal(2, 6, 12)
-    for name, mask in (("attention module", None), ("attention module, masked", MASK)):
-        hidden = None if mask is None else mask[:, None, None, :]
-        yield from whole(
-            name,
-            module,
-            lambda x, hidden=hidden: module(x, hidden)[0],
-            lambda x, mask=mask: torch_attention(module, x, x, mask)[0],
-            x,
-        )
+    name, module, x = "attention module", randomised(bert.Attention(12, 3, dropout=0.1)), normal(2, 6, 12)
+    yield from masked_and_not(name, module, lambda module, x, mask: torch_attention(module, x, x, mask)[0])
+    for title, hidden, mask in ((name, None, None), (f"{name}, masked", MASK[:, None, None, :], MASK)):
         expected = torch_attention(module, x, x, mask)[1]
-        yield compare(f"{name}, probabilities", module(x, hidden)[1], expected, PIECE)
+        yield compare(f"{title}, probabilities", module(x, hidden)[1], expected, PIECE)
 
 
 @check
@@ -156,16 +154,7 @@ def feed_forward() -> Iterator[Comparison]:
 @check
 def layer() -> Iterator[Comparison]:
     """One encoder layer, without and with a mask."""
-    module, x = randomised(bert.Layer(CONFIG)), normal(2, 6, 12)
-    for name, mask in (("layer", None), ("layer, masked", MASK)):
-        hidden = None if mask is None else mask[:, None, None, :]
-        yield from whole(
-            name,
-            module,
-            lambda x, hidden=hidden: module(x, hidden)[0],
-            lambda x, mask=mask: torch_layer(module, x, mask),
-            x,
-        )
+    yield from masked_and_not("layer", randomised(bert.Layer(CONFIG)), torch_layer)
 
 
 @check
@@ -348,16 +337,13 @@ def cosine_matrix_of_no_cosine() -> Iterator[Comparison]:
     yield compare("cosine_matrix beside a zero vector, gradient of the other rows", of_u[1:], expected_u[1:], GRADIENT)
     infinite = u.detach().clone()
     infinite[0, 0] = torch.inf
-    yield fact(
-        "cosine_matrix: an infinite vector's NaN is not hidden", encoder.cosine_matrix(infinite, v)[0].isnan().all()
-    )
+    found = encoder.cosine_matrix(infinite, v)[0]
+    yield fact("cosine_matrix: an infinite vector's NaN is not hidden", found.isnan().all())
 
 
 @check
 def cosine_matrix() -> Iterator[Comparison]:
-    def reference(u: Tensor, v: Tensor) -> Tensor:
-        return functional.cosine_similarity(u[:, None], v[None], dim=-1)
-
+    reference = lambda u, v: functional.cosine_similarity(u[:, None], v[None], dim=-1)  # noqa: E731
     yield from with_gradients("cosine_matrix", encoder.cosine_matrix, reference, normal(4, 7), normal(3, 7, seed=1))
 
 
@@ -420,9 +406,5 @@ def swiglu() -> Iterator[Comparison]:
 def max_sim() -> Iterator[Comparison]:
     """One token after the other, in Python's own max and sum."""
     query, document = normal(5, 4), normal(2, 4, seed=1)  # two partners: the best may be below 0
-
-    def reference(query: Tensor, document: Tensor) -> Tensor:
-        best = [max((x * y).sum() for y in document) for x in query]
-        return torch.stack(best).sum()
-
+    reference = lambda query, document: sum(max((x * y).sum() for y in document) for x in query)  # noqa: E731
     yield from with_gradients("max_sim", late_interaction.max_sim, reference, query, document)

@@ -14,8 +14,8 @@ from minisbert.core.bert import Bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.tokenizer import pad_batch
-from tests.checks import check
-from tests.parity import GRADIENT, PIECE, ROOT, Comparison, compare, golden
+from tests.checks import check, compare_gradients
+from tests.parity import PIECE, ROOT, Comparison, compare, golden
 from tests.reference.heads_reference import CONCATS, HIDDEN, SECONDS, WIDTH
 from tests.reference.texts import SENTENCES
 
@@ -26,16 +26,10 @@ def with_golden(
     """``run`` with the golden parameters in ``module``: its value, then the gradients of inputs and parameters."""
     reference = golden("heads")
     module.double().load_state_dict({key: reference[f"{name}.param.{key}"] for key in module.state_dict()})
-    value = run()
-    yield compare(name, value, reference[f"{name}.value"].reshape(value.shape), PIECE)
-    tensors = inputs | dict(module.named_parameters())
-    pull = reference[f"{name}.pull"].reshape(value.shape)
-    gradients = torch.autograd.grad(value, list(tensors.values()), pull, allow_unused=True)
-    for key, gradient in zip(tensors, gradients, strict=True):
-        expected = reference[f"{name}.grad.{key}"]
-        # an input that is ignored has no gradient, which is wrong: the right one is not 0
-        gradient = torch.zeros_like(expected) if gradient is None else gradient
-        yield compare(f"{name}, gradient of {key}", gradient, expected, GRADIENT)
+    value, tensors = run(), inputs | dict(module.named_parameters())
+    expected, pull = (reference[f"{name}.{key}"].reshape(value.shape) for key in ("value", "pull"))
+    gradients = [reference[f"{name}.grad.{key}"] for key in tensors]
+    yield from compare_gradients(name, value, expected, tensors, gradients, pull)
 
 
 @check

@@ -6,6 +6,7 @@ constants that float32 holds exactly.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +14,16 @@ from torch.nn import functional
 
 from minisbert.core import losses
 from minisbert.training import distillation, gradient_cache, more_losses
-from tests.checks import check, with_gradients
+from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
 
 def with_golden(name: str, loss: Callable[..., Tensor], inputs: str) -> Iterator[Comparison]:
     """One loss as a function of the named golden inputs: its value, then the gradient of each."""
     reference = golden("losses")
-    tensors = [reference[key].requires_grad_() for key in inputs.split()]
-    value = loss(*tensors)
-    yield compare(name, value, reference[f"{name}.value"], PIECE)
-    gradients = torch.autograd.grad(value, tensors, allow_unused=True)
-    for key, gradient in zip(inputs.split(), gradients, strict=True):
-        expected = reference[f"{name}.grad.{key}"]
-        # an input that is ignored has no gradient, which is wrong: the right one is not 0
-        gradient = torch.zeros_like(expected) if gradient is None else gradient
-        yield compare(f"{name}, gradient of {key}", gradient, expected, GRADIENT)
+    tensors = {key: reference[key].requires_grad_() for key in inputs.split()}
+    gradients = [reference[f"{name}.grad.{key}"] for key in tensors]
+    yield from compare_gradients(name, loss(*tensors.values()), reference[f"{name}.value"], tensors, gradients)
 
 
 @check
@@ -82,10 +77,8 @@ def contrastive_loss() -> Iterator[Comparison]:
 
 @check
 def triplet_loss() -> Iterator[Comparison]:
-    yield from with_golden("triplet", lambda u, v, w: losses.triplet_loss(u, v, w), "u v w")
-    yield from with_golden(
-        "triplet_cosine", lambda u, v, w: losses.triplet_loss(u, v, w, margin=0.2, distance="cosine"), "u v w"
-    )
+    yield from with_golden("triplet", losses.triplet_loss, "u v w")
+    yield from with_golden("triplet_cosine", partial(losses.triplet_loss, margin=0.2, distance="cosine"), "u v w")
 
 
 @check
@@ -97,7 +90,7 @@ def cosent_loss() -> Iterator[Comparison]:
 
 @check
 def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
-    duplicates = golden("losses")["duplicates"]
+    ranking, duplicates = losses.multiple_negatives_ranking_loss, golden("losses")["duplicates"]
     for name, inputs, options in (
         ("ranking", "u v", {}),
         ("ranking_hard", "u v negatives", {"scale": 8.0}),
@@ -105,11 +98,7 @@ def multiple_negatives_ranking_loss() -> Iterator[Comparison]:
         ("ranking_symmetric_hard", "u v negatives", {"scale": 8.0, "symmetric": True}),
         ("ranking_duplicates", "u v negatives", {"scale": 8.0, "symmetric": True, "duplicates": duplicates}),
     ):
-        yield from with_golden(
-            name,
-            lambda *vectors, options=options: losses.multiple_negatives_ranking_loss(*vectors, **options),
-            inputs,
-        )
+        yield from with_golden(name, partial(ranking, **options), inputs)
 
 
 def cosines(u: Tensor, v: Tensor) -> Tensor:
@@ -121,23 +110,21 @@ def cosines(u: Tensor, v: Tensor) -> Tensor:
 def simcse_loss() -> Iterator[Comparison]:
     reference = golden("losses")
     u, v, w = (reference[key].requires_grad_() for key in "uvw")
-    rows = torch.arange(len(u))
-    for name, temperature, weight in (
-        ("simcse, temperature 1/16", 0.0625, None),
-        ("simcse, hard negatives", 0.25, 0.0),
-        ("simcse, hard negatives with weight 0.75", 0.25, 0.75),
-    ):
-        options = {"temperature": temperature} | ({"hard_negative_weight": weight} if weight else {})
 
-        def expected(u: Tensor, v: Tensor, *w: Tensor, temperature: float = temperature, weight=weight) -> Tensor:
-            logits = [cosines(u, other) / temperature for other in (v, *w)]
-            if weight:
-                logits[1] = logits[1] + weight * torch.eye(len(u)).double()
-            return functional.cross_entropy(torch.cat(logits, 1), rows)
+    def expected(u: Tensor, v: Tensor, w: Tensor | None = None, *, temperature: float, weight: float = 0.0) -> Tensor:
+        logits = cosines(u, v) / temperature
+        if w is not None:
+            logits = torch.cat([logits, cosines(u, w) / temperature + weight * torch.eye(len(u)).double()], 1)
+        return functional.cross_entropy(logits, torch.arange(len(u)))
 
-        inputs = (u, v) if weight is None else (u, v, w)
-        ours = lambda *vectors, options=options: losses.simcse_loss(*vectors, **options)  # noqa: E731
-        yield from with_gradients(name, ours, expected, *inputs)
+    warm, weight = {"temperature": 0.25}, 0.75
+    ours = partial(losses.simcse_loss, temperature=0.0625)
+    yield from with_gradients("simcse, temperature 1/16", ours, partial(expected, temperature=0.0625), u, v)
+    ours = partial(losses.simcse_loss, **warm)
+    yield from with_gradients("simcse, hard negatives", ours, partial(expected, **warm), u, v, w)
+    ours = partial(losses.simcse_loss, hard_negative_weight=weight, **warm)
+    theirs = partial(expected, weight=weight, **warm)
+    yield from with_gradients("simcse, hard negatives with weight 0.75", ours, theirs, u, v, w)
 
 
 @check
@@ -151,13 +138,8 @@ def nt_xent_loss() -> Iterator[Comparison]:
         return functional.cross_entropy(logits, torch.arange(len(z)).roll(len(u)))
 
     for name, temperature in (("nt_xent, temperature 1/16", 0.0625), ("nt_xent, temperature 1/2", 0.5)):
-        yield from with_gradients(
-            name,
-            lambda u, v, temperature=temperature: more_losses.nt_xent_loss(u, v, temperature=temperature),
-            lambda u, v, temperature=temperature: expected(u, v, temperature),
-            u,
-            v,
-        )
+        sides = (partial(side, temperature=temperature) for side in (more_losses.nt_xent_loss, expected))
+        yield from with_gradients(name, *sides, u, v)
 
 
 @check
@@ -231,30 +213,23 @@ def distillation_loss() -> Iterator[Comparison]:
     """Against torch's mse_loss, which has no gradient for a detached teacher."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
     value, expected = distillation.distillation_loss(u, v), functional.mse_loss(u, v.detach())
-    yield compare("distillation", value, expected, PIECE)
-    student, teacher = torch.autograd.grad(value, (u, v), allow_unused=True)
-    teacher = torch.zeros_like(v) if teacher is None else teacher
-    student = torch.zeros_like(u) if student is None else student
-    yield compare("distillation, gradient of student", student, torch.autograd.grad(expected, u)[0], GRADIENT)
-    yield compare("distillation, gradient of teacher", teacher, torch.zeros_like(v), GRADIENT)
+    gradients = [*torch.autograd.grad(expected, u), torch.zeros_like(v)]
+    yield from compare_gradients("distillation", value, expected, {"student": u, "teacher": v}, gradients)
 
 
 @check
 def matryoshka_loss() -> Iterator[Comparison]:
     """Prefixes cut and scaled by torch, under a loss that depends on their length."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
-    width = u.shape[1]
-    for name, dims, weights in (
-        ("matryoshka", (2, width), None),
-        ("matryoshka, weights", (1, 3, width - 1), (0.5, 2.0, 0.25)),
+    width, cut = u.shape[1], functional.normalize
+
+    def expected(u: Tensor, v: Tensor, dims: tuple[int, ...], weights: tuple[float, ...] = (1.0, 1.0)) -> Tensor:
+        ends = zip(dims, weights, strict=True)
+        return sum(w * functional.mse_loss(cut(u[:, :d], dim=1), cut(v[:, :d], dim=1)) for d, w in ends)
+
+    for name, options in (
+        ("matryoshka", {"dims": (2, width)}),
+        ("matryoshka, weights", {"dims": (1, 3, width - 1), "weights": (0.5, 2.0, 0.25)}),
     ):
-
-        def expected(u: Tensor, v: Tensor, dims=dims, weights=weights) -> Tensor:
-            ends = zip(dims, weights or [1.0] * len(dims), strict=True)
-            cut = functional.normalize
-            return sum(w * functional.mse_loss(cut(u[:, :d], dim=1), cut(v[:, :d], dim=1)) for d, w in ends)
-
-        def ours(u: Tensor, v: Tensor, dims=dims, weights=weights) -> Tensor:
-            return distillation.matryoshka_loss(functional.mse_loss, u, v, dims=dims, weights=weights)
-
-        yield from with_gradients(name, ours, expected, u, v)
+        ours = partial(distillation.matryoshka_loss, functional.mse_loss, **options)
+        yield from with_gradients(name, ours, partial(expected, **options), u, v)

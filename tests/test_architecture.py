@@ -95,7 +95,7 @@ targets = torch.tensor([float(row[0]) / 5 for row in rows])
 batches = length_grouped_batches(pairs.lengths, 4, torch.Generator().manual_seed(42))
 parameters = [p for name, p in encoder.named_parameters() if not name.startswith("bert.pooler")]
 for parameter in encoder.parameters():
-    parameter.data = parameter.data.clone()  # memory of its own, as the package has it
+    parameter.data = parameter.data.clone()  # not the file's memory, as in the package
 
 
 def loss(encoder, rows):
@@ -153,7 +153,7 @@ def test_imports_go_one_way():
 
 @pytest.mark.parametrize("room", BUDGETS)
 def test_a_room_keeps_its_budget_of_lines(room):
-    """So that growth is a decision: whoever needs more lines raises the number, and says why."""
+    """Growth is a decision: to add lines, raise the number and say why."""
     assert lines_of(room) <= BUDGETS[room]
 
 
@@ -171,7 +171,7 @@ def test_a_room_says_who_lives_there(room):
 
 
 def test_private_parts_of_torch_are_used_in_one_file():
-    """But for the two functions by which torch's documentation compiles a module ahead of time."""
+    """Except the two functions that torch's documentation uses to compile a module ahead of time."""
     documented = {"torch._inductor"}
     for path in FILES:
         found = re.findall(

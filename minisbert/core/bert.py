@@ -105,10 +105,7 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention: H heads of width K look at the sentence side by side.
-
-    Raises ``ValueError`` unless the width is a multiple of the number of heads.
-    """
+    """Multi-head attention: H heads of width K, side by side. ``ValueError`` unless ``width`` is H * K."""
 
     def __init__(self, width: int, heads: int, dropout: float = 0.0):
         super().__init__()
@@ -159,7 +156,7 @@ class Layer(nn.Module):
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
-        self.attention_dropout = self.dropout  # a name of its own: DistilBERT has none here
+        self.attention_dropout = self.dropout  # under a second name because DistilBERT has none here
 
     def forward(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the attention probabilities (B, H, T, T)."""

@@ -1,4 +1,4 @@
-"""Appendix: what is wrong with a file, a text, an argument or a setting, said in one line.
+"""Appendix: what is wrong with a file, a text, an argument or a setting, in one line.
 
 The chapters call these functions before their formulas, so that no check stands between a formula's lines.
 """
@@ -39,7 +39,7 @@ class Place:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[Place]:
-    """The border between a file and the package: whatever reading it raises becomes one ``InputError`` that names it.
+    """Any exception raised while reading a file becomes one ``InputError`` that names the file.
 
         with reading(path) as at:
             for at.line, line in enumerate(open(path), start=1):
@@ -50,7 +50,7 @@ def reading(path: str | Path) -> Iterator[Place]:
     at = Place(path)
     try:
         yield at
-    except (InputError, NameError, AssertionError):  # the latter two are mistakes of ours
+    except (InputError, NameError, AssertionError):  # the latter two are bugs of this package
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of the tokenizers library
@@ -106,7 +106,7 @@ def check_text(i: int, text: str) -> None:
         raise InputError(f"text {i} is not valid Unicode: a lone surrogate at {where}") from error
 
 
-# a rule -> whether a number or tensor keeps it; any other rule lists the values allowed: "euclidean|cosine"
+# a rule -> whether a number or tensor satisfies it; any other rule lists the values allowed: "euclidean|cosine"
 RULES = {
     "0": lambda x: x == 0,
     "0 or 1": lambda x: (x == 0) | (x == 1),
@@ -129,7 +129,7 @@ RULES = {
 
 
 def check(rules: str, *values: Any) -> None:
-    """Raise ``ValueError`` unless the values keep the rules: ``check("u (B, D), target (B) in 0..1", u, target)``.
+    """Raise ``ValueError`` unless the values satisfy the rules: ``check("u (B, D), target (B) in 0..1", u, target)``.
 
     Per value its name, its shape if it is a tensor, one of ``RULES`` if it has a range. A letter is the same size in
     every shape, and no size is 0. None is an optional argument that was left out.
@@ -157,7 +157,7 @@ def check_rule(name: str, value: Any, rule: str) -> None:
 
 
 def check_fields(settings: Any) -> None:
-    """Raise ``ValueError`` unless each field of a dataclass that is ``Annotated`` with a rule keeps it."""
+    """Raise ``ValueError`` unless each field of a dataclass that is ``Annotated`` with a rule satisfies it."""
     for name, kind in get_type_hints(type(settings), include_extras=True).items():
         for rule in getattr(kind, "__metadata__", ()):
             check_rule(name, getattr(settings, name), rule)
@@ -165,4 +165,4 @@ def check_fields(settings: Any) -> None:
 
 def check_negatives(anchors: Sized, hard_negatives: Sized | None = None) -> None:
     if len(anchors) < 2 and hard_negatives is None:
-        raise ValueError("a batch of one has no negatives, its loss is 0 whatever the vectors: give 2 rows or more")
+        raise ValueError("a batch of one has no negatives, so its loss is always 0: give 2 rows or more")

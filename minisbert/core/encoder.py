@@ -47,26 +47,12 @@ OWN = re.compile(r"^sentence_transformers\.(.*\.)?")  # in the names of modules;
 LIMITS = (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length"))
 
 
-def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Kind and folder of each module that ``modules.json`` lists, in order: Transformer, Pooling, Normalize."""
-    path = folder / "modules.json"
-    with reading(path):
-        return [(OWN.sub("", module["type"]), folder / module["path"]) for module in read_json(path, kind=list)]
-
-
 def pooling_modes(raw: dict[str, Any]) -> list[str]:
     """The poolings in ``1_Pooling/config.json``: ``pooling_mode`` (new files), or one flag per mode (old files)."""
     if "pooling_mode" in raw:
         return list(map(str, raw["pooling_mode"] if isinstance(raw["pooling_mode"], list) else [raw["pooling_mode"]]))
     others = [flag for flag in raw if flag.startswith("pooling_mode_") and flag not in POOLING_FLAGS]
     return [POOLING_FLAGS.get(flag, flag) for flag in (*POOLING_FLAGS, *others) if raw.get(flag)]
-
-
-def read_limit(folder: Path, positions: int) -> int:
-    """The largest number of tokens of a text: what a settings file of the folder says, at most ``positions``."""
-    with reading(folder):
-        stated = [read_json(folder / name).get(key) for name, key in LIMITS if (folder / name).is_file()]
-        return min(int(next(filter(None, stated), positions)), positions)
 
 
 def load_bert(folder: Path) -> Bert:
@@ -80,10 +66,7 @@ def load_bert(folder: Path) -> Bert:
 
 
 class SentenceEncoder(nn.Module):
-    """``load`` a folder, ``encode`` texts, compare them by ``similarity``.
-
-    ``forward`` is what training calls: ids (B, T) and mask (B, T) -> vectors (B, D).
-    """
+    """``load`` a folder, ``encode`` texts, compare them by ``similarity``; training calls ``forward``."""
 
     def __init__(self, tokenizer: Tokenizer, bert: Bert, pooling: Pooling, normalize: bool):
         super().__init__()
@@ -98,7 +81,9 @@ class SentenceEncoder(nn.Module):
 
         Raises ``InputError`` for anything missing, damaged, or beyond BERT, one pooling and normalising.
         """
-        modules = read_modules(Path(folder))
+        path = Path(folder, "modules.json")
+        with reading(path):
+            modules = [(OWN.sub("", each["type"]), path.parent / each["path"]) for each in read_json(path, kind=list)]
         kinds = [kind for kind, _ in modules]
         pooled = kinds[:2] == ["Transformer", "Pooling"]
         modes = pooling_modes(read_json(modules[1][1] / "config.json")) if pooled else []
@@ -107,7 +92,11 @@ class SentenceEncoder(nn.Module):
             raise InputError(f"{folder}: minisbert.core does not support {found}; minisbert.SentenceEncoder may")
         encoder = modules[0][1]
         bert = load_bert(encoder)
-        tokenizer = Tokenizer.load(encoder, read_limit(encoder, bert.config.positions), bert.config.pad_token_id)
+        limit = bert.config.positions
+        with reading(encoder):
+            stated = [read_json(encoder / name).get(key) for name, key in LIMITS if (encoder / name).is_file()]
+            limit = min(int(next(filter(None, stated), limit)), limit)
+        tokenizer = Tokenizer.load(encoder, limit, bert.config.pad_token_id)
         return cls(tokenizer, bert, Pooling(modes[0]), "Normalize" in kinds).eval()
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:

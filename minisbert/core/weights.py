@@ -1,6 +1,6 @@
 """A folder on disk to a config and named tensors: ``config.json`` and ``model.safetensors``, strict in both.
 
-A checkpoint has names of its own for the tensors of each module. A ``Family`` is one explicit table of those names;
+Each model family names the tensors in its checkpoints differently. A ``Family`` is one explicit table of those names;
 ``BERT`` is the one of BERT and MiniLM. Only safetensors are opened, never a pickle.
 """
 

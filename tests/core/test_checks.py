@@ -25,12 +25,9 @@ from minisbert.core.checks import RULES, check, check_fields, check_negatives, c
         (b"[" * 200_000, read_json, "f: "),
         (b"1" * 5000, read_json, "f: "),
         (b"null", read_json, "f must hold a JSON dict"),
-        (b"x", lambda path: float(path.read_text()), "f: could not convert string to float"),
         (b"x", load_file, "f is cut short or is not a safetensors file"),
-        (b"x", np.load, "f: "),
         (b"\x93NUMPY\x01\0\x04\0(((\n", np.load, "f: "),
         (b"x", lambda path: path.iterdir().__next__(), "f: Not a directory"),
-        (b"x", lambda path: [].pop(), "f: pop from empty list"),
         (b"x", lambda path: (_ for _ in ()).throw(RuntimeError("two\nlines")), r"f: two\\nlines$"),
         (b"x", lambda path: (_ for _ in ()).throw(EOFError()), "f: EOFError"),
     ],
@@ -51,17 +48,17 @@ def test_a_panic_of_the_tokenizers_library_is_damage():
 
 
 def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
-    def texts(*rows: str) -> None:
+    def texts(rows: list[str]) -> None:
         with reading("rows") as at:
             for at.line, row in enumerate(rows, start=1):
                 json.loads(row)["text"]
 
-    with pytest.raises(InputError, match=r"^rows, line 2: no key 'text'$"):
-        texts('{"text": "a"}', "{}")
-    with pytest.raises(
-        InputError, match=r"^rows, line 1: not valid JSON"
-    ):  # of the rows, not of the text that is parsed
-        texts("{\n\n")
+    for rows, message in (
+        (['{"text": "a"}', "{}"], "line 2: no key 'text'$"),
+        (["{\n\n"], "line 1: not valid JSON"),  # the line of the file, not of the text that is parsed
+    ):
+        with pytest.raises(InputError, match=f"^rows, {message}"):
+            texts(rows)
     for other in (KeyboardInterrupt, NameError):
         with pytest.raises(other), reading("rows"):
             raise other
@@ -69,8 +66,6 @@ def test_the_line_and_an_error_that_names_its_own_place(tmp_path):
         raise InputError("other: wrong")
     (tmp_path / "list.json").write_text("[1]")
     assert read_json(tmp_path / "list.json", kind=list) == [1]
-    with pytest.raises(InputError, match=r"list\.json must hold a JSON dict, not a list"):
-        read_json(tmp_path / "list.json")
 
 
 @pytest.mark.parametrize(
@@ -104,16 +99,10 @@ def test_arguments_that_fit():
         ("u (B)", (ROWS,), r"u must be \(B\), not \(2, 3\)"),
         ("u (B, D)", (FLAT,), r"u must be \(B, D\), not \(2,\)"),
         ("u (B, D)", (ROWS[:0],), r"u must be \(B, D\), not \(0, 3\)"),
-        ("target (B) in 0..1", (FLAT * torch.tensor([1, torch.nan]),), "target must be in 0..1"),
-        ("target (B) finite", (np.array([1, -np.inf]),), "target must be finite"),
         ("a above 0 and finite", (torch.inf,), "a must be above 0 and finite, not inf"),
         ("a at least 0 and below 1", ("0.1",), "a must be at least 0 and below 1, not '0.1'"),
-        ("n an integer from 1", (True,), "n must be an integer from 1, not True"),
-        ("n an integer from 0", (2**31,), "not 2147483648"),
         ("codes int8", ([1],), "codes must be int8"),
         ("mode ab|b", ("a",), r"mode must be ab\|b, not 'a'"),
-        ("mask True in every row", (torch.tensor([[True, True], [False, False]]),), "mask must be True in every row"),
-        ("u (N, D) of finite length", (torch.tensor([[1e20, 1], [1, 0]]),), "u must be of finite length"),
         ("u (B), v (B)", (FLAT,), "zip"),
     ],
 )
@@ -155,18 +144,6 @@ def test_each_rule_on_either_side_of_its_bounds(rule):
             check(f"x {rule}", value)
 
 
-def test_one_row_has_negatives_only_if_they_are_given():
-    check_negatives(ROWS)
-    check_negatives(ROWS[:1], ROWS)
-    with pytest.raises(ValueError, match="a batch of one has no negatives"):
-        check_negatives(ROWS[:1])
-
-
-def test_a_rule_that_does_not_exist_is_no_list_of_values():
-    with pytest.raises(KeyError, match="an integer above 0"):
-        check("n an integer above 0", 1)
-
-
 def test_fields_are_checked_by_their_annotations():
     @dataclass
     class Settings:
@@ -176,6 +153,15 @@ def test_fields_are_checked_by_their_annotations():
     check_fields(Settings(1))
     with pytest.raises(ValueError, match="size must be an integer from 1, not 0"):
         check_fields(Settings(0))
+    with pytest.raises(KeyError, match="an integer above 0"):  # an unknown rule is not a list of values
+        check("n an integer above 0", 1)
+
+
+def test_one_row_has_negatives_only_if_they_are_given():
+    check_negatives(ROWS)
+    check_negatives(ROWS[:1], ROWS)
+    with pytest.raises(ValueError, match="a batch of one has no negatives"):
+        check_negatives(ROWS[:1])
 
 
 @pytest.mark.parametrize(

@@ -15,31 +15,16 @@ from minisbert.core.tokenizer import Tokenizer
 COLUMNS = (["a cat", "the dog is happy", ""], ["the cat", "a dog", "the moon is over the park"])
 
 
-@pytest.fixture
-def pairs(tiny) -> TextColumns:
-    return TextColumns(Tokenizer.load(tiny, limit=16, pad_id=0), COLUMNS)
-
-
-def test_a_row_takes_as_many_tokens_as_its_texts_padded_to_the_longest(pairs):
+def test_a_batch_holds_the_first_column_then_the_second(tiny):
     """The words are in the vocabulary: a text has one token per word, and two more."""
-    longest = [2, 4, 6]  # words
-    assert pairs.lengths == [2 * (words + 2) for words in longest]
-
-
-def test_a_batch_holds_the_first_column_then_the_second(pairs):
+    pairs = TextColumns(Tokenizer.load(tiny, limit=16, pad_id=7), COLUMNS)
+    assert pairs.lengths == [2 * (words + 2) for words in (2, 4, 6)]  # of the longer text of each row
     ids, mask = pairs.batch([2, 0])
     texts = [COLUMNS[0][2], COLUMNS[0][0], COLUMNS[1][2], COLUMNS[1][0]]
     assert ids.shape == (4, 8)
     expected = [pairs.encoded[0].ids[2], pairs.encoded[0].ids[0], pairs.encoded[1].ids[2], pairs.encoded[1].ids[0]]
     assert [row[real].tolist() for row, real in zip(ids, mask, strict=True)] == expected
     assert [len(row) for row in expected] == [len(text.split()) + 2 for text in texts]
-    first, second = ids.chunk(2)
-    assert first[0].tolist()[2:] == [0] * 6  # an empty text is [CLS] [SEP] and pads
-    assert second[0].tolist() == pairs.encoded[1].ids[2]
-
-
-def test_pads_have_the_tokenizers_id(tiny):
-    ids, mask = TextColumns(Tokenizer.load(tiny, limit=16, pad_id=7), COLUMNS).batch([2, 0])
     assert set(ids[~mask].tolist()) == {7}
 
 
@@ -49,15 +34,11 @@ def test_three_columns_and_one(tiny):
     ids, mask = triplets.batch([1, 0])
     assert ids.shape == mask.shape == (6, 4)
     assert triplets.lengths == [3 * 4, 3 * 4]
-    one = TextColumns(tokenizer, [["a cat", "a dog"]])
-    ids, mask = one.batch([0, 1])
+    ids, mask = TextColumns(tokenizer, [["a cat", "a dog"]]).batch([0, 1])
     assert ids.tolist() == tokenizer.encode(["a cat", "a dog"]).ids
     assert mask is None
-
-
-def test_columns_of_different_lengths_are_refused(tiny):
     with pytest.raises(ValueError, match="shorter"):
-        TextColumns(Tokenizer.load(tiny, limit=16), [["a cat"], []])
+        TextColumns(tokenizer, [["a cat"], []])
 
 
 # ------------------------------------------------------------------------- batches of similar length
@@ -99,29 +80,13 @@ def test_the_global_generator_is_neither_read_nor_moved():
     assert length_grouped_batches(range(50), 4, seeded(5)) == batches
 
 
-def test_batches_of_similar_length_come_in_random_order():
-    """One window: lengths do not overlap between batches, and the batches are not in order of length."""
-    lengths = torch.randperm(200, generator=seeded(0)).tolist()
-    batches = [[lengths[row] for row in batch] for batch in length_grouped_batches(lengths, 10, seeded(1))]
-    by_length = sorted(batches, key=min)
-    assert all(max(shorter) < min(longer) for shorter, longer in pairwise(by_length))
-    assert batches not in (by_length, by_length[::-1])
-
-
 def test_a_window_is_50_batches_unless_stated():
     """400 rows in 2 windows of 50 batches of 4: within a window the lengths of two batches do not overlap."""
     first = set(torch.randperm(400, generator=seeded(1)).tolist()[:200])
     batches = length_grouped_batches(range(400), 4, seeded(1))
     for window in (first, {*range(400)} - first):
-        inside = sorted(sorted(batch) for batch in batches if window.issuperset(batch))
+        inside = [sorted(batch) for batch in batches if window.issuperset(batch)]
+        by_length = sorted(inside)
         assert len(inside) == 50
-        assert all(shorter[-1] < longer[0] for shorter, longer in pairwise(inside))
-
-
-def test_grouping_saves_padding():
-    """16 lengths of 3 to 59: the mean is about 31, the longest about 56."""
-    lengths = torch.randint(3, 60, (2000,), generator=seeded(0)).tolist()
-    for window, least, most in ((1, 0.4, 1.0), (5, 0.0, 0.2), (50, 0.0, 0.05)):
-        batches = length_grouped_batches(lengths, 16, seeded(1), window)
-        padded = sum(len(batch) * max(lengths[row] for row in batch) for batch in batches)
-        assert least <= 1 - sum(lengths) / padded <= most
+        assert all(shorter[-1] < longer[0] for shorter, longer in pairwise(by_length))
+        assert inside not in (by_length, by_length[::-1])  # batches come in random order

@@ -11,13 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
-from minisbert.core.encoder import (
-    SentenceEncoder,
-    cosine,
-    normalize,
-    pooling_modes,
-    read_modules,
-)
+from minisbert.core.encoder import SentenceEncoder, cosine, normalize, pooling_modes
 from minisbert.models import checkpoint, sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 
@@ -53,12 +47,9 @@ def test_normalize_by_hand():
     x = torch.tensor([[3.0, 4.0], [0.0, 0.0], [-5.0, 0.0]], dtype=torch.float64)
     assert torch.equal(normalize(x), torch.tensor([[0.6, 0.8], [0.0, 0.0], [-1.0, 0.0]], dtype=torch.float64))
     assert torch.equal(normalize(x[0]), torch.tensor([0.6, 0.8], dtype=torch.float64))  # also a single vector
-
-
-def test_a_length_below_eps_counts_as_eps():
-    x = torch.tensor([3e-13, 4e-13], dtype=torch.float64)
-    assert normalize(x).tolist() == pytest.approx([0.3, 0.4], abs=1e-15)
-    assert normalize(x, eps=1e-11).tolist() == pytest.approx([0.03, 0.04], abs=1e-15)
+    tiny = 1e-13 * x[0]  # a length below eps counts as eps
+    assert normalize(tiny).tolist() == pytest.approx([0.3, 0.4], abs=1e-15)
+    assert normalize(tiny, eps=1e-11).tolist() == pytest.approx([0.03, 0.04], abs=1e-15)
 
 
 # --------------------------------------------------------------------------------------------- load
@@ -82,81 +73,71 @@ def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
 
 @pytest.mark.parametrize(
     ("max_seq_length", "model_max_length", "expected"),
-    [(9, 16, 9), (20, 16, 20), (99, 16, 32), (None, 12, 12), (None, 10**30, 32), (None, None, 32)],
+    [(9, 16, 9), (20, 16, 20), (99, 16, 32), (None, 12, 12), (None, 10**30, 32), (None, None, 32), ("no", "files", 32)],
 )
 def test_the_length_limit_is_the_stated_one_and_at_most_the_position_table(
     folder, max_seq_length, model_max_length, expected
 ):
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_seq_length}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": model_max_length}))
-    assert SentenceEncoder.load(folder).tokenizer.limit == expected
-    assert sentence_encoder.SentenceEncoder.load(folder).tokenizer.limit == expected
+    if model_max_length == "files":
+        (folder / "sentence_bert_config.json").unlink()
+        (folder / "tokenizer_config.json").unlink()
+    for kind in (SentenceEncoder, sentence_encoder.SentenceEncoder):
+        assert kind.load(folder).tokenizer.limit == expected
 
 
-def test_without_files_that_state_a_limit_the_position_table_is_the_limit(folder):
-    (folder / "sentence_bert_config.json").unlink()
-    (folder / "tokenizer_config.json").unlink()
-    assert SentenceEncoder.load(folder).tokenizer.limit == 32
-
-
-def test_a_folder_without_normalising(folder):
+def test_a_folder_without_normalising_and_pooler(folder):
     modules = json.loads((folder / "modules.json").read_text())
     (folder / "modules.json").write_text(json.dumps(modules[:2]))
-    plain, unit = SentenceEncoder.load(folder), SentenceEncoder.load(folder)
-    unit.normalize = True
-    vectors = plain.encode(TEXTS)
-    assert (abs(np.linalg.norm(vectors, axis=1) - 1) > 1e-3).all()
-    np.testing.assert_allclose(unit.encode(TEXTS), vectors / np.linalg.norm(vectors, axis=1)[:, None], atol=1e-6)
-
-
-def test_weights_without_a_pooler(folder):
     path = folder / "model.safetensors"
     save_file({name: x for name, x in load_file(path).items() if not name.startswith("pooler.")}, path)
-    assert SentenceEncoder.load(folder).bert.pooler is None
+    encoder = SentenceEncoder.load(folder)
+    assert encoder.bert.pooler is None
+    vectors = encoder.encode(TEXTS)
+    lengths = np.linalg.norm(vectors, axis=1)[:, None]
+    assert (abs(lengths - 1) > 1e-3).all()
+    encoder.normalize = True
+    np.testing.assert_allclose(encoder.encode(TEXTS), vectors / lengths, atol=1e-6)
 
 
 def test_modules_beyond_the_book_are_refused(folder):
+    modules = json.loads((folder / "modules.json").read_text())
     with pytest.raises(InputError, match="does not support Transformer, Pooling, Dense, Normalize"):
         SentenceEncoder.load(REFERENCE / "tiny-distiluse")
-    modules = json.loads((folder / "modules.json").read_text())
-    (folder / "modules.json").write_text(json.dumps(modules[:1]))
-    with pytest.raises(InputError, match="does not support Transformer; minisbert"):
-        SentenceEncoder.load(folder)
-    (folder / "modules.json").write_text(json.dumps([*modules, modules[2]]))
-    with pytest.raises(InputError, match="does not support Transformer, Pooling, Normalize, Normalize, mean pooling;"):
-        SentenceEncoder.load(folder)
+    for listed, message in (
+        (modules[:1], "Transformer; minisbert"),
+        ([*modules, modules[2]], "Transformer, Pooling, Normalize, Normalize, mean pooling;"),
+    ):
+        (folder / "modules.json").write_text(json.dumps(listed))
+        with pytest.raises(InputError, match=f"does not support {message}"):
+            SentenceEncoder.load(folder)
+    (folder / "modules.json").write_text(json.dumps(modules))
+    for mode in (["mean", "cls"], "first-last", "attention", []):
+        (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
+        with pytest.raises(InputError, match="does not support Transformer, Pooling, Normalize"):
+            SentenceEncoder.load(folder)
 
 
-def test_weights_that_do_not_fit_are_named_with_their_file(folder):
+@pytest.mark.parametrize("name", ["modules.json", "config.json", "1_Pooling/config.json"])
+def test_a_file_that_is_missing_or_does_not_fit_is_named(folder, name):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(InputError, match=r"model\.safetensors does not fit the config"):
         SentenceEncoder.load(folder)
-
-
-@pytest.mark.parametrize("mode", [["mean", "cls"], "first-last", "attention", []])
-def test_poolings_beyond_the_book_are_refused(folder, mode):
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": mode}))
-    with pytest.raises(InputError, match="pooling"):
-        SentenceEncoder.load(folder)
-
-
-@pytest.mark.parametrize("name", ["modules.json", "config.json", "1_Pooling/config.json"])
-def test_a_missing_file_is_named(folder, name):
     (folder / name).unlink()
     with pytest.raises(InputError, match=f"{name} does not exist"):
         SentenceEncoder.load(folder)
 
 
-def test_modules_in_their_order(tiny, folder):
-    assert read_modules(tiny) == [
-        ("Transformer", tiny),
-        ("Pooling", tiny / "1_Pooling"),
-        ("Normalize", tiny / "2_Normalize"),
-    ]
-    old = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
-    (folder / "modules.json").write_text(json.dumps(old))
-    assert read_modules(folder) == [("Transformer", folder / "0_Transformer")]
+def test_the_encoder_may_be_in_a_folder_of_the_model(tiny, folder):
+    """As old versions of sentence-transformers wrote it."""
+    shutil.copytree(tiny, folder / "0_Transformer")
+    (folder / "config.json").unlink()
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0] |= {"path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
+    (folder / "modules.json").write_text(json.dumps(modules))
+    np.testing.assert_array_equal(SentenceEncoder.load(folder).encode(TEXTS), SentenceEncoder.load(tiny).encode(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +154,7 @@ def test_modules_in_their_order(tiny, folder):
 def test_a_broken_list_of_modules(folder, content, message):
     (folder / "modules.json").write_text(content)
     with pytest.raises(InputError, match=rf"modules\.json.*{message}"):
-        read_modules(folder)
+        SentenceEncoder.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +201,6 @@ def test_each_text_is_computed_once(tiny):
     encoder.register_forward_pre_hook(lambda _, inputs: sizes.append(tuple(inputs[0].shape)))
     encoder.encode(TEXTS, batch_size=2)
     assert sizes == [(2, 3), (2, 8), (1, 16)]
-
-
-def test_encoding_nothing_and_bad_texts(tiny):
-    encoder = SentenceEncoder.load(tiny)
     assert encoder.encode([]).shape == (0, 24)
     with pytest.raises(InputError, match="text 1 is not a string"):
         encoder.encode(["a cat", None])
@@ -241,15 +218,11 @@ def test_similarity_by_hand(tiny):
         encoder.similarity(a, np.ones((1, 3)))
 
 
-def test_similarity_of_long_vectors(tiny):
-    """The square of each length is a float32, their sum is not."""
-    long = np.full((3, 1), 1.5e19, np.float32)
-    assert SentenceEncoder.load(tiny).similarity(long, -long).tolist() == [[-1, -1, -1]] * 3
-
-
 @pytest.mark.parametrize("value", [1e200, np.float32(1e20), np.nan, np.inf])
 def test_similarity_refuses_vectors_without_a_finite_length(tiny, value):
     encoder, one, bad = SentenceEncoder.load(tiny), np.ones((2, 3), np.float32), np.full((2, 3), value)
     for a, b in ((one, bad), (bad, one)):
         with pytest.raises(ValueError, match="must be of finite length"):
             encoder.similarity(a, b)
+    long = np.full((3, 1), 1.5e19, np.float32)  # the square of each length is a float32, their sum is not
+    assert encoder.similarity(long, -long).tolist() == [[-1, -1, -1]] * 3

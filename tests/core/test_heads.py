@@ -2,25 +2,14 @@
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from minisbert.core.heads import (
-    CONCATS,
-    ConcatHead,
-    CrossAttention,
-    CrossHead,
-    JointHead,
-    combine,
-    parse_concat,
-)
-from tests.parity import GRADIENT, PIECE, assert_parity
+from minisbert.core.heads import CONCATS, ConcatHead, CrossAttention, CrossHead, JointHead, combine, parse_concat
+from tests.checks import normal
+from tests.formula_checks import randomised, torch_attention, whole
+from tests.parity import PIECE, assert_parity
 
 LENGTHS_A, LENGTHS_B = [5, 2, 4], [3, 7, 1]
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
 def real(lengths: list[int]) -> Tensor:
@@ -53,6 +42,13 @@ def test_combinations_by_hand(concat, expected):
 def test_the_table_of_sbert_is_complete():
     assert len(CONCATS) == len({*CONCATS}) == 7
     assert all(",".join(parse_concat(concat)) == concat for concat in CONCATS)
+
+
+def test_the_joint_head_reads_the_first_token_only():
+    head, states = JointHead(6, hidden=4).double(), normal(3, 5, 6)
+    gradient = torch.autograd.grad(head(states).sum(), states)[0]
+    assert gradient[:, 0].abs().sum() > 0
+    assert (gradient[:, 1:] == 0).all()
 
 
 @pytest.mark.parametrize("concat", ["", "u,u", "u,w", "u v", "u,|v-u|", "u,,v", "u-v,|u-v|", "(u,v)"])
@@ -91,35 +87,13 @@ def test_a_setting_out_of_range(kind, settings, message):
 # ------------------------------------------------------------------------------------ cross-attention
 
 
-def both_attentions(width: int = 24, heads: int = 8) -> tuple[CrossAttention, nn.MultiheadAttention]:
-    """Ours and torch's with the same random weights."""
-    ours = CrossAttention(width, heads).double()
-    theirs = nn.MultiheadAttention(width, heads, batch_first=True).double()
-    with torch.no_grad():
-        for i, parameter in enumerate(ours.parameters()):
-            parameter.copy_(normal(*parameter.shape, seed=10 + i))
-        projections = (ours.query, ours.key, ours.value)
-        theirs.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
-        theirs.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
-        theirs.out_proj.weight.copy_(ours.output.weight)
-        theirs.out_proj.bias.copy_(ours.output.bias)
-    return ours, theirs
-
-
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_cross_attention_equals_torchs_in_value_and_gradient(masked, heads):
-    ours, theirs = both_attentions(heads=heads)
-    a, b, pull = normal(3, 5, 24), normal(3, 7, 24, seed=1), normal(3, 5, 24, seed=2).detach()
-    mask = real(LENGTHS_B) if masked else None
-    found, expected = ours(a, b, mask), theirs(a, b, b, key_padding_mask=None if mask is None else ~mask)[0]
-    assert_parity("cross-attention", found, expected, PIECE)
-    our_inputs, their_inputs = [a, b, *ours.parameters()], [a, b, *theirs.parameters()]
-    gradients = torch.autograd.grad(found, our_inputs, pull)
-    to_a, to_b, weight, bias, output_weight, output_bias = torch.autograd.grad(expected, their_inputs, pull)
-    pieces = [piece for pair in zip(weight.chunk(3), bias.chunk(3), strict=True) for piece in pair]
-    for gradient, reference in zip(gradients, [to_a, to_b, *pieces, output_weight, output_bias], strict=True):
-        assert_parity("gradient of cross-attention", gradient, reference, GRADIENT)
+    module, mask = randomised(CrossAttention(24, heads)), real(LENGTHS_B) if masked else None
+    ours, reference = lambda a, b: module(a, b, mask), lambda a, b: torch_attention(module, a, b, mask)[0]
+    for result in whole("cross-attention", module, ours, reference, normal(3, 5, 24), normal(3, 7, 24, seed=1)):
+        assert result.largest <= result.tolerance, str(result)
 
 
 @pytest.mark.parametrize("variant", ["published", "compare"])
@@ -128,11 +102,10 @@ def test_pads_on_either_side_never_count(variant):
     a, b = normal(3, 5, 16).detach(), normal(3, 7, 16, seed=1).detach()
     mask_a, mask_b = real(LENGTHS_A), real(LENGTHS_B)
     expected = head(a, b, mask_a, mask_b)
-    alone = [
-        head(a[i : i + 1, :n], b[i : i + 1, :m]) for i, (n, m) in enumerate(zip(LENGTHS_A, LENGTHS_B, strict=True))
-    ]
-    assert_parity(f"{variant}, pair by pair", torch.cat(alone), expected, PIECE)
-    a, b = (a + 1e6 * ~mask_a[..., None], b - 1e6 * ~mask_b[..., None])
+    sizes = enumerate(zip(LENGTHS_A, LENGTHS_B, strict=True))
+    alone = torch.cat([head(a[i : i + 1, :n], b[i : i + 1, :m]) for i, (n, m) in sizes])
+    assert_parity(f"{variant}, pair by pair", alone, expected, PIECE)
+    a, b = a + 1e6 * ~mask_a[..., None], b - 1e6 * ~mask_b[..., None]
     assert_parity(f"{variant}, other pads", head(a, b, mask_a, mask_b), expected, PIECE)
 
 
@@ -140,13 +113,6 @@ def test_pads_on_either_side_never_count(variant):
 def test_a_width_that_heads_cannot_share(heads):
     with pytest.raises(ValueError, match=r"attention heads|heads must be"):
         CrossHead(16, heads=heads)
-
-
-def test_the_joint_head_reads_the_first_token_only():
-    head, states = JointHead(6, hidden=4).double(), normal(3, 5, 6)
-    gradient = torch.autograd.grad(head(states).sum(), states)[0]
-    assert gradient[:, 0].abs().sum() > 0
-    assert (gradient[:, 1:] == 0).all()
 
 
 def test_comparing_starts_with_tokens_that_find_their_like():

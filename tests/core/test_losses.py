@@ -18,17 +18,6 @@ from minisbert.core.losses import (
 )
 from tests.parity import PIECE, assert_parity
 
-
-def test_loss_by_hand():
-    u, v = torch.tensor([[1.0, 0.0]], dtype=torch.float64), torch.tensor([[1.0, 1.0]], dtype=torch.float64)
-    target = torch.tensor([0.5], dtype=torch.float64)
-    loss = cosine_mse_loss(u, v, target)
-    assert loss.shape == ()
-    assert loss.item() == pytest.approx((math.sqrt(0.5) - 0.5) ** 2, abs=1e-15)  # 0.04289
-    two = cosine_mse_loss(torch.cat([u, u]), torch.cat([v, u]), torch.tensor([0.5, 0.0], dtype=torch.float64))
-    assert two.item() == pytest.approx(((math.sqrt(0.5) - 0.5) ** 2 + 1.0) / 2, abs=1e-15)  # the mean, not the sum
-
-
 # ------------------------------------------------------------------------------------------ by hand
 
 E, ROOT_HALF, LOG_2 = math.e, math.sqrt(0.5), math.log(2)
@@ -37,44 +26,30 @@ CROSSED = [[0.0, 1.0], [1.0, 0.0]]
 LEANING = [[1.0, 0.0], [1.0, 1.0]]
 FORWARD = (math.log(E + math.exp(ROOT_HALF)) - 1 + math.log(1 + math.exp(ROOT_HALF)) - ROOT_HALF) / 2
 BACKWARD = (math.log(E + 1) - 1 + LOG_2) / 2  # columns [1, 0] and [.7, .7] of the same matrix
-
-
-def doubles(*values: list) -> list[Tensor]:
-    return [torch.tensor(value, dtype=torch.float64) for value in values]
+RANKING, WARM = multiple_negatives_ranking_loss, {"temperature": 1}
+WEIGHTED = {"hard_negative_weight": LOG_2}
 
 
 @pytest.mark.parametrize(
     ("loss", "inputs", "options", "expected", "shown"),
     [
         (mse_loss, [[0.5], [0.1]], {}, 0.16, "0.16"),
-        (softmax_cross_entropy_loss, [[[0.0, 0.0, LOG_2]], 2], {}, LOG_2, "0.69315"),
+        (cosine_mse_loss, [[[1.0, 0.0]], [[1.0, 1.0]], [0.5]], {}, (ROOT_HALF - 0.5) ** 2, "0.04289"),
+        (softmax_cross_entropy_loss, [[[0.0, 0.0, LOG_2]], [2]], {}, LOG_2, "0.69315"),
         (contrastive_loss, [[[1.0, 0.0]], [[1.0, 1.0]], [1]], {}, (1 - ROOT_HALF) ** 2 / 2, "0.04289"),
         (contrastive_loss, [[[1.0, 0.0]], [[1.0, 1.0]], [0]], {}, (ROOT_HALF - 0.5) ** 2 / 2, "0.02145"),
         (triplet_loss, [[[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 4.5]]], {}, 1.5, "1.5"),
-        (multiple_negatives_ranking_loss, [AXES, LEANING], {"scale": 1}, FORWARD, "0.47911"),
-        (
-            multiple_negatives_ranking_loss,
-            [AXES, LEANING],
-            {"scale": 1, "symmetric": True},
-            (FORWARD + BACKWARD) / 2,
-            "0.49116",
-        ),
-        (simcse_loss, [AXES, AXES], {"temperature": 1}, math.log(1 + 1 / E), "0.31326"),
-        (simcse_loss, [AXES, AXES, CROSSED], {"temperature": 1}, math.log(2 * E + 2) - 1, "1.00641"),
-        (
-            simcse_loss,
-            [AXES, AXES, CROSSED],
-            {"temperature": 1, "hard_negative_weight": LOG_2},
-            math.log(2 * E + 3) - 1,
-            "1.13258",
-        ),
+        (RANKING, [AXES, LEANING], {"scale": 1}, FORWARD, "0.47911"),
+        (RANKING, [AXES, LEANING], {"scale": 1, "symmetric": True}, (FORWARD + BACKWARD) / 2, "0.49116"),
+        (simcse_loss, [AXES, AXES], WARM, math.log(1 + 1 / E), "0.31326"),
+        (simcse_loss, [AXES, AXES, CROSSED], WARM, math.log(2 * E + 2) - 1, "1.00641"),
+        (simcse_loss, [AXES, AXES, CROSSED], WARM | WEIGHTED, math.log(2 * E + 3) - 1, "1.13258"),
     ],
 )
 def test_losses_by_hand_and_their_docstrings(loss, inputs, options, expected, shown):
+    inputs = [torch.tensor(x, dtype=torch.float64) for x in inputs]
     if loss is softmax_cross_entropy_loss:
-        inputs = [*doubles(inputs[0]), torch.tensor([inputs[1]])]
-    else:
-        inputs = doubles(*inputs)
+        inputs[1] = inputs[1].long()
     value = loss(*inputs, **options)
     assert value.shape == ()
     assert value.item() == pytest.approx(expected, abs=1e-14)
@@ -123,14 +98,11 @@ def test_new_tensors_are_on_the_device_of_the_vectors(name):
 
 @pytest.mark.parametrize("name", ON_VECTORS)
 def test_equal_and_zero_vectors_have_finite_gradients(name):
-    u = torch.zeros(4, 6, requires_grad=True)
-    v = torch.ones(4, 6, requires_grad=True)
-    w = torch.ones(4, 6, requires_grad=True)
-    for inputs in ((u, v, w), (v, v, w)):
+    zeros, ones, twins = (torch.full((4, 6), x, requires_grad=True) for x in (0.0, 1.0, 1.0))
+    for inputs in ((zeros, ones, twins), (ones, ones, twins)):
         loss = ON_VECTORS[name](*inputs)
-        assert loss.isfinite()
-        for gradient in torch.autograd.grad(loss, inputs, allow_unused=True):
-            assert gradient is None or gradient.isfinite().all()
+        gradients = torch.autograd.grad(loss, inputs, allow_unused=True)
+        assert all(x is None or x.isfinite().all() for x in (loss, *gradients))
 
 
 # --------------------------------------------------------------------------------------- properties
@@ -139,49 +111,42 @@ def test_equal_and_zero_vectors_have_finite_gradients(name):
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.uint8])
 def test_labels_of_any_whole_dtype(dtype):
     logits, labels = vectors()[0], torch.tensor([5, 0, 3, 3])
-    loss = softmax_cross_entropy_loss(logits, labels.to(dtype))
-    assert_parity("labels", loss, F.cross_entropy(logits, labels), PIECE)
+    assert_parity(
+        "labels", softmax_cross_entropy_loss(logits, labels.to(dtype)), F.cross_entropy(logits, labels), PIECE
+    )
 
 
-@pytest.mark.parametrize(
-    ("loss", "options"),
-    [
-        (multiple_negatives_ranking_loss, {"symmetric": True, "duplicates": TWINS}),
-        (simcse_loss, {"hard_negative_weight": 0.3}),
-    ],
-)
-def test_the_order_of_the_batch_does_not_matter(loss, options):
+def test_the_order_of_the_batch_does_not_matter():
     inputs, order = vectors(), torch.tensor([2, 0, 3, 1])
-    shuffled = dict(options)
-    if "duplicates" in options:
-        shuffled["duplicates"] = TWINS[order][:, order]
-    value = loss(*inputs, **options)
-    assert value > 0.1
-    assert_parity(loss.__name__, loss(*(x[order] for x in inputs), **shuffled), value, PIECE)
+    for loss, options, shuffled in (
+        (RANKING, {"symmetric": True, "duplicates": TWINS}, {"duplicates": TWINS[order][:, order]}),
+        (simcse_loss, {"hard_negative_weight": 0.3}, {}),
+    ):
+        value = loss(*inputs, **options)
+        assert value > 0.1
+        assert_parity(loss.__name__, loss(*(x[order] for x in inputs), **options | shuffled), value, PIECE)
 
 
 def test_perfect_positives_cost_little_and_wrong_ones_much():
     u = torch.eye(4, dtype=torch.float64)
+    apart = u.roll(1, dims=0)  # cosine 0, distance sqrt(2)
     for loss in (multiple_negatives_ranking_loss, simcse_loss):
         assert loss(u, u) < 1e-7
-        assert loss(u, u.roll(1, dims=0)) > 19  # a right answer at cosine 0, a wrong one at 1: 20 apart
-    assert triplet_loss(u, u, u.roll(1, dims=0)) == 0  # sqrt(2) apart, more than the margin
+        assert loss(u, apart) > 19  # a right answer at cosine 0, a wrong one at 1: 20 apart
+    assert triplet_loss(u, u, apart) == 0  # sqrt(2) is more than the margin
+    assert triplet_loss(u, apart, u) == pytest.approx(1 + math.sqrt(2))
+    assert triplet_loss(u, u, 9 * apart, margin=3.0) == 0  # a Euclidean margin may be above 2
     assert contrastive_loss(u, u, torch.ones(4)) == 0
-    assert triplet_loss(u, u.roll(1, dims=0), u) == pytest.approx(1 + math.sqrt(2))
-
-
-def test_scale_is_one_over_temperature():
-    u, v, w = vectors()
-    ranking = multiple_negatives_ranking_loss(u, v, w, scale=4.0)
-    assert_parity("ranking and SimCSE", ranking, simcse_loss(u, v, w, temperature=0.25), PIECE)
-    assert_parity("their defaults", multiple_negatives_ranking_loss(u, v), simcse_loss(u, v), PIECE)
+    for margin, over in ((1.0, 0), (1.5, 0.5)):
+        assert contrastive_loss(u, apart, torch.zeros(4), margin=margin).item() == pytest.approx(over**2 / 2)
+        assert triplet_loss(u, u, apart, margin=margin, distance="cosine").item() == pytest.approx(over)
 
 
 def test_duplicates_are_not_negatives():
     """Rows 1 and 3 are the same text: with the mask neither is a negative of the other."""
     u = torch.eye(4, dtype=torch.float64)
     u[3] = u[1]
-    ranking = multiple_negatives_ranking_loss
+    ranking = RANKING
     assert ranking(u, u).item() == pytest.approx(LOG_2 / 2, abs=1e-7)  # rows 1 and 3 each have two equal candidates
     assert ranking(u, u, duplicates=TWINS) < 1e-7
     with_diagonal = TWINS | torch.eye(4, dtype=torch.bool)  # the diagonal is ignored
@@ -189,9 +154,8 @@ def test_duplicates_are_not_negatives():
     for symmetric in (False, True):
         expected = ranking(x, y, symmetric=symmetric, duplicates=TWINS)
         assert torch.equal(ranking(x, y, symmetric=symmetric, duplicates=with_diagonal), expected)
-        assert torch.equal(
-            ranking(x, y, symmetric=symmetric, duplicates=TWINS & False), ranking(x, y, None, 20, symmetric)
-        )
+        none = ranking(x, y, symmetric=symmetric, duplicates=TWINS & False)
+        assert torch.equal(none, ranking(x, y, None, 20, symmetric))
     one_way = torch.zeros(4, 4, dtype=torch.bool)
     one_way[1, 3] = True  # positive 3 is correct for anchor 1
     swapped = ranking(y, x, symmetric=True, duplicates=one_way.T)
@@ -207,49 +171,30 @@ def test_hard_negatives_of_any_number():
     assert_parity("one row", one, (2 * gap).exp().log1p().squeeze(), PIECE)
 
 
-def test_a_satisfied_margin_costs_nothing():
-    u = torch.eye(2, dtype=torch.float64)
-    apart = u.flip(0)  # cosine 0, distance 1
-    assert contrastive_loss(u, apart, torch.zeros(2), margin=1.0) == 0
-    assert contrastive_loss(u, apart, torch.zeros(2), margin=1.5).item() == pytest.approx(0.125)
-    assert triplet_loss(u, u, 9 * apart, margin=3.0) == 0  # a Euclidean margin may be above 2
-    assert triplet_loss(u, u, apart, margin=1.0, distance="cosine") == 0
-    assert triplet_loss(u, u, apart, margin=1.5, distance="cosine").item() == pytest.approx(0.5)
-
-
 # ---------------------------------------------------------------------------------------- bad input
 
 ROWS, OTHER, FLAT = torch.ones(2, 3), torch.ones(2, 4), torch.ones(2)
-RANKING = multiple_negatives_ranking_loss
 BAD = [
     (cosine_mse_loss, (ROWS, ROWS, ROWS[:, :1]), {}, r"target must be \(B\)"),  # would broadcast to (2, 2)
     (cosine_mse_loss, (ROWS, ROWS[:1], FLAT), {}, r"v must be \(B, D\)"),
-    (cosine_mse_loss, (FLAT, FLAT, FLAT[0]), {}, r"u must be \(B, D\)"),
-    *((cosine_mse_loss, (ROWS, ROWS, x * FLAT), {}, r"target must be in -1\.\.1") for x in (1.001, -5, math.nan)),
+    *((cosine_mse_loss, (ROWS, ROWS, x * FLAT), {}, r"target must be in -1\.\.1") for x in (1.001, math.nan)),
     (mse_loss, (ROWS[:, :1], FLAT), {}, r"scores must be \(B\), not \(2, 1\)"),  # would broadcast to (2, 2)
     (mse_loss, (FLAT, FLAT[:1]), {}, r"target must be \(B\), B = 2, not \(1,\)"),
-    (mse_loss, (FLAT[:0], FLAT[:0]), {}, r"scores must be \(B\), not \(0,\)"),
     (softmax_cross_entropy_loss, (FLAT, FLAT.long()), {}, r"logits must be \(B, C\)"),
     (softmax_cross_entropy_loss, (ROWS, torch.ones(3).long()), {}, r"labels must be \(B\)"),
     (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, 3])), {}, "out of bounds"),  # torch says it
-    (softmax_cross_entropy_loss, (ROWS, torch.tensor([0, -100])), {}, "out of bounds"),
     (softmax_cross_entropy_loss, (ROWS, FLAT), {}, "labels must be whole"),
     (contrastive_loss, (ROWS, OTHER, FLAT), {}, r"v must be \(B, D\), B = 2, D = 3, not \(2, 4\)"),
     (contrastive_loss, (ROWS, ROWS, FLAT * 0.5), {}, "labels must be 0 or 1"),
-    (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 0.0}, "margin must be above 0"),
     (contrastive_loss, (ROWS, ROWS, FLAT), {"margin": 5.0}, "margin must be above 0 and at most 2"),
     (triplet_loss, (ROWS, ROWS, OTHER), {}, r"negative must be \(B, D\)"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": -1.0}, "margin must be above 0"),
-    (triplet_loss, (ROWS, ROWS, ROWS), {"margin": math.nan}, "margin must be above 0"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"margin": 5.0, "distance": "cosine"}, "at most 2"),
     (triplet_loss, (ROWS, ROWS, ROWS), {"distance": "manhattan"}, "not 'manhattan'"),
-    (triplet_loss, (ROWS[:0],) * 3, {}, r"anchor must be \(B, D\), not \(0, 3\)"),
     (RANKING, (ROWS, OTHER), {}, r"positives must be \(B, D\)"),
     (RANKING, (ROWS, ROWS, OTHER), {}, r"hard_negatives must be \(N, D\)"),
-    (RANKING, (ROWS, ROWS, FLAT), {}, r"hard_negatives must be \(N, D\)"),
     (RANKING, (ROWS, ROWS), {"scale": 0}, "scale must be above 0"),
     (RANKING, (ROWS[:1], ROWS[:1]), {}, "a batch of one has no negatives"),
-    (RANKING, (ROWS[:1], ROWS[:1], ROWS[:0]), {}, r"hard_negatives must be \(N, D\)"),
     (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(2)}, "Float"),  # torch says it
     (RANKING, (ROWS, ROWS), {"duplicates": torch.eye(3).bool()}, r"duplicates must be \(B, B\), B = 2"),
     (simcse_loss, (ROWS, ROWS, ROWS[:1]), {}, r"hard_negatives must be \(B, D\)"),

@@ -23,12 +23,11 @@ def two_lists(values):
 def slow_pearson(x: list[float], y: list[float]) -> float:
     """From sums over all pairs of rows, without a mean: sum (xi - xj)(yi - yj) divided by the two norms."""
     pairs = [(i, j) for i in range(len(x)) for j in range(i)]
-    both = math.fsum((x[i] - x[j]) * (y[i] - y[j]) for i, j in pairs)
-    return (
-        both
-        / math.sqrt(math.fsum((x[i] - x[j]) ** 2 for i, j in pairs))
-        / math.sqrt(math.fsum((y[i] - y[j]) ** 2 for i, j in pairs))
-    )
+
+    def products(x: list[float], y: list[float]) -> float:
+        return math.fsum((x[i] - x[j]) * (y[i] - y[j]) for i, j in pairs)
+
+    return products(x, y) / math.sqrt(products(x, x)) / math.sqrt(products(y, y))
 
 
 def slow_ranks(x: list[float]) -> list[float]:
@@ -37,47 +36,32 @@ def slow_ranks(x: list[float]) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "expected"),
+    ("metric", "x", "y", "expected"),
     [
-        ([1, 2, 3], [1, 2, 4], 3 / math.sqrt(2 * 14 / 3)),  # 0.98198
-        ([1, 2, 3], [3, 2, 1], -1.0),
-        ([0, 1], [5, 9], 1.0),
-        ([1, 2, 3, 4], [1, -1, -1, 1], 0.0),
-        ([1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),
+        (pearson, [1, 2, 3], [1, 2, 4], 3 / math.sqrt(2 * 14 / 3)),  # 0.98198
+        (pearson, [1, 2, 3], [3, 2, 1], -1.0),
+        (pearson, [0, 1], [5, 9], 1.0),
+        (pearson, [1, 2, 3, 4], [1, -1, -1, 1], 0.0),
+        (spearman, [1, 2, 3], [1, 2, 400], 1.0),
+        (spearman, [1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 1 - 6 * 4 / (5 * 24)),  # 1 - 6 sum d^2 / (n (n^2 - 1))
+        (spearman, [1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),  # ranks 1.5 1.5 3
+        (spearman, [1, 2, 2, 3], [1, 3, 2, 4], 4.5 / math.sqrt(4.5 * 5)),  # ranks 1 2.5 2.5 4
+        (spearman, [2**70, 1, 2], [2**80, 3, 4], 1.0),  # beyond NumPy's integers
     ],
 )
-def test_pearson_by_hand(x, y, expected):
-    assert pearson(x, y) == pytest.approx(expected, abs=1e-15)
+def test_correlations_by_hand(metric, x, y, expected):
+    assert metric(x, y) == pytest.approx(expected, abs=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "expected"),
-    [
-        ([1, 2, 3], [1, 2, 400], 1.0),
-        ([1, 2, 3, 4, 5], [2, 1, 4, 3, 5], 1 - 6 * 4 / (5 * 24)),  # 1 - 6 sum d^2 / (n (n^2 - 1))
-        ([1, 1, 2], [1, 2, 3], math.sqrt(3) / 2),  # ranks 1.5 1.5 3
-        ([1, 2, 2, 3], [1, 3, 2, 4], 4.5 / math.sqrt(4.5 * 5)),  # ranks 1 2.5 2.5 4
-        ([0, 0, 1, 1], [0, 1, 0, 1], 0.0),
-        ([2**70, 1, 2], [2**80, 3, 4], 1.0),  # beyond NumPy's integers
-    ],
-)
-def test_spearman_by_hand(x, y, expected):
-    assert spearman(x, y) == pytest.approx(expected, abs=1e-15)
-
-
-@pytest.mark.parametrize(
-    ("x", "expected"),
-    [
+def test_ranks_by_hand():
+    for x, expected in (
         ([30, 10, 10, 20], [4, 1.5, 1.5, 3]),
         ([7], [1]),
         ([2, 2, 2], [2, 2, 2]),
         ([-1.0, -0.0, 0.0], [1, 2.5, 2.5]),
-        ([3, 1, 3, 1, 3], [4, 1.5, 4, 1.5, 4]),
-    ],
-)
-def test_ranks_by_hand(x, expected):
-    assert ranks(x).tolist() == expected
-    assert ranks(x).dtype == np.float64
+    ):
+        assert ranks(x).tolist() == expected
+        assert ranks(x).dtype == np.float64
 
 
 @given(st.lists(few_values | numbers, min_size=1, max_size=40))
@@ -93,25 +77,15 @@ def test_pearson_equals_the_slow_version(lists):
 
 def test_float32_is_computed_in_float64():
     """In float32 the mean of these is off by a hundredth of what differs."""
-    x, y = (np.float32([1000, 1000.001, 1000.003, 1000.002]), np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05]))
-    expected = slow_pearson(x.tolist(), y.tolist())
-    assert pearson(x, [1, 2, 3, 4]) == pytest.approx(slow_pearson(x.tolist(), [1, 2, 3, 4]), abs=1e-9)
-    assert pearson(x, y) == pytest.approx(expected, abs=1e-9)
+    x, y = np.float32([1000, 1000.001, 1000.003, 1000.002]), np.float32([1e4, 1e4 + 0.01, 1e4 + 0.02, 1e4 + 0.05])
+    for other in (y, np.array([1, 2, 3, 4])):
+        assert pearson(x, other) == pytest.approx(slow_pearson(x.tolist(), other.tolist()), abs=1e-9)
 
 
 @given(two_lists(few_values) | two_lists(numbers))
 def test_spearman_equals_the_slow_version(lists):
     x, y = lists
     assert spearman(x, y) == pytest.approx(slow_pearson(slow_ranks(x), slow_ranks(y)), abs=1e-13)
-
-
-@given(two_lists(st.integers(-20, 20)))
-def test_spearman_depends_only_on_the_order(lists):
-    x, y = lists
-    expected = spearman(x, y)
-    assert spearman([value**3 for value in x], y) == expected
-    assert spearman(x, np.exp(y)) == expected
-    assert spearman([7 - value for value in x], y) == pytest.approx(-expected, abs=1e-14)
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-200, 1e-30, 1.0, 1e30, 1e200, 3e307])
@@ -137,15 +111,11 @@ def test_rounding_does_not_leave_the_range(x, factor):
     [
         ([2, 2, 2], [1, 2, 3], "x must be finite and not constant"),
         ([1, 2, 3], [0.1, 0.1, 0.1], "y must be finite and not constant"),
-        ([-0.0, 0.0], [1, 2], "x must be finite and not constant"),
-        ([1], [2], "x must be finite and not constant"),
         ([], [], r"x must be \(N\), not \(0,\)"),
         ([1, math.nan, 3], [1, 2, 3], "x must be finite"),
         ([1, 2, 3], [1, 2, math.inf], "y must be finite"),
-        ([-math.inf, 2, 3], [1, 2, 3], "x must be finite"),
         ([1, 2], [1, 2, 3], r"y must be \(N\), N = 2, not \(3,\)"),
         ([[1, 2]], [[1, 3]], r"x must be \(N\), not \(1, 2\)"),
-        ([1, 2], [[1], [2]], r"y must be \(N\)"),
         (1, 2, r"x must be \(N\), not \(\)"),
     ],
 )
