@@ -286,7 +286,7 @@ def test_a_run_is_named_after_its_data_objective_and_model(flags, tmp_path, monk
 
 # ------------------------------------------------------------------------------------------- Ctrl-C
 
-LOSS, EVALUATION = (formulas, "cosine_mse_loss"), (scoring, "correlations")
+LOSS, EVALUATION = (formulas, "cosine_mse_loss"), (scoring, "correlate")
 
 
 def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypatch, capsys):

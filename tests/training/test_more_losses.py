@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minisbert.training.more_losses import binary_cross_entropy_loss, cosent_loss, nt_xent_loss, weighted_mse_loss
-from tests.core.test_losses import AXES, FLAT, LOG_2, OTHER, ROWS, TARGETS, E, doubles, vectors
+from tests.core.test_losses import AXES, FLAT, LOG_2, OTHER, ROWS, TARGETS, E, vectors
 from tests.parity import PIECE, assert_parity
 
 # ------------------------------------------------------------------------------------------ by hand
@@ -27,7 +27,7 @@ BINARY = LOG_2 + math.log1p(E**2) / 2
     ],
 )
 def test_losses_by_hand_and_their_docstrings(loss, inputs, options, expected, shown):
-    value = loss(*doubles(*inputs), **options)
+    value = loss(*(torch.tensor(x, dtype=torch.float64) for x in inputs), **options)
     assert value.shape == ()
     assert value.item() == pytest.approx(expected, abs=1e-14)
     assert f"{expected:.{len(shown.partition('.')[2])}f}" == shown
