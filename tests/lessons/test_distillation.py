@@ -23,25 +23,21 @@ from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, assert_parity, assert_s
 from tests.reference.texts import SENTENCES
 
 
-@pytest.mark.parametrize(("total", "keep"), [(6, 0), (6, 7), (0, 0)])
-def test_layers_that_cannot_be_kept(total, keep):
-    with pytest.raises(ValueError, match=f"{keep} of {total} layers"):
-        spread_layers(total, keep)
-
-
-@pytest.mark.parametrize("total", [1, 2, 5, 12, 24])
-def test_layers_are_ascending_and_reach_from_end_to_end(total):
-    for keep in range(1, total + 1):
+def test_layers_are_ascending_and_reach_from_end_to_end():
+    for total, keep in ((n, keep) for n in (1, 2, 5, 12, 24) for keep in range(1, n + 1)):
         layers = spread_layers(total, keep)
         gaps = {b - a for a, b in itertools.pairwise(layers)}
-        assert len(set(layers)) == keep
-        assert layers == sorted(layers)
+        assert len(layers) == keep
+        assert layers == sorted(set(layers))
         assert layers[-1] == total - 1
         assert keep == 1 or layers[0] == 0
         assert not gaps or max(gaps) - min(gaps) <= 1
+    for total, keep in ((6, 0), (6, 7), (0, 0)):
+        with pytest.raises(ValueError, match=f"{keep} of {total} layers"):
+            spread_layers(total, keep)
 
 
-@pytest.mark.parametrize("layers", [[], [2], [-1], [-1, 1], [0, 0], [1, 0]])
+@pytest.mark.parametrize("layers", [[], [2], [-1, 1], [0, 0], [1, 0]])
 def test_a_student_of_no_such_layers(tiny, layers):
     with pytest.raises(ValueError, match=r"must be some of 0 to 1, ascending, each once"):
         keep_layers(SentenceEncoder.load(tiny).bert, layers)
@@ -98,36 +94,23 @@ def test_the_losses_are_those_of_sentence_transformers(tiny):
     batches.append((others[2]["input_ids"], others[2]["attention_mask"].bool()))
     student = lambda *x: 20 * torch.stack([cosine_of(x[0], y) for y in x[1:]], dim=1)  # noqa: E731
     nested = losses.MatryoshkaLoss(theirs, cosine, [5, 11, 24], [0.5, 2.0, 1.0])
-    for name, expected, value in (
-        (
-            "distillation",
-            lambda: losses.MSELoss(theirs)(features[:1], teacher),
-            lambda u, v, w: distillation_loss(u, teacher),
-        ),
-        (
-            "margin MSE",
-            lambda: losses.MarginMSELoss(theirs, scaled)(others, scores),
-            lambda u, v, w: margin_mse_loss(student(u, v, w), scores),
-        ),
-        (
-            "KL divergence",
-            lambda: losses.DistillKLDivLoss(theirs, scaled)(others, scores),
-            lambda u, v, w: kl_divergence_loss(student(u, v, w), scores),
-        ),
-        (
-            "matryoshka",
-            lambda: nested(features, targets),
-            lambda u, v, w: matryoshka_loss(
-                lambda a, b: cosine_mse_loss(a, b, targets), u, v, dims=(5, 11, 24), weights=(0.5, 2.0, 1.0)
-            ),
-        ),
+
+    def matryoshka(u, v, w):
+        loss = lambda a, b: cosine_mse_loss(a, b, targets)  # noqa: E731
+        return matryoshka_loss(loss, u, v, dims=(5, 11, 24), weights=(0.5, 2.0, 1.0))
+
+    margin, divergence = losses.MarginMSELoss(theirs, scaled), losses.DistillKLDivLoss(theirs, scaled)
+    for name, expected, result in (
+        ("distillation", losses.MSELoss(theirs)(features[:1], teacher), lambda u, *_: distillation_loss(u, teacher)),
+        ("margin MSE", margin(others, scores), lambda *x: margin_mse_loss(student(*x), scores)),
+        ("KL divergence", divergence(others, scores), lambda *x: kl_divergence_loss(student(*x), scores)),
+        ("matryoshka", nested(features, targets), matryoshka),
     ):
         table = theirs[0].auto_model.embeddings.word_embeddings.weight
-        reference = expected()
-        result = value(*(ours(ids, mask) for ids, mask in batches))
-        assert_parity(name, result, reference, PIECE)
-        (gradient,) = torch.autograd.grad(result, ours.bert.embeddings.word.weight)
-        assert_parity(f"{name}, gradient", gradient, torch.autograd.grad(reference, table)[0], GRADIENT)
+        found = result(*(ours(ids, mask) for ids, mask in batches))
+        assert_parity(name, found, expected, PIECE)
+        (gradient,) = torch.autograd.grad(found, ours.bert.embeddings.word.weight)
+        assert_parity(f"{name}, gradient", gradient, torch.autograd.grad(expected, table)[0], GRADIENT)
 
 
 U = torch.ones(2, 3)
