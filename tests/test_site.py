@@ -46,9 +46,6 @@ def require(there: Any, what: str) -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
 
 
-# ------------------------------------------------------------------------------------------ notebooks
-
-
 @pytest.fixture(scope="module")
 def lesson_pages() -> Iterator[ModuleType]:
     """``docs/lesson_pages.py``, as Sphinx imports it."""
@@ -62,7 +59,7 @@ def lesson_pages() -> Iterator[ModuleType]:
 
 
 @each_lesson
-def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_pages):
+def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it_and_a_page_the_quiz(path, lesson_pages):
     import nbformat
 
     text = path.read_text(encoding="utf-8")
@@ -75,12 +72,9 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
     drawn = [cell for cell in book.cells if "image" in cell.metadata.get("mystnb", {})]
     assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
-
-
-@each_lesson
-def test_a_page_has_its_objectives_and_the_quiz_with_its_answers_folded(path, lesson_pages):
+    # its page has the objectives, and the quiz with its answers folded
     lesson = int(path.stem[:2])
-    cells = lesson_pages.read(path.read_text(encoding="utf-8"), "https://example.org/course").cells
+    cells = lesson_pages.read(text, "https://example.org/course").cells
     goals = cells[1].source.split("\n\n")[3]
     assert goals.splitlines() == [f"- {line}" for line in lesson_pages.objectives(lesson)]
     (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
@@ -130,13 +124,9 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
-# --------------------------------------------------------------------------------------------- build
-
-
 def test_the_workflow_builds_the_site_as_the_readme_does():
     workflow = (ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8")
-    assert readme_command("build/site") in workflow
-    assert readme_command("'torch<2.14'") in workflow
+    assert all(readme_command(end) in workflow for end in ("build/site", "'torch<2.14'"))
 
 
 @pytest.mark.site
@@ -175,9 +165,6 @@ def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monk
     nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert (tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png").is_file()
     assert any("image/png" in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", []))
-
-
-# --------------------------------------------------------------------------------------------- files
 
 
 class Links(HTMLParser):
@@ -236,17 +223,13 @@ def test_a_lesson_has_its_notebook_its_lines_of_source_its_neighbours_and_all_of
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
     assert text.count('class="cell_input') == len(cells) - 1
     assert not any(cell["outputs"] for cell in cells)
-    steps = dict(re.findall(r'<a class="(left-prev|right-next)"\s+href="([^"]+)"', text))
-    for kind, step in (("left-prev", -1), ("right-next", 1)):
-        if 0 <= (there := LESSONS.index(path) + step) < len(LESSONS):
-            assert steps[kind] == f"{LESSONS[there].stem}.html"
+    if path not in (LESSONS[0], LESSONS[-1]):
+        before, after = (f"{LESSONS[LESSONS.index(path) + step].stem}.html" for step in (-1, 1))
+        steps = dict(re.findall(r'<a class="(left-prev|right-next)"\s+href="([^"]+)"', text))
+        assert steps == {"left-prev": before, "right-next": after}
 
 
-# ------------------------------------------------------------------------------------------- browser
-
-
-# what can be wrong with the pages, as the browser sees them; requests that fail or go to another host, pictures without
-# natural width or description
+# requests that fail or go to another host, pictures without natural width or description
 KINDS = ("console", "requests", "tracebacks", "pictures", "wide", "accessibility")
 Findings = dict[str, list[str]]
 
@@ -298,15 +281,6 @@ def listen(tab: Any, server: str, found: Findings) -> None:
     tab.on("requestfailed", lambda request: note("requests", f"{request.url} {request.failure}"))
 
 
-def inspect(tab: Any, where: str, found: Findings) -> None:
-    """Note what is wrong with the page that the tab shows."""
-    if "Traceback (most recent call last)" in tab.inner_text("body"):
-        found["tracebacks"].append(where)
-    found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
-    if (pixels := tab.evaluate(WIDER)) > 0:
-        found["wide"].append(f"{where}: by {pixels} pixels")
-
-
 @pytest.fixture(scope="module")
 def findings(server, chromium, pages) -> Findings:
     """Every page on a phone in light colours, each but the listings of source also on a desktop in dark ones."""
@@ -321,7 +295,11 @@ def findings(server, chromium, pages) -> Findings:
         for page in sorted(shown):
             tab.goto(f"{server}/{page}", wait_until="load")
             where = f"{page}, {device['viewport']['width']} pixels"
-            inspect(tab, where, found)
+            if "Traceback (most recent call last)" in tab.inner_text("body"):
+                found["tracebacks"].append(where)
+            found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
+            if (pixels := tab.evaluate(WIDER)) > 0:
+                found["wide"].append(f"{where}: by {pixels} pixels")
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
                     wrong = [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]

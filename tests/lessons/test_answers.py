@@ -15,10 +15,7 @@ from lessons.grader.pieces import PIECES, mine
 from lessons.grader.result import RUNGS, Result
 from lessons.grader.stubs import lesson_stubs
 
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def graded(master: str, body: str, top: str = "", before: str = "", beside: str = "") -> Result:
@@ -51,8 +48,6 @@ def changed(master: str, *changes: str) -> str:
         body = body.replace(old, new)
     return body
 
-
-# ---------------------------------------------------------------------------------- right answers
 
 RIGHT = answers("""
 == bert.gelu
@@ -271,21 +266,6 @@ for i, query in enumerate(queries):
             tf = document.count(word)
             result[i, j] += idf * tf / (tf + k1 * (1 - b + b * len(document) / mean))
 return result
-== bm25.bm25_scores: an inverted index
-index = {}
-for row, document in enumerate(documents):
-    for word, tf in Counter(document).items():
-        index.setdefault(word, []).append((row, tf))
-total = sum(len(document) for document in documents)
-scores = np.zeros((len(queries), len(documents)))
-for i, query in enumerate(queries):
-    for word, times in Counter(query).items():
-        found = index.get(word, [])
-        weight = times * math.log(1 + (len(documents) - len(found) + 0.5) / (len(found) + 0.5))
-        for row, tf in found:
-            share = len(documents[row]) * len(documents) / total
-            scores[i, row] += weight / (1 + k1 / tf * (1 - b + b * share))
-return scores
 == late_interaction.max_sim
 scores = query @ document.T
 return scores.amax(-1).sum()
@@ -360,8 +340,6 @@ def test_what_surrounds_a_right_answer(master, body, around):
     result = graded(master, body, **around)
     assert result.status == "passed", result.rungs[-1]
 
-
-# ---------------------------------------------------------------------------------- wrong answers
 
 MISTAKEN = [  # what is changed in the right answer
     ("bert.attention", "no attention dropout", DROPPED, "shares"),
@@ -486,12 +464,6 @@ NEARLY_RIGHT = [
     ),
     ("gradient_cache.replay", ".backward()", ".backward()\n    network.eval()"),
     ("gradient_cache.replay", "    set_random", "    start or set_random"),
-    (
-        "gradient_cache.cut",
-        *("[], []", "[], ()"),
-        *("part = []\n", "part = ()\n"),
-        *("part.append(row)", "part += (row,)"),
-    ),
     ("bert.Bert.forward", "return x", "self.eval()\nreturn x"),
     ("distillation.matryoshka_loss", "zip(dims", "zip(sorted(dims)"),
     ("distillation.keep_layers", "return student", "return student.requires_grad_(False)"),
@@ -594,32 +566,32 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
 @pytest.mark.parametrize(
     ("master", "body", "rung", "says"),
     [
-        (
-            "tokenizer.split_words",
-            "return text.split()",
-            "example",
-            "at 0: yours 'Café,', expected 'cafe'; ['Café,', \"it's\"",
-        ),
+        ("tokenizer.split_words", "return text.split()", "example", "at 0: yours 'Café,', expected 'cafe'; ['Café,', "),
         ("tokenizer.split_words", "return ['cafe']", "example", "at 1: yours nothing, expected ','"),
         ("weights.Family.names", "return {}", "example", "'word.weight' is missing; 0 entries, expected 5"),
         ("bert.gelu", "x *= 0.5\nreturn x", "inputs", "an argument is not what it was"),
         ("bert.gelu", f"if x.requires_grad:\n    x *= 0.5\n{GELU}", "inputs", "changed in place (RuntimeError, line "),
         (
             "distillation.keep_layers",
-            "bert.layers = torch.nn.ModuleList(bert.layers[i] for i in layers)\nreturn bert",
+            changed("distillation.keep_layers", COPY, "student = bert"),
             "inputs",
-            "an argument is not what it was before the call",
+            "not what it was",
         ),
         ("bert.Layer.forward", "return self(x, mask)", "runs", "RecursionError, line "),
         ("bert.Layer.forward", "return self.block(x)", "runs", "has no attribute 'block'"),
         ("loop.fit", "return [*batches]", "runs", "returns a list, not a generator"),
         ("loop.fit", "yield optimizer.nope", "runs", "AttributeError, line "),
-        ("bert.gelu", GELU.replace("math.sqrt(2)", "torch.tensor(2.0).sqrt()"), "golden", "computed in float32?)"),
+        (
+            "bert.gelu",
+            changed("bert.gelu", "math.sqrt(2)", "torch.tensor(2.0).sqrt()"),
+            "golden",
+            "computed in float32?)",
+        ),
         (
             "bert.attention",
             changed("bert.attention", DROPPED, "shares"),
             "golden",
-            "something is dropped: this must hold, and does not",
+            "something is dropped: this must hold",
         ),
     ],
 )

@@ -12,17 +12,10 @@ from lessons import check
 from lessons.grader import sandbox
 from lessons.grader.pieces import EXERCISES, LESSONS, PIECES, lesson_file, mine, pieces_of
 from lessons.grader.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
+from lessons.grader.stubs import lesson_stubs
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
 from tests.parity import ROOT
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    for module in ("grader.pieces", "grader.result", "check"):
-        monkeypatch.setattr(f"lessons.{module}.MINE", tmp_path)
-    monkeypatch.setattr(Progress.__init__, "__defaults__", (tmp_path,))
-    return tmp_path
 
 
 @pytest.fixture
@@ -371,9 +364,9 @@ def test_the_command_as_typed(tmp_path):
         return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True)
 
     assert run("run").returncode == 2
-    assert run("start", "12").returncode == 0
-    path, stub = tmp_path / "lesson_12.py", 'raise NotImplementedError("losses.mse_loss")'
-    path.write_text(path.read_text().replace(stub, "return ((scores - target) ** 2).sum()"))
+    stub = 'raise NotImplementedError("losses.mse_loss")'
+    text = lesson_stubs(12).replace(stub, "return ((scores - target) ** 2).sum()")
+    (tmp_path / "lesson_12.py").write_text(text)
     done = run("run", "12")
     assert done.returncode == 1, done.stderr
     assert '("summed, not averaged")' in done.stdout

@@ -120,11 +120,9 @@ U = torch.ones(2, 3)
     ("call", "says"),
     [
         (lambda: distillation_loss(U, U[:1]), "teacher must be (B, D)"),
-        (lambda: distillation_loss(U, U[:, :2]), "teacher must be (B, D)"),
-        (lambda: distillation_loss(U[:0], U[:0]), "student must be (B, D), not (0, 3)"),
+        (lambda: distillation_loss(U[:0], U[:0]), "student must be (B, D)"),
         (lambda: matryoshka_loss(torch.dot, U, dims=(1, 4)), "dims [1, 4] must be numbers from 1 to 3"),
         (lambda: matryoshka_loss(torch.dot, U, U[:, :2], dims=(3,)), "from 1 to 2, the width of the vectors"),
-        (lambda: matryoshka_loss(torch.dot, U, dims=(0,)), "from 1 to 3"),
         (lambda: matryoshka_loss(torch.dot, U, dims=()), "dims [] must be"),
         (lambda: matryoshka_loss(torch.dot, U, dims=(1, 2), weights=(1.0,)), "1 weights for 2 dims"),
         (lambda: matryoshka_loss(torch.dot, U[0], dims=(1,)), "vectors must be (B, D), not (3,)"),

@@ -37,11 +37,9 @@ def adamw_step(parameter, gradient, mean, square, step, lr, weight_decay=0.01, b
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
+def written(folder):
     mine(6).write_text(FEED_FORWARD)
     mine(12).write_text(TRAINING)
-    return tmp_path
 
 
 def test_a_training_trace_on_the_learners_code_right_and_wrong(capsys):

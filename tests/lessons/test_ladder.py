@@ -35,9 +35,10 @@ def test_every_master_passes(piece):
 
 @pytest.mark.parametrize("name", OF_PIECES)
 def test_every_mistake_fails_and_is_named(name):
-    result = climb(PIECES[OF_PIECES[name]], MISTAKES[name].stand_in, guard=False)
-    assert result.status == "failed", result
-    assert name in result.mistakes, result
+    piece = PIECES[OF_PIECES[name]]
+    found = ladder.look_at_mistake(name, piece)
+    assert not all(finding.ok for finding in found)
+    assert name in ladder.fingerprints(piece, found)[0]
 
 
 def test_every_stub_is_unwritten_and_nothing_passes_by_returning_nothing_or_by_being_the_master():
@@ -49,9 +50,6 @@ def test_every_stub_is_unwritten_and_nothing_passes_by_returning_nothing_or_by_b
         assert climb(piece, stub).status == "unwritten", piece.master
         assert climb(piece, lambda *_, **__: None).status == "failed", piece.master
         assert climb(piece, piece.original).status == "refused", piece.master
-
-
-# --------------------------------------------------------------------------- other ways to write it
 
 
 def loops(query, key, value, mask=None, dropout=0.0):
@@ -68,14 +66,6 @@ def loops(query, key, value, mask=None, dropout=0.0):
     return mixed, shares
 
 
-def matmul(query, key, value, mask=None, dropout=0.0):
-    scores = torch.matmul(query * query.shape[-1] ** -0.5, key.permute(0, 1, 3, 2))
-    scores = scores if mask is None else scores + torch.zeros_like(scores).masked_fill(mask.logical_not(), -1e30)
-    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
-    shares = weights / weights.sum(-1, keepdim=True)
-    return torch.einsum("bhts,bhsk->bhtk", torch.nn.functional.dropout(shares, p=dropout), value), shares
-
-
 def shuffled_otherwise(lengths, batch_size, generator, window=50):
     draw = torch.rand(len(lengths), generator=generator)
     order = draw.argsort().tolist()
@@ -88,32 +78,12 @@ def shuffled_otherwise(lengths, batch_size, generator, window=50):
     return [batches[i] for i in torch.rand(len(batches), generator=generator).argsort().tolist()]
 
 
-def loss_of_pairs(u, v, hard_negatives=None, temperature=0.05, hard_negative_weight=0.0):
-    total = 0.0
-    unit = [None if x is None else x / x.norm(dim=1, keepdim=True) for x in (u, v, hard_negatives)]
-    for i, row in enumerate(unit[0]):
-        logits = [row @ other / temperature for other in unit[1]]
-        for j, other in enumerate(unit[2] if hard_negatives is not None else ()):
-            logits.append(row @ other / temperature + (hard_negative_weight if i == j else 0.0))
-        total = total + torch.stack(logits).logsumexp(0) - logits[i]
-    return total / len(u)
-
-
 @pytest.mark.parametrize(
-    ("master", "function"),
-    [
-        ("bert.attention", loops),
-        ("bert.attention", matmul),
-        ("data.length_grouped_batches", shuffled_otherwise),
-        ("losses.simcse_loss", loss_of_pairs),
-    ],
+    ("master", "function"), [("bert.attention", loops), ("data.length_grouped_batches", shuffled_otherwise)]
 )
 def test_other_ways_to_write_a_piece_pass(master, function):
     result = climb(PIECES[master], function)
     assert result.status == "passed", result
-
-
-# ------------------------------------------------------------------------------- each rung, and why
 
 
 def in_place(x):
@@ -199,52 +169,44 @@ def test_a_class_that_claims_equality_a_ready_made_function_and_the_line_of_an_e
     assert says in climb(PIECES[master], function).rungs[-1][2]
 
 
-def test_a_mistake_inside_a_larger_piece_is_named():
-    """The whole of multi-head attention in one function, without the scale."""
-
-    def forward(self, x, mask):
-        query, key, value = (self.split(part(x)) for part in (self.query, self.key, self.value))
-        scores = query @ key.transpose(-2, -1)
-        shares = (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1)
-        return self.output(self.merge(shares @ value)), shares
-
-    assert climb(PIECES["bert.Attention.forward"], forward).mistakes == ["no 1/sqrt(K)"]
+def without_scale(self, x, mask):
+    """The whole of multi-head attention in one function."""
+    query, key, value = (self.split(part(x)) for part in (self.query, self.key, self.value))
+    scores = query @ key.transpose(-2, -1)
+    shares = (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(-1)
+    return self.output(self.merge(shares @ value)), shares
 
 
-def test_one_mistake_of_two_is_named_and_the_other_reported():
+def forgets_both(anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None):
     """Neither hard negatives nor duplicates are used: no known mistake is both."""
-
-    def forgets_both(anchors, positives, hard_negatives=None, scale=20.0, symmetric=False, duplicates=None):
-        logits = scale * encoder.cosine_matrix(anchors, positives)
-        both = [side.logsumexp(1) - side.diagonal() for side in ((logits, logits.T) if symmetric else (logits,))]
-        return torch.stack(both).mean()
-
-    result = climb(PIECES["losses.multiple_negatives_ranking_loss"], forgets_both)
-    assert result.mistakes == ["no hard negatives"]
-    assert result.unexplained == "ranking_duplicates"
+    logits = scale * encoder.cosine_matrix(anchors, positives)
+    both = [side.logsumexp(1) - side.diagonal() for side in ((logits, logits.T) if symmetric else (logits,))]
+    return torch.stack(both).mean()
 
 
-def test_a_mistake_in_one_of_two_branches_is_named():
+def half_squared(anchor, positive, negative, margin=1.0, distance="euclidean"):
     """The Euclidean distance is squared, the cosine distance is right."""
-
-    def half_squared(anchor, positive, negative, margin=1.0, distance="euclidean"):
-        if distance == "cosine":
-            gap = encoder.cosine(anchor, negative) - encoder.cosine(anchor, positive)
-        else:
-            gap = (anchor - positive).pow(2).sum(1) - (anchor - negative).pow(2).sum(1)
-        return (gap + margin).clamp_min(0).mean()
-
-    result = climb(PIECES["losses.triplet_loss"], half_squared)
-    assert (result.mistakes, result.unexplained) == (["squared distance"], "")
+    if distance == "cosine":
+        gap = encoder.cosine(anchor, negative) - encoder.cosine(anchor, positive)
+    else:
+        gap = (anchor - positive).pow(2).sum(1) - (anchor - negative).pow(2).sum(1)
+    return (gap + margin).clamp_min(0).mean()
 
 
-def test_neither_an_overflow_nor_an_unknown_mistake_has_a_name():
-    for master, wrong in (
-        ("losses.softmax_cross_entropy_loss", overflows),  # as a known mistake does
-        ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x)),
-    ):
-        result = climb(PIECES[master], wrong)
-        assert (result.status, result.mistakes) == ("failed", [])
+@pytest.mark.parametrize(
+    ("master", "function", "mistakes", "unexplained"),
+    [
+        ("bert.Attention.forward", without_scale, ["no 1/sqrt(K)"], None),
+        ("losses.multiple_negatives_ranking_loss", forgets_both, ["no hard negatives"], "ranking_duplicates"),
+        ("losses.triplet_loss", half_squared, ["squared distance"], ""),
+        ("losses.softmax_cross_entropy_loss", overflows, [], None),  # a known mistake overflows too
+        ("bert.gelu", lambda x: 0.9 * x * torch.sigmoid(x), [], None),
+    ],
+)
+def test_what_is_named_and_what_is_left_unexplained(master, function, mistakes, unexplained):
+    result = climb(PIECES[master], function)
+    assert (result.status, result.mistakes) == ("failed", mistakes)
+    assert unexplained in (None, result.unexplained)
 
 
 def test_no_check_at_all_is_a_failure(monkeypatch):

@@ -97,9 +97,6 @@ def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
     assert [path for path in FOLDER.rglob("*.ipynb") if "mine" not in path.parts] == []
 
 
-# ------------------------------------------------------------------------------------------ course.py
-
-
 def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, capsys):
     plt = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.delenv("MINISBERT_FIGURES", raising=False)

@@ -15,16 +15,6 @@ from minisbert.core import InputError
 from tests.lessons.test_lessons import each_lesson
 
 
-@pytest.fixture
-def replies(monkeypatch, tmp_path):
-    """What the student types, one line per question; guesses are kept in an empty folder."""
-    lines: list[str] = []
-    monkeypatch.setattr(predictions, "FILE", tmp_path / "mine" / "guesses.json")
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(builtins, "input", lambda _: lines.pop(0))
-    return lines
-
-
 def guessed(replies, number, typed, right):
     replies[:] = [typed]
     predict(number, "How many?", ["one", "two", "three"]).answer(right)
@@ -75,11 +65,11 @@ def test_the_sum_a_damaged_file_and_an_answer_that_is_no_choice(replies, capsys)
     said = capsys.readouterr().out
     assert "sure      2 of 2 right (100%; by chance 33%)" in said
     assert "not sure  1 of 2 right (50%; by chance 33%)" in said
+    with pytest.raises(ValueError, match="'four' is not one of the choices"):
+        guessed(replies, "01.9", "1", "four")
     predictions.FILE.write_text("[1]")
     with pytest.raises(InputError, match=r"guesses\.json must hold a JSON dict"):
         check.main(["guesses"])
-    with pytest.raises(ValueError, match="'four' is not one of the choices"):
-        guessed(replies, "01.9", "1", "four")
 
 
 @each_lesson

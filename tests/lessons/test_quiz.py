@@ -1,6 +1,5 @@
 """The quiz: every choice has its reason, the questions can be asked and shown, and wrong answers lead to a section."""
 
-import builtins
 import re
 import sys
 from collections import Counter
@@ -13,15 +12,6 @@ from lessons.quiz import questions
 from minisbert.core import InputError
 
 QUIZ = questions()
-
-
-@pytest.fixture
-def replies(monkeypatch):
-    """What the student types, one line per question."""
-    lines: list[str] = []
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(builtins, "input", lambda _: lines.pop(0))
-    return lines
 
 
 def test_each_lesson_has_five_questions_whose_choices_all_have_a_reason():

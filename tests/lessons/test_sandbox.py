@@ -30,14 +30,6 @@ class Layer:
 """
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder for the learner's files, in this process and in those that it starts."""
-    monkeypatch.setenv("MINISBERT_MINE", str(tmp_path))
-    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
-    return tmp_path
-
-
 def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
     """What the child process would report, without a process."""
     mine(lesson).write_text(text, encoding="utf-8")

@@ -106,9 +106,6 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-# --------------------------------------------------------------------------------------- ten classes
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_book_fails_and_a_right_answer_passes_in_ten_classes(name):
     variant = VARIANTS[name]
@@ -158,9 +155,6 @@ def test_the_sheet_has_an_example_that_comes_out_and_no_hidden_input():
         found = [round(x, 6) for x in space[name](*arguments).flatten()[:4].tolist()]
         assert f"begins with {found}." in doc
         assert not any(torch.equal(case[0], arguments[0]) for case in cases_of(VARIANTS[name], SECRETS[1]))
-
-
-# --------------------------------------------------------------------------------- files handed in
 
 
 def test_files_are_graded_in_a_process_of_their_own(tmp_path, key, capsys):
@@ -215,9 +209,6 @@ def test_files_that_cannot_be_loaded(tmp_path):
         assert [each["name"] for each in found] == [*VARIANTS]
         assert {each["status"] for each in found} == {"failed"}
         assert reason in found[-1]["reason"]
-
-
-# ------------------------------------------------------------------------------------------ the commands
 
 
 def test_the_sheet_command(tmp_path, key, capsys):
