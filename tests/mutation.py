@@ -29,19 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = (
-    "core",
-    "system",
-    "fast",
-    "models",
-    "models/modern",
-    "data",
-    "evaluation",
-    "training",
-    "corpus",
-    "diagnosis",
-    ".",
-)
+ROOMS = "core system fast models models/modern data evaluation training corpus diagnosis .".split()
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -50,18 +38,7 @@ OPERATORS = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.FloorDiv: ast.Mod,
     ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd,
 }  # fmt: skip
-LIBRARIES = (
-    "torch",
-    "nn",
-    "np",
-    "math",
-    "self",
-    "torch.nn.init",
-    "torch.linalg",
-    "nn.init",
-    "nn.functional",
-    "nn.utils",
-)
+LIBRARIES = "torch nn np math self torch.nn.init torch.linalg nn.init nn.functional nn.utils".split()
 FOR_PEOPLE = ("help", "metavar", "description", "epilog", "strict")  # texts, and zip's check of what is so anyway
 OPERATIONS = (ast.BinOp, ast.BoolOp, ast.Compare, ast.UnaryOp, ast.IfExp)
 

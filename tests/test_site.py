@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -47,9 +46,6 @@ def require(there: Any, what: str) -> None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(what)
 
 
-# ------------------------------------------------------------------------------------------ notebooks
-
-
 @pytest.fixture(scope="module")
 def lesson_pages() -> Iterator[ModuleType]:
     """``docs/lesson_pages.py``, as Sphinx imports it."""
@@ -63,7 +59,7 @@ def lesson_pages() -> Iterator[ModuleType]:
 
 
 @each_lesson
-def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_pages):
+def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it_and_a_page_the_quiz(path, lesson_pages):
     import nbformat
 
     text = path.read_text(encoding="utf-8")
@@ -72,17 +68,13 @@ def test_a_notebook_holds_the_lesson_after_a_cell_that_installs_it(path, lesson_
     assert "https://example.org/course" in book.cells[0].source
     assert book.cells[1].source.startswith(f"# Lesson {path.stem[:2]}: ")
     written = "".join(cell.source for cell in book.cells[1:] if cell.cell_type == "code")
-    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    assert [line for line in lines if line not in written] == []
+    assert [line for line in text.splitlines() if line and not line.startswith("#") and line not in written] == []
     assert "](figures/" not in "".join(cell.source for cell in book.cells)
     drawn = [cell for cell in book.cells if "image" in cell.metadata.get("mystnb", {})]
     assert [len(cell.metadata["mystnb"]["image"]["alt"]) > 15 for cell in drawn] == [True]
-
-
-@each_lesson
-def test_a_page_has_its_objectives_and_the_quiz_with_its_answers_folded(path, lesson_pages):
+    # its page has the objectives, and the quiz with its answers folded
     lesson = int(path.stem[:2])
-    cells = lesson_pages.read(path.read_text(encoding="utf-8"), "https://example.org/course").cells
+    cells = lesson_pages.read(text, "https://example.org/course").cells
     goals = cells[1].source.split("\n\n")[3]
     assert goals.splitlines() == [f"- {line}" for line in lesson_pages.objectives(lesson)]
     (place,) = [number for number, cell in enumerate(cells) if cell.source.startswith("## Quiz")]
@@ -94,23 +86,12 @@ def test_a_page_has_its_objectives_and_the_quiz_with_its_answers_folded(path, le
     assert cells[place].source.count(":::{dropdown}") == cells[place].source.count("**right**") == 5
 
 
-@pytest.mark.parametrize(
-    ("origin", "shown"),
-    [
-        ("https://example.org/a/b.git", "https://example.org/a/b.git"),
-        ("https://name:secret@example.org/a/b.git", "https://example.org/a/b.git"),
-        ("git@example.org:a/b.git", "https://example.org/a/b.git"),
-    ],
-)
-def test_a_notebook_names_the_origin_without_credentials(origin, shown, lesson_pages, tmp_path):
-    subprocess.run(["git", "init", "-q", tmp_path], check=True)
-    subprocess.run(["git", "-C", tmp_path, "remote", "add", "origin", origin], check=True)
-    assert lesson_pages.repository(tmp_path) == shown
-
-
-def test_without_an_origin_a_notebook_names_the_checkout(lesson_pages, tmp_path):
+def test_a_notebook_names_the_origin_without_credentials_or_the_checkout(lesson_pages, tmp_path):
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     assert lesson_pages.repository(tmp_path) == tmp_path.as_uri()
+    for origin in ("https://example.org/a/b.git", "https://name:secret@example.org/a/b.git", "git@example.org:a/b.git"):
+        subprocess.run(["git", "-C", tmp_path, "config", "remote.origin.url", origin], check=True)
+        assert lesson_pages.repository(tmp_path) == "https://example.org/a/b.git"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +107,11 @@ def test_without_an_origin_a_notebook_names_the_checkout(lesson_pages, tmp_path)
 def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     folder, installed, commands, lesson_pages, tmp_path, monkeypatch
 ):
-    for course in ("checkout", "beside/minisbert-course"):
-        (tmp_path / course / "lessons").mkdir(parents=True)
-        (tmp_path / course / "lessons" / "course.py").touch()
+    homes = {"beside": "beside/minisbert-course", "elsewhere": "elsewhere/minisbert-course"}
+    home = tmp_path / homes.get(folder, "checkout")
+    for course in (tmp_path / "checkout", tmp_path / homes["beside"]):
+        (course / "lessons").mkdir(parents=True)
+        (course / "lessons" / "course.py").touch()
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / folder)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: installed or None)
@@ -136,33 +119,29 @@ def test_the_first_cell_fetches_and_installs_only_what_is_missing(
     ran = []
     monkeypatch.setattr("subprocess.run", lambda command, check: ran.append((command, check)))
     exec(lesson_pages.INSTALL, {})
-    home = tmp_path / {"beside": "beside/minisbert-course", "elsewhere": "elsewhere/minisbert-course"}.get(
-        folder, "checkout"
-    )
     assert sys.path == [str(home / "lessons"), str(home), "kept"]
     assert [next(word for word in ("git", "pip") if word in command) for command, _ in ran] == commands
     assert all(str(home) in command[-1] and check for command, check in ran)
 
 
-# --------------------------------------------------------------------------------------------- build
-
-
 def test_the_workflow_builds_the_site_as_the_readme_does():
     workflow = (ROOT / ".github" / "workflows" / "site.yml").read_text(encoding="utf-8")
-    assert readme_command("build/site") in workflow
-    assert readme_command("'torch<2.14'") in workflow
+    assert all(readme_command(end) in workflow for end in ("build/site", "'torch<2.14'"))
 
 
 @pytest.mark.site
 def test_an_exception_in_a_lesson_fails_the_build(tmp_path):
     require(find_spec("myst_nb"), "needs the site extra: pip install '.[site]'")
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("*.md", "*.png", "__pycache__"))
-    (tmp_path / "docs" / "index.md").write_text("# Front\n\n```{toctree}\n../lessons/01_first\n```\n")
     (tmp_path / "minisbert").mkdir()
     (tmp_path / "lessons" / "grader").mkdir(parents=True)
-    (tmp_path / "lessons" / "course.py").touch()
-    (tmp_path / "lessons" / "grader" / "cards.toml").write_text("pieces = []\n")
-    (tmp_path / "lessons" / "grader" / "answers.toml").write_text("exercises = []\n")
+    for file, text in (
+        ("docs/index.md", "# Front\n\n```{toctree}\n../lessons/01_first\n```\n"),
+        ("lessons/course.py", ""),
+        ("lessons/grader/cards.toml", "pieces = []\n"),
+        ("lessons/grader/answers.toml", "exercises = []\n"),
+    ):
+        (tmp_path / file).write_text(text)
     lesson = "# %% [markdown]\n# # Lesson 01: first\n#\n# About 20 minutes.\n\n# %%\nassert {}, 'a claim'\n"
     command = [sys.executable, "-m", "sphinx", "-W", "-q", "-c", "docs", ".", "built"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}  # for the reader of quizzes
@@ -186,9 +165,6 @@ def test_a_notebook_runs_in_an_empty_folder(lesson_pages, minilm, tmp_path, monk
     nbclient.NotebookClient(book, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert (tmp_path / "minisbert-course" / "lessons" / "mine" / "figures" / "04_embeddings.png").is_file()
     assert any("image/png" in output.get("data", {}) for cell in book.cells for output in cell.get("outputs", []))
-
-
-# --------------------------------------------------------------------------------------------- files
 
 
 class Links(HTMLParser):
@@ -233,7 +209,8 @@ def test_every_internal_link_leads_to_a_file_and_an_anchor(pages):
 
 @pytest.mark.site
 @each_lesson
-def test_a_lesson_has_its_notebook_its_lines_of_source_and_all_of_its_cells(path, pages):
+def test_a_lesson_has_its_notebook_its_lines_of_source_its_neighbours_and_all_of_its_cells(path, pages):
+    text = (SITE / "lessons" / f"{path.stem}.html").read_text(encoding="utf-8")
     book = json.loads((SITE / "lessons" / f"{path.stem}.ipynb").read_text(encoding="utf-8"))
     page = f"lessons/{path.stem}.html"
     assert f"{path.stem}.ipynb" in pages[page].addresses
@@ -242,33 +219,19 @@ def test_a_lesson_has_its_notebook_its_lines_of_source_and_all_of_its_cells(path
     cards = tomllib.loads((ROOT / "lessons" / "grader" / "cards.toml").read_text(encoding="utf-8"))["pieces"]
     for card in (card for card in cards if card["lesson"] == int(path.stem[:2])):
         piece = rf'<h3><a [^>]*href="{line}"><code[^>]*><span class="pre">{card["master"]}<'
-        assert re.search(piece, (SITE / page).read_text(encoding="utf-8")), card["master"]
+        assert re.search(piece, text), card["master"]
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]
-    assert (SITE / page).read_text(encoding="utf-8").count('class="cell_input') == len(cells) - 1
+    assert text.count('class="cell_input') == len(cells) - 1
     assert not any(cell["outputs"] for cell in cells)
-
-
-@pytest.mark.site
-def test_the_lessons_follow_each_other(pages):
-    for before, path, after in zip(LESSONS, LESSONS[1:], LESSONS[2:], strict=False):
-        text = (SITE / "lessons" / f"{path.stem}.html").read_text(encoding="utf-8")
+    if path not in (LESSONS[0], LESSONS[-1]):
+        before, after = (f"{LESSONS[LESSONS.index(path) + step].stem}.html" for step in (-1, 1))
         steps = dict(re.findall(r'<a class="(left-prev|right-next)"\s+href="([^"]+)"', text))
-        assert steps == {"left-prev": f"{before.stem}.html", "right-next": f"{after.stem}.html"}
+        assert steps == {"left-prev": before, "right-next": after}
 
 
-# ------------------------------------------------------------------------------------------- browser
-
-
-@dataclass
-class Findings:
-    """What is wrong with the pages, as the browser sees them."""
-
-    console: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)  # that failed, or went to another host
-    tracebacks: list[str] = field(default_factory=list)
-    pictures: list[str] = field(default_factory=list)  # without natural width or description
-    wide: list[str] = field(default_factory=list)
-    accessibility: list[str] = field(default_factory=list)
+# requests that fail or go to another host, pictures without natural width or description
+KINDS = ("console", "requests", "tracebacks", "pictures", "wide", "accessibility")
+Findings = dict[str, list[str]]
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -307,32 +270,15 @@ WIDER = "() => document.documentElement.scrollWidth - document.documentElement.c
 def listen(tab: Any, server: str, found: Findings) -> None:
     """Note what the tab logs and requests from now on."""
 
-    def logged(told: Any) -> None:
-        if told.type in ("error", "warning"):
-            found.console.append(f"{tab.url}: {told.text}")
+    def note(kind: str, text: Any, wrong: bool = True) -> None:
+        if wrong:
+            found[kind].append(f"{tab.url}: {text}")
 
-    def requested(request: Any) -> None:
-        if not request.url.startswith((server, "data:")):
-            found.requests.append(f"{tab.url}: {request.url}")
-
-    def answered(response: Any) -> None:
-        if response.status >= 400:
-            found.requests.append(f"{tab.url}: {response.url} {response.status}")
-
-    tab.on("console", logged)
-    tab.on("pageerror", lambda error: found.console.append(f"{tab.url}: {error}"))
-    tab.on("request", requested)
-    tab.on("response", answered)
-    tab.on("requestfailed", lambda request: found.requests.append(f"{tab.url}: {request.url} {request.failure}"))
-
-
-def inspect(tab: Any, where: str, found: Findings) -> None:
-    """Note what is wrong with the page that the tab shows."""
-    if "Traceback (most recent call last)" in tab.inner_text("body"):
-        found.tracebacks.append(where)
-    found.pictures += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
-    if (pixels := tab.evaluate(WIDER)) > 0:
-        found.wide.append(f"{where}: by {pixels} pixels")
+    tab.on("console", lambda told: note("console", told.text, told.type in ("error", "warning")))
+    tab.on("pageerror", lambda error: note("console", error))
+    tab.on("request", lambda request: note("requests", request.url, not request.url.startswith((server, "data:"))))
+    tab.on("response", lambda answer: note("requests", f"{answer.url} {answer.status}", answer.status >= 400))
+    tab.on("requestfailed", lambda request: note("requests", f"{request.url} {request.failure}"))
 
 
 @pytest.fixture(scope="module")
@@ -340,7 +286,7 @@ def findings(server, chromium, pages) -> Findings:
     """Every page on a phone in light colours, each but the listings of source also on a desktop in dark ones."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Findings()
+    found: Findings = {kind: [] for kind in KINDS}
     listings = {page for page in pages if (ROOT / page).with_suffix(".py") in SOURCES}
     full = pages.keys() - listings - {"index.html"} | {"minisbert/core/bert.html"}
     for device, shown in ((PHONE, full | listings), (DESKTOP, full)):
@@ -349,31 +295,31 @@ def findings(server, chromium, pages) -> Findings:
         for page in sorted(shown):
             tab.goto(f"{server}/{page}", wait_until="load")
             where = f"{page}, {device['viewport']['width']} pixels"
-            inspect(tab, where, found)
+            if "Traceback (most recent call last)" in tab.inner_text("body"):
+                found["tracebacks"].append(where)
+            found["pictures"] += [f"{where}: {picture}" for picture in tab.evaluate(PICTURES)]
+            if (pixels := tab.evaluate(WIDER)) > 0:
+                found["wide"].append(f"{where}: by {pixels} pixels")
             if page in full:
                 for rule in Axe().run(tab, options=AXE).response["violations"]:
-                    found.accessibility += [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]
+                    wrong = [f"{where}: {rule['id']}: {node['html'][:300]}" for node in rule["nodes"]]
+                    found["accessibility"] += wrong
     return found
 
 
 @pytest.mark.site
-@pytest.mark.parametrize("kind", list(Findings.__dataclass_fields__))
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_browser_finds_nothing_wrong(kind, findings):
-    found = getattr(findings, kind)
+    found = findings[kind]
     assert not found, f"{len(found)}: " + "\n".join(found[:20])
 
 
 @pytest.mark.site
-def test_the_root_leads_to_the_front_page(server, chromium):
+def test_the_root_leads_to_the_front_page_and_the_search_finds_attention(server, chromium):
     tab = chromium.new_page()
     tab.goto(server)
     tab.wait_for_url("**/docs/index.html")
     assert tab.locator("article h2", has_text="Who it is for").is_visible()
-
-
-@pytest.mark.site
-def test_the_search_finds_attention(server, chromium):
-    tab = chromium.new_page()
     tab.goto(f"{server}/search.html?q=attention")
     tab.wait_for_selector("#search-results li a")
     tab.wait_for_function("() => /lessons\\/05_attention/.test(document.querySelector('#search-results').innerHTML)")

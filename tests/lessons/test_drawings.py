@@ -21,7 +21,6 @@ FOLDER = ROOT / "lessons" / "drawings"
 LESSONS = sorted(FOLDER.parent.glob("[0-9][0-9]_*.py"))
 DRAWN = all_drawings()
 SVG = "{http://www.w3.org/2000/svg}"
-each_drawing = pytest.mark.parametrize("name", DRAWN)
 
 
 def title(name: str) -> str:
@@ -40,41 +39,24 @@ def test_those_in_git_are_what_the_code_draws():
     assert [name for name in DRAWN if committed[name] != DRAWN[name]] == [], "python -m lessons.drawings"
 
 
-@each_drawing
-def test_it_is_described_fits_a_phone_and_asks_for_nothing(name):
-    root = ElementTree.fromstring(DRAWN[name])
-    assert len(title(name)) > 15
-    assert len(root.find(f"{SVG}desc").text) > 80
-    assert int(root.get("width")) <= WIDEST
-    assert not re.search(r"url\(|href|@import|<script", DRAWN[name])
-
-
-@each_drawing
-def test_it_is_used_where_it_teaches_with_its_title_as_description(name):
-    picture = f"![{title(name)}](drawings/{name})"
-    pages = [path for path in (FOLDER.parent / "README.md", *LESSONS) if picture in path.read_text(encoding="utf-8")]
-    assert len(pages) == 1
-    if name.startswith("map_"):
-        assert pages[0].name.startswith(name[4:6])
-
-
-def test_every_picture_that_a_lesson_names_exists():
-    for path in LESSONS:
-        for name in re.findall(r"\]\(drawings/(.*?)\)", path.read_text(encoding="utf-8")):
-            assert name in DRAWN, path.name
-
-
-def test_each_map_lights_a_part_of_its_own():
-    maps = [DRAWN["map.svg"], *(DRAWN[f"map_{lesson}.svg"] for lesson in PARTS)]
+def test_each_is_described_fits_a_phone_and_is_used_where_it_teaches_with_its_title_as_description():
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (FOLDER.parent / "README.md", *LESSONS)}
+    for name, drawn in DRAWN.items():
+        root = ElementTree.fromstring(drawn)
+        assert len(title(name)) > 15, name
+        assert len(root.find(f"{SVG}desc").text) > 80, name
+        assert int(root.get("width")) <= WIDEST, name
+        assert not re.search(r"url\(|href|@import|<script", drawn), f"{name} loads something"
+        (page,) = [page for page, text in pages.items() if f"![{title(name)}](drawings/{name})" in text]
+        assert not name.startswith("map_") or page.startswith(name[4:6])
+    assert {name for text in pages.values() for name in re.findall(r"\]\(drawings/(.*?)\)", text)} <= DRAWN.keys()
+    maps = [DRAWN["map.svg"], *(DRAWN[f"map_{lesson}.svg"] for lesson in PARTS)]  # each lights one part
     assert [re.sub("<(title|desc).*", "", drawn).count('"lit"') for drawn in maps] == [0] + [1] * len(PARTS)
 
 
 def test_too_wide_a_drawing_is_refused():
     with pytest.raises(ValueError, match="at most 520"):
         Pen(WIDEST + 1, 10, "Wide", "")
-
-
-# ------------------------------------------------------------------------------------------- numbers
 
 
 def test_the_shares_of_the_mask_are_those_of_attention(monkeypatch):

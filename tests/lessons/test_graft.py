@@ -37,14 +37,12 @@ def adamw_step(parameter, gradient, mean, square, step, lr, weight_decay=0.01, b
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
+def written(folder):
     mine(6).write_text(FEED_FORWARD)
     mine(12).write_text(TRAINING)
-    return tmp_path
 
 
-def test_a_training_trace_on_the_learners_code(capsys):
+def test_a_training_trace_on_the_learners_code_right_and_wrong(capsys):
     calls: Counter = Counter()
     masters = ["bert.gelu", "bert.FeedForward.forward", "losses.cosine_mse_loss", "loop.adamw_step"]
     gelu, adamw = bert.gelu, loop.adamw
@@ -58,41 +56,32 @@ def test_a_training_trace_on_the_learners_code(capsys):
     out = capsys.readouterr().out
     assert out.count("  ok    ") == 2
     assert "training, 10 steps: loss 0.267712 to 0.003283" in out
-
-
-def test_a_wrong_piece_shows(folder, capsys):
     mine(6).write_text(FEED_FORWARD.replace("/ 2 *", "*"))
     with grafted(*learners_functions(["bert.gelu"], Counter())):
         assert not loss_trace()
     assert "  FAIL  losses" in capsys.readouterr().out
 
 
-def test_pieces_that_fail_are_named_and_left_out(monkeypatch, capsys):
+def test_pieces_that_fail_are_named_and_left_out_and_one_must_pass(monkeypatch, capsys):
+    monkeypatch.setattr(graft.sandbox, "grade", lambda lesson: [])
+    for runs, says in ((None, "no piece passes yet"), (1, "at least 2")):
+        with pytest.raises(InputError, match=says):
+            graft.graft(runs)
     results = {6: [Result("bert.gelu", "failed"), Result("bert.FeedForward.forward", "passed")]}
     results[12] = [Result("losses.mse_loss", "unwritten"), Result("loop.adamw_step", "refused")]
     monkeypatch.setattr(graft.sandbox, "grade", results.__getitem__)
     monkeypatch.setattr(graft.subprocess, "run", lambda command, **_: CompletedProcess(command, 0))
     assert graft.graft(None)
-    assert (
-        "left out, the package's are used instead: bert.gelu (failed), loop.adamw_step (refused)"
-        in capsys.readouterr().err
-    )
+    said = capsys.readouterr().err
+    assert "left out, the package's are used instead: bert.gelu (failed), loop.adamw_step (refused)" in said
 
 
-def test_a_helper_method_comes_along(folder):
+def test_a_helper_method_comes_along():
     own = "return self.narrowed(self.up(x))\n    def narrowed(self, x):\n        return self.down(gelu(x))"
     mine(6).write_text(FEED_FORWARD.replace("return self.down(gelu(self.up(x)))", own))
     with grafted(*learners_functions(["bert.FeedForward.forward"], Counter())):
         assert bert.FeedForward(CONFIG)(torch.zeros(1, 1, CONFIG.hidden_size)).shape == (1, 1, CONFIG.hidden_size)
     assert not hasattr(bert.FeedForward, "narrowed")
-
-
-def test_without_a_piece_that_passes_there_is_nothing_to_graft(monkeypatch):
-    monkeypatch.setattr(graft.sandbox, "grade", lambda lesson: [])
-    with pytest.raises(InputError, match="no piece passes yet"):
-        graft.graft(None)
-    with pytest.raises(InputError, match="at least 2"):
-        graft.graft(1)
 
 
 @pytest.mark.weights

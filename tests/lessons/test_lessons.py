@@ -18,16 +18,8 @@ from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons"
 LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
-SECTIONS = (
-    "The question",
-    "The formula",
-    "The real function",
-    "The figure",
-    "Predict, then run",
-    "Break it",
-    "Exercises",
-    "Sources",
-)
+SECTIONS = ["The question", "The formula", "The real function", "The figure", "Predict, then run", "Break it"]
+SECTIONS += ["Exercises", "Sources"]
 each_lesson = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
@@ -73,7 +65,7 @@ def test_one_runs_as_a_script_from_any_folder(minilm, tmp_path):
 
 
 @each_lesson
-def test_it_has_every_part_in_order(path):
+def test_it_has_every_part_in_order_and_asserts_its_claims(path):
     source = path.read_text(encoding="utf-8")
     places = [source.find(f"\n# ## {section}\n") for section in SECTIONS]
     assert -1 not in places, f"{path.name} lacks {SECTIONS[places.index(-1)]}"
@@ -81,18 +73,11 @@ def test_it_has_every_part_in_order(path):
     assert f"](figures/{path.stem}.png)" in source
     assert f"lessons.check start {path.stem[:2]}" in source
     assert "with planted(" in source
-
-
-@each_lesson
-def test_it_trains_with_fit_alone(path):
-    assert ".step()" not in path.read_text(encoding="utf-8")
-
-
-@each_lesson
-def test_its_claims_are_asserts_with_a_message(path):
-    claims = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Assert)]
+    assert ".step()" not in source, "it trains with fit alone"
+    claims = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
     assert len(claims) >= 10
-    assert [f"line {claim.lineno}" for claim in claims if claim.msg is None] == []
+    assert [f"line {claim.lineno}: no message" for claim in claims if claim.msg is None] == []
+    assert 0 < (FOLDER / "figures" / f"{path.stem}.png").stat().st_size < 60_000
 
 
 @each_lesson
@@ -102,16 +87,9 @@ def test_it_names_the_file_it_steps_through_as_the_readme_does(path):
     assert files
     assert [name for name in files if not (ROOT / "minisbert" / name).is_file()] == []
     row = next(line for line in (FOLDER / "README.md").read_text().splitlines() if f"({path.name})" in line)
-    cells = [cell.strip() for cell in row.split("|")]
-    assert cells[2] == ", ".join(f"`{name}`" for name in files)
-    assert cells[3] == minutes
+    assert [cell.strip() for cell in row.split("|")][2:4] == [", ".join(f"`{name}`" for name in files), minutes]
     assert 20 <= int(minutes) <= 60
     assert f'"figures/{path.stem}.png"' in row
-
-
-@each_lesson
-def test_its_figure_is_in_git_and_small(path):
-    assert 0 < (FOLDER / "figures" / f"{path.stem}.png").stat().st_size < 60_000
 
 
 def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
@@ -119,23 +97,20 @@ def test_they_are_numbered_without_a_gap_and_none_is_a_notebook():
     assert [path for path in FOLDER.rglob("*.ipynb") if "mine" not in path.parts] == []
 
 
-# ------------------------------------------------------------------------------------------ course.py
-
-
-def test_without_matplotlib_the_figure_is_left_out_with_a_message(course, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    course.figure("05_attention", lambda plt: pytest.fail("nothing can be drawn"))
-    assert "lessons/figures/05_attention.png" in capsys.readouterr().out
-
-
-def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_figures_go_to_a_folder_that_git_ignores(course, monkeypatch, tmp_path, capsys):
+    plt = pytest.importorskip("matplotlib.pyplot")
     monkeypatch.delenv("MINISBERT_FIGURES", raising=False)
     monkeypatch.setattr(course, "ROOT", tmp_path)
     course.figure("some", lambda plt: plt.figure())
     assert (tmp_path / "lessons" / "mine" / "figures" / "some.png").is_file()
-    assert "/lessons/mine/" in (ROOT / ".gitignore").read_text().splitlines()
+    drawn, axes = plt.subplots()
+    course.heatmap(axes, [[1.0, 0.25]], ["a"], ["x", "y"], ".2f")
+    assert [text.get_text() for text in axes.texts] == ["1.00", "0.25"]
+    plt.close(drawn)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    course.figure("05_attention", lambda plt: pytest.fail("nothing can be drawn"))
+    assert "lessons/figures/05_attention.png" in capsys.readouterr().out
 
 
 def test_differences_are_taken_in_float64_and_shapes_must_agree(course):
@@ -143,11 +118,3 @@ def test_differences_are_taken_in_float64_and_shapes_must_agree(course):
     assert course.largest_difference(np.array([1.0]), [1.0 + 1e-12]) == pytest.approx(1e-12, rel=1e-3)
     with pytest.raises(ValueError, match=r"\(2,\) and \(1, 2\)"):
         course.largest_difference([1.0, 2.0], [[1.0, 2.0]])
-
-
-def test_a_heatmap_writes_every_number(course):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    drawn, axes = plt.subplots()
-    course.heatmap(axes, [[1.0, 0.25]], ["a"], ["x", "y"], ".2f")
-    assert [text.get_text() for text in axes.texts] == ["1.00", "0.25"]
-    plt.close(drawn)

@@ -30,14 +30,6 @@ class Layer:
 """
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty folder for the learner's files, in this process and in those that it starts."""
-    monkeypatch.setenv("MINISBERT_MINE", str(tmp_path))
-    monkeypatch.setattr("lessons.grader.pieces.MINE", tmp_path)
-    return tmp_path
-
-
 def here(lesson: int, text: str, *masters: str) -> dict[str, Result]:
     """What the child process would report, without a process."""
     mine(lesson).write_text(text, encoding="utf-8")
@@ -94,19 +86,18 @@ def test_a_file_that_cannot_be_graded(folder, text, status, says):
     ("gelu", "status", "says"),
     [
         ("gelu = torch.erf", "failed", "gelu is not a function that is written in lesson_06.py"),
-        ("gelu = 3", "failed", "gelu is not a function that is written in lesson_06.py"),
-        ("class gelu: pass", "failed", "gelu is not a function that is written in lesson_06.py"),
+        ("class gelu:\n    __wrapped__ = len", "failed", "gelu is not a function that is written in lesson_06.py"),
         ("", "failed", "lesson_06.py defines no gelu"),
         ("def gelu(x): return torch.nn.functional.gelu(x)", "refused", "gelu is ready-made"),
         ("def gelu(x): raise SystemExit(0)", "failed", "SystemExit"),
         ("def gelu(x): return gelu(x)", "failed", "RecursionError, line 6: it calls itself without end"),
-        ("class gelu:\n    __wrapped__ = len", "failed", "gelu is not a function that is written in lesson_06.py"),
         ("def gelu(x): raise NotImplementedError", "unwritten", "NotImplementedError"),
     ],
 )
 def test_a_piece_that_is_not_an_answer(folder, gelu, status, says):
     before, rest = RIGHT.split("class FeedForward")
-    results = here(6, f"{before.split('def gelu')[0]}\n{gelu}\n\nclass FeedForward{rest}")
+    text = f"{before.split('def gelu')[0]}\n{gelu}\n\nclass FeedForward{rest}"
+    results = here(6, text, "bert.gelu", "bert.FeedForward.forward")
     assert results["bert.gelu"].status == status
     assert says in results["bert.gelu"].rungs[-1][2]
     # the others are graded alone, with the package's gelu

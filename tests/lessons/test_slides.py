@@ -60,9 +60,7 @@ def test_objectives_are_testable_and_in_the_words_of_the_lesson(lesson):
     assert file == lesson_file(lesson).name
     assert 3 <= len(lines) <= 5
     text = re.sub(r"\n# *", " ", lesson_file(lesson).read_text(encoding="utf-8"))
-    for line in lines:
-        assert line.split()[0].strip("*") in VERBS
-        assert line.endswith(".")
+    assert [line for line in lines if line.split()[0].strip("*") not in VERBS or line[-1] != "."] == []
     terms = [code or word for code, word in re.findall(r"`([^`]+)`|\*([^*]+)\*", body)]
     assert len(terms) >= 2
     assert [term for term in terms if not used(term.rstrip("s").lower()).search(text.lower())] == []

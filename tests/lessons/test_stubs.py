@@ -23,29 +23,21 @@ def defined(piece) -> types.FunctionType:
 
 
 @pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-def test_signature_and_docstring_are_the_masters(piece):
+def test_a_stub_has_the_signature_docstring_and_steps_of_its_master_and_raises(piece):
     function = defined(piece)
     # by their text: two lambdas as defaults are equal if nothing but their address differs
     ours, masters = (re.sub(r" at 0x\w+", "", str(inspect.signature(f))) for f in (function, piece.original))
     assert ours == masters
-    texts = [inspect.cleandoc(f.__doc__ or "") for f in (function, piece.original)]
-    assert texts[0] == texts[1]
-
-
-@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-def test_the_body_raises_and_does_nothing_else(piece):
-    function = ast.parse(stub(piece)).body[0]
-    rest = function.body[1:] if ast.get_docstring(function) else function.body
+    assert inspect.cleandoc(function.__doc__ or "") == inspect.cleandoc(piece.original.__doc__ or "")
+    written = ast.parse(stub(piece)).body[0]
+    rest = written.body[1:] if ast.get_docstring(written) else written.body
     assert [ast.unparse(node) for node in rest] == [f"raise NotImplementedError({piece.master!r})"]
-
-
-@pytest.mark.parametrize("piece", PIECES.values(), ids=PIECES)
-def test_the_steps_name_what_is_computed_but_not_how(piece):
+    # the steps name what is computed but not how
     source = source_of(piece.source)
-    function = source.find(piece.path)
-    told = "\n".join(text for text, _ in steps(source, function))
+    master = source.find(piece.path)
+    told = "\n".join(text for text, _ in steps(source, master))
     assert told.startswith("1. ")
-    for node in ast.walk(function):
+    for node in ast.walk(master):
         if isinstance(node, ast.Assign | ast.Return) and not isinstance(node.value, ast.Name | ast.Constant):
             assert ast.unparse(node.value) not in told
 
@@ -63,9 +55,8 @@ def test_the_steps_of_attention():
     ]
 
 
-def test_the_branch_on_fused_operations_is_no_step_and_imports_nothing():
-    assert not [lesson for lesson in WITH_PIECES if "if FUSED" in lesson_stubs(lesson)]
-    assert "from torch import Tensor\n" in lesson_stubs(6)  # not nn, which only the branch of gelu uses
+def helpers_of(lesson):
+    return [line for line in lesson_stubs(lesson).splitlines() if line.startswith("from minisbert")]
 
 
 @pytest.mark.parametrize("lesson", WITH_PIECES)
@@ -74,10 +65,8 @@ def test_a_lessons_file_is_python_that_the_guard_lets_pass(lesson):
     assert look(text, pieces_of(lesson)) == {}
     assert f"{lesson:02}: {LESSONS[lesson]}" in text
     assert max(map(len, text.splitlines())) <= 120
-
-
-def helpers_of(lesson):
-    return [line for line in lesson_stubs(lesson).splitlines() if line.startswith("from minisbert")]
+    assert "if FUSED" not in text  # the branch on fused operations is no step
+    assert "check_" not in "".join(helpers_of(lesson))  # a check of arguments is no helper
 
 
 def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
@@ -90,22 +79,15 @@ def test_helpers_are_functions_that_are_not_pieces_of_the_same_lesson():
     assert helpers_of(6) == []  # gelu is a piece of this lesson
     assert helpers_of(1) == []  # normalize would be half the answer, and is refused
     assert "import logsigmoid" in lesson_stubs(10)
+    assert "from torch import Tensor\n" in lesson_stubs(6)  # not nn, which only the fused branch of gelu uses
 
 
-@pytest.mark.parametrize("lesson", WITH_PIECES)
-def test_a_check_of_arguments_is_no_helper(lesson):
-    assert "check_" not in "".join(helpers_of(lesson))
-
-
-def test_a_class_says_what_its_objects_have():
+def test_a_class_says_what_its_objects_have_and_inherit():
     text = lesson_stubs(5)
     assert "    #   self.query = nn.Linear(width, width)\n" in text
     assert "    #   self.split(x)\n" not in text  # a piece of this lesson
     assert text.count("class Attention:") == 1
     assert "    #   norms: dict[str, str]\n" in lesson_stubs(3)
-
-
-def test_a_class_says_what_its_objects_inherit():
     text = lesson_stubs(10).split("class CrossAttention:")[1].split("def forward")[0]
     for line in ("self.heads = heads", "self.query = nn.Linear(width, width)", "self.split(x)", "self.merge(x)"):
         assert f"    #   {line}\n" in text

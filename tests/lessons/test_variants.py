@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lessons.check import main
-from lessons.grader import variants
 from lessons.grader.variant_grading import grade_folder, judged, reports_on
 from lessons.grader.variants import VARIANTS, answers, cases_of, settings_of, sheet
 from minisbert.core import InputError, bert, losses, pooling
@@ -83,6 +82,12 @@ def right(secret: bytes, student: str = "") -> str:
     return text
 
 
+def loaded(text: str) -> dict:
+    space: dict = {}
+    exec(compile(text, "variants.py", "exec"), space)
+    return space
+
+
 def report(secret: bytes, name: str, function) -> dict:
     cases = cases_of(VARIANTS[name], secret)
     return {"results": [[x.double().tolist() for x in answers(function, case)] for case in cases]}
@@ -101,22 +106,15 @@ def key(tmp_path: Path) -> Path:
     return path
 
 
-# --------------------------------------------------------------------------------------- ten classes
-
-
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_book_scores_nothing_in_ten_classes(name):
+def test_the_book_fails_and_a_right_answer_passes_in_ten_classes(name):
+    variant = VARIANTS[name]
     for secret in SECRETS:
-        graded = judged(VARIANTS[name], secret, "", report(secret, name, BOOK[name]))
-        assert graded.status == "failed", settings_of(VARIANTS[name], secret)
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_right_answer_passes_in_ten_classes(name):
-    for secret in SECRETS:
-        space = {}
-        exec(compile(right(secret), "variants.py", "exec"), space)
-        assert judged(VARIANTS[name], secret, "", report(secret, name, space[name])).status == "passed"
+        graded = judged(variant, secret, "", report(secret, name, BOOK[name]))
+        assert graded.status == "failed", settings_of(variant, secret)
+        graded = judged(variant, secret, "", report(secret, name, loaded(right(secret))[name]))
+        assert graded.status == "passed", settings_of(variant, secret)
+    assert all(variant.differs(settings_of(variant, f"secret {i:06}".encode())) for i in range(200))
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -148,35 +146,27 @@ def test_the_sheet_has_an_example_that_comes_out_and_no_hidden_input():
     tree = ast.parse(sheet(SECRETS[1]))
     functions = {node.name: ast.get_docstring(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert [*functions] == [*VARIANTS]
-    space = {}
-    exec(compile(right(SECRETS[1]), "variants.py", "exec"), space)
+    space = loaded(right(SECRETS[1]))
     for name, doc in functions.items():
-        given = {}
-        exec(
-            "import torch\ntorch.set_default_dtype(torch.float64)\n"
-            + textwrap.dedent(doc.split("For\n")[1].rsplit("\n", 1)[0]),
-            given,
-        )
+        example = textwrap.dedent(doc.split("For\n")[1].rsplit("\n", 1)[0])
+        given = loaded(f"import torch\ntorch.set_default_dtype(torch.float64)\n{example}")
         torch.set_default_dtype(torch.float32)
         arguments = [given[argument] for argument in inspect.signature(space[name]).parameters]
         found = [round(x, 6) for x in space[name](*arguments).flatten()[:4].tolist()]
         assert f"begins with {found}." in doc
-        for case in cases_of(VARIANTS[name], SECRETS[1]):
-            assert not torch.equal(case[0], arguments[0])
-
-
-# --------------------------------------------------------------------------------- files handed in
+        assert not any(torch.equal(case[0], arguments[0]) for case in cases_of(VARIANTS[name], SECRETS[1]))
 
 
 def test_files_are_graded_in_a_process_of_their_own(tmp_path, key, capsys):
     good = handed_in(tmp_path / "in" / "ann", right(SECRETS[0]))
     text = right(SECRETS[0])
-    text = text.replace("def ranks(values):", "def ranks(values):\n    import os; os._exit(3)", 1)
-    text = text.replace(
-        "def power_norm(x, weight, bias):", "def power_norm(x, weight, bias):\n    raise NotImplementedError", 1
-    )
-    text = text.replace("    pooled = []", "    from minisbert.core.pooling import mean_pool\n    pooled = []", 1)
-    text = text.replace("    total = 0\n", "    a = a.detach()\n    total = 0\n", 1)
+    for line, before in (
+        ("    distinct = ", "    import os; os._exit(3)\n"),
+        ("    size = ", "    raise NotImplementedError\n"),
+        ("    pooled = []", "    from minisbert.core.pooling import mean_pool\n"),
+        ("    total = 0\n", "    a = a.detach()\n"),
+    ):
+        text = text.replace(line, before + line, 1)
     bad = handed_in(tmp_path / "in" / "bob", text)
     empty = tmp_path / "in" / "eve"
     empty.mkdir()
@@ -187,15 +177,18 @@ def test_files_are_graded_in_a_process_of_their_own(tmp_path, key, capsys):
     assert "ann         6/6  P P P P P P" in said
     found = {student: {row["name"]: row for row in rows} for student, rows in json.loads(out.read_text()).items()}
     assert {row["status"] for row in found["ann"].values()} == {"passed"}
-    assert found["bob"]["weighted_pool"]["status"] == "refused"
-    assert "minisbert" in found["bob"]["weighted_pool"]["reason"]
-    assert found["bob"]["power_norm"]["status"] == "unwritten"
-    assert found["bob"]["ranks"]["status"] == "refused"  # os is no module of the lesson
-    assert "gradient 1" in found["bob"]["margin_ranking_loss"]["reason"]
-    assert found["bob"]["banded_attention"]["status"] == "passed"
-    assert {row["reason"] for row in found["eve"].values()} == {
-        f"{empty} has no variants.py: the teacher's sheet, filled in"
+    assert {name: row["status"] for name, row in found["bob"].items()} == {
+        "banded_attention": "passed",
+        "prefix_attention": "passed",
+        "weighted_pool": "refused",
+        "margin_ranking_loss": "failed",
+        "power_norm": "unwritten",
+        "ranks": "refused",  # the lesson may not import os
     }
+    assert "minisbert" in found["bob"]["weighted_pool"]["reason"]
+    assert "gradient 1" in found["bob"]["margin_ranking_loss"]["reason"]
+    missing = f"{empty} has no variants.py: the teacher's sheet, filled in"
+    assert {row["reason"] for row in found["eve"].values()} == {missing}
 
 
 def test_a_loop_an_end_and_a_forged_report(tmp_path):
@@ -218,45 +211,25 @@ def test_files_that_cannot_be_loaded(tmp_path):
         assert reason in found[-1]["reason"]
 
 
-# ------------------------------------------------------------------------------------------ the commands
-
-
 def test_the_sheet_command(tmp_path, key, capsys):
     out = tmp_path / "variants.py"
     main(["variants", "sheet", "--secret", str(key), "--out", str(out), "--student", "ann"])
     assert out.read_text() == sheet(SECRETS[0], "ann")
     with pytest.raises(InputError, match="exists and may hold answers"):
         main(["variants", "sheet", "--secret", str(key), "--out", str(out)])
-    unwritten = {
-        name: [[x.tolist() for x in case] for case in cases_of(VARIANTS[name], SECRETS[0])] for name in VARIANTS
-    }
-    assert {each["status"] for each in reports_on(out, unwritten)} == {"unwritten"}
-    main(
-        [
-            "variants",
-            "grade",
-            "--secret",
-            str(key),
-            "--per-student",
-            str(handed_in(tmp_path / "ann", right(SECRETS[0], "ann"))),
-        ]
-    )
+    inputs = {name: [[x.tolist() for x in case] for case in cases_of(VARIANTS[name], SECRETS[0])] for name in VARIANTS}
+    assert {each["status"] for each in reports_on(out, inputs)} == {"unwritten"}
+    ann = handed_in(tmp_path / "ann", right(SECRETS[0], "ann"))
+    main(["variants", "grade", "--secret", str(key), "--per-student", str(ann)])
     assert "6/6  P P P P P P" in capsys.readouterr().out
 
 
-def test_keys_that_are_none(tmp_path, key):
-    out = ["--out", str(tmp_path / "v.py")]
-    with pytest.raises(InputError, match=r"missing\.txt"):
-        main(["variants", "sheet", "--secret", str(tmp_path / "missing.txt"), *out])
+def test_secrets_that_are_refused(tmp_path, key):
     (tmp_path / "short").write_text("abc\n")
-    with pytest.raises(InputError, match="holds 3 characters, at least 12 are needed"):
-        main(["variants", "sheet", "--secret", str(tmp_path / "short"), *out])
-    with pytest.raises(InputError, match="which a student has"):
-        main(["variants", "grade", "--secret", str(key), str(tmp_path)])
-
-
-def test_a_variant_is_never_the_book_by_its_constants():
-    for variant in VARIANTS.values():
-        for i in range(200):
-            assert variant.differs(settings_of(variant, f"secret {i:06}".encode()))
-    assert len(SECRETS[0]) >= variants.SHORTEST_SECRET
+    for task, secret, rest, says in (
+        ("sheet", "missing.txt", ["--out", str(tmp_path / "v.py")], r"missing\.txt"),
+        ("sheet", "short", ["--out", str(tmp_path / "v.py")], "holds 3 characters, at least 12 are needed"),
+        ("grade", "key.txt", [str(tmp_path)], "which a student has"),
+    ):
+        with pytest.raises(InputError, match=says):
+            main(["variants", task, "--secret", str(tmp_path / secret), *rest])
