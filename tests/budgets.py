@@ -1,22 +1,25 @@
-"""The most lines that each room may have: growth is a decision. pytest prints them beside the lines of today."""
+"""The most lines that each room and the tests may have: growth is a decision. pytest prints what they have."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "minisbert"
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
-    "core": 1520,
-    "system": 1093,
-    "fast": 861,
-    "models": 3067,
-    "models/modern": 2057,  # the appendix; no file of it above 200
-    "data": 1374,
-    "evaluation": 1132,
-    "training": 2823,
-    "corpus": 1378,
-    "diagnosis": 2208,
-    "commands": 1575,
+    "core": 1505,
+    "system": 1009,
+    "fast": 848,
+    "models": 2852,
+    "models/modern": 1891,  # the appendix; no file of it above 200
+    "data": 1284,
+    "evaluation": 1079,
+    "training": 2561,
+    "corpus": 1201,
+    "diagnosis": 2035,
+    "commands": 1477,
 }
-RAISES = 381  # of InputError and ValueError, in the whole package
+RAISES = 254  # of InputError and ValueError, in the whole package
+TEST_LINES = 29300
 
 
 def files_of(room: str) -> list[Path]:
@@ -26,11 +29,16 @@ def files_of(room: str) -> list[Path]:
     return sorted(path for path in (PACKAGE / room).rglob("*.py") if path.parent not in inner)
 
 
+def count(paths: Iterable[Path]) -> int:
+    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+
+
 def lines_of(room: str) -> int:
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files_of(room))
+    return count(files_of(room))
 
 
 def report() -> list[str]:
     rows = [f"{room} {lines_of(room):,} of {most:,}" for room, most in BUDGETS.items()]
     total = sum(map(lines_of, BUDGETS))
-    return [f"lines of minisbert: {total:,} ({', '.join(rows)})"]
+    tests = count(TESTS.rglob("*.py"))
+    return [f"lines of minisbert: {total:,} ({', '.join(rows)}), of tests: {tests:,} of {TEST_LINES:,}"]

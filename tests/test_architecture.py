@@ -15,7 +15,7 @@ import torch
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.training import main
 from tests import toys
-from tests.budgets import BUDGETS, RAISES, files_of, lines_of
+from tests.budgets import BUDGETS, RAISES, TEST_LINES, TESTS, count, files_of, lines_of
 from tests.conftest import ROOT
 
 PACKAGE = ROOT / "minisbert"
@@ -155,6 +155,10 @@ def test_imports_go_one_way():
 def test_a_room_keeps_its_budget_of_lines(room):
     """Growth is a decision: to add lines, raise the number and say why."""
     assert lines_of(room) <= BUDGETS[room]
+
+
+def test_the_tests_keep_theirs():
+    assert count(TESTS.rglob("*.py")) <= TEST_LINES
 
 
 def test_checks_are_at_the_borders():

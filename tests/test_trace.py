@@ -222,7 +222,7 @@ def test_double_needs_float64(against):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against", "nowhere.safetensors"], "nowhere.safetensors is missing"),
+        (["--against", "nowhere.safetensors"], "nowhere.safetensors does not exist"),
         (["--against", str(ROOT / "pyproject.toml")], "is not a safetensors file"),
         (["--write", "ours.npz"], r"must end in \.safetensors"),
         (["--against", "yours.safetensors", "a cat"], "give none here"),
