@@ -25,7 +25,7 @@ from tests.conftest import ROOT
 
 @pytest.fixture(autouse=True)
 def matplotlib(request: pytest.FixtureRequest) -> None:
-    if "without" not in request.node.name:
+    if not request.node.name.startswith("test_without_matplotlib"):
         pytest.importorskip("matplotlib", reason="needs the plots extra")
 
 
