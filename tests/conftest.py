@@ -60,6 +60,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line("\n".join(summary(COMPARISONS)))
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """No bytes in the names of tests: an archive holds its time, and two workers must collect the same names."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
