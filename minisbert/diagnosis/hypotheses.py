@@ -14,7 +14,7 @@ from torch import Tensor
 from minisbert.core.encoder import normalize
 from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.diagnosis.comparison import row_differences
-from minisbert.diagnosis.tokenizations import Step, Tokenization, padded_lengths, tokenizations
+from minisbert.diagnosis.tokenizations import Clue, Tokenization, padded_lengths, tokenizations
 from minisbert.models.poolings import first_last_pool, last_token_pool
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -31,7 +31,7 @@ class Hypothesis:
     ``vectors`` has for each text the vectors (C, W) that it can give: usually one, or one for each number of pads.
     """
 
-    steps: list[Step]
+    steps: list[Clue]
     vectors: list[np.ndarray]
     limit: int | None = None  # only texts with more tokens are affected
 
@@ -115,7 +115,7 @@ class Sample:
         for steps, pooled in self.poolings(tokenization):
             yield from self.finished([*tokenization.steps, *steps], pooled, tokenization.limit)
 
-    def poolings(self, tokenization: Tokenization) -> Iterator[tuple[list[Step], list[Tensor]]]:
+    def poolings(self, tokenization: Tokenization) -> Iterator[tuple[list[Clue], list[Tensor]]]:
         """Pooled vectors (1, D) of each text under each hypothesis about the pooling; the model's own first."""
         states = [self.states(ids, tokenization.token_type) for ids in tokenization.ids]
         mode, encoder, skip = self.encoder.pooling_mode, self.encoder, tokenization.skip
@@ -136,7 +136,7 @@ class Sample:
             step = ("prompt pooled", "the prompt's tokens were pooled too")
             yield [step], [encoder.pool(hidden, None, first) for hidden, first in states]
 
-    def finished(self, steps: list[Step], pooled: list[Tensor], limit: int | None = None) -> Iterator[Hypothesis]:
+    def finished(self, steps: list[Clue], pooled: list[Tensor], limit: int | None = None) -> Iterator[Hypothesis]:
         """The hypotheses about what follows the pooling, the model's own way first; pooled (C, D) for each text."""
         if not pooled:
             return
@@ -147,7 +147,7 @@ class Sample:
             for more, result in self.scaled(vectors):
                 yield Hypothesis([*before, *more], np.split(result.double().cpu().numpy(), starts), limit)
 
-    def scaled(self, vectors: Tensor) -> Iterator[tuple[list[Step], Tensor]]:
+    def scaled(self, vectors: Tensor) -> Iterator[tuple[list[Clue], Tensor]]:
         """Vectors (S, D) cut to the width in question, and scaled to length 1 or not; the model's own way first."""
         width, full = self.width, vectors.shape[1]
         if width > full:

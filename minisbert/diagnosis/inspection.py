@@ -43,7 +43,7 @@ def inspect(
     found.form, found.layout = recognise(path, found.findings)
     collect(found, progress)
     # a score and a label of 0 or 1 look alike: of three columns without a header, the labels of all rows tell
-    if found.form is SCORED and found.layout.startswith("3 ") and "header" not in found.layout and mostly(found.binary):
+    if found.form is SCORED and found.layout.startswith("3 ") and "header" not in found.layout and most(found.binary):
         layout, found = found.layout, InspectedFile(path, tokenizer, scale)
         found.form, found.layout = LABELLED, layout
         collect(found, progress)
@@ -82,7 +82,7 @@ def judge(found: InspectedFile) -> None:
     judge_repeats(found)
 
 
-def mostly(mask: Sequence[bool] | np.ndarray) -> bool:
+def most(mask: Sequence[bool] | np.ndarray) -> bool:
     """Whether what the mask says holds for all rows but a few."""
     mask = np.array(mask, bool)
     few = max(int(ODD * len(mask)), int(len(mask) >= 10))
@@ -93,7 +93,7 @@ def judge_scores(found: InspectedFile) -> None:
     """The scale, and what is off it."""
     labels = np.array(found.labels)
     if found.scale is None:
-        found.scale = next((scale for scale in SCALES if mostly((labels >= 0) & (labels <= scale))), MAX_SCORE)
+        found.scale = next((scale for scale in SCALES if most((labels >= 0) & (labels <= scale))), MAX_SCORE)
     if found.scale != MAX_SCORE:
         found.findings.add("other-scale", f"0 to {found.scale:g}")
     add_rows(found, "label-off-scale", (labels < 0) | (labels > found.scale))
@@ -158,10 +158,10 @@ def compare_files(files: Sequence[InspectedFile]) -> list[dict[str, Any]]:
     for later in files[1:]:
         if later.lines:
             judge_format(files[0], later)
-    return [overlap(earlier, later) for i, later in enumerate(files) for earlier in files[:i]]
+    return [shared_rows(earlier, later) for i, later in enumerate(files) for earlier in files[:i]]
 
 
-def overlap(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
+def shared_rows(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
     """What two files have in common; adds the findings to the later one."""
     exact = np.isin(np.array(later.pairs), np.array(earlier.pairs))
     close = np.isin(np.array(later.normal), np.array(earlier.normal)) & ~exact

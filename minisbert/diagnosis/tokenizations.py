@@ -17,14 +17,14 @@ TOKEN_LIMITS = (8, 16, 24, 32, 64, 66, 100, 128, 130, 200, 256, 258, 300, 384, 4
 PROMPTS = ("query: ", "passage: ", "search_query: ", "search_document: ", "clustering: ", "classification: ")
 BATCH_SIZES = (8, 16, 32, 64)
 
-Step = tuple[str, str]  # one difference from the model's own way: its key among the causes, and a clause that says it
+Clue = tuple[str, str]  # one difference from the model's own way: its key among the causes, and a clause that says it
 
 
 @dataclass(frozen=True)
 class Tokenization:
     """The ids of each text. ``steps`` is empty for the model's own."""
 
-    steps: list[Step]
+    steps: list[Clue]
     ids: list[list[int]]
     skip: int = 0  # tokens of the prompt that are not pooled
     token_type: int = 0
@@ -63,7 +63,7 @@ def tokenizations(encoder: SentenceEncoder, texts: Sequence[str], prompt: str) -
         yield Tokenization([("token types", "the token types are 1, not 0")], right, skip, token_type=1)
 
 
-def prompt_error(right: str, other: str) -> Step:
+def prompt_error(right: str, other: str) -> Clue:
     if not right:
         return "prompt added", f"the prompt {other!r} was added"
     if not other:
@@ -71,7 +71,7 @@ def prompt_error(right: str, other: str) -> Step:
     return "another prompt", f"the prompt was {other!r}, not {right!r}"
 
 
-def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Step, list[list[int]]]]:
+def cased(tokenizer: Tokenizer, texts: list[str]) -> Iterator[tuple[Clue, list[list[int]]]]:
     """The ids with capitals kept, or lower-cased if the model has capitals."""
     spec = json.loads(tokenizer.backend.to_str())
     normalizer = spec["normalizer"] or {}

@@ -41,7 +41,7 @@ def read_vectors(path: str | Path) -> VectorFile:
                 array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()  # numpy has no bfloat16
                 dtype = str(tensor.dtype).removeprefix("torch.")
             case ".jsonl" | ".csv":
-                array, dtype = read_text(path, at), "text"
+                array, dtype = read_text_rows(path, at), "text"
             case _:
                 raise ValueError(f"the name must end in {', '.join(ENDINGS)}")
         values = array.astype(np.float64, casting="same_kind")  # raises for complex numbers and texts
@@ -54,7 +54,7 @@ def read_vectors(path: str | Path) -> VectorFile:
         return VectorFile(values, dtype)
 
 
-def read_text(path: Path, at: Place) -> np.ndarray:
+def read_text_rows(path: Path, at: Place) -> np.ndarray:
     """Rows of numbers: between commas, where a first line without any is a header, or lists in lines of JSON.
 
     A line may also be an object that has its list under one of ``VECTOR_KEYS``.

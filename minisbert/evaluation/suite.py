@@ -134,7 +134,7 @@ def evaluate_suite(
     lines = []
     for task in tasks:
         count = len(task.pairs)
-        lines.append(task_scores(task, cosines[:count]) | {"trained": overlap(task, trained)})
+        lines.append(task_scores(task, cosines[:count]) | {"trained": trained_pairs(task, trained)})
         cosines = cosines[count:]
     return lines
 
@@ -159,7 +159,7 @@ def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
     }
 
 
-def overlap(task: Task, trained: set[TextPair] | None) -> int | None:
+def trained_pairs(task: Task, trained: set[TextPair] | None) -> int | None:
     """The number of pairs of the task that are in ``trained``, in either order."""
     if trained is None:
         return None

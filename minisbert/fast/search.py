@@ -22,7 +22,7 @@ from minisbert.system.console import Bar
 BLOCK = 1024  # vectors at a time; of the corpus of ``top_k`` four times as many: 16 MiB of scores
 GROUP = 16  # scores of which at first only the highest is compared
 MOST = 2**21  # results of a block of queries
-PAIRS = 128  # exact scores of single pairs at a time
+EXACT_PAIRS = 128  # exact scores of single pairs at a time
 ALONE = 64  # such a score takes as long as about this many in a block
 
 
@@ -169,7 +169,7 @@ def exact_scores(a: Tensor, b: Tensor) -> Tensor:
 def cosines_of(a: Tensor, rows: Tensor, b: Matrix, columns: Tensor) -> Tensor:
     """Exact cosines (n,), float32, of the rows (n,) of a (R, D) with the rows ``columns`` (n,) of b (C, D)."""
     a = normalize(a.double())
-    parts = zip(rows.split(PAIRS), columns.split(PAIRS), strict=True)
+    parts = zip(rows.split(EXACT_PAIRS), columns.split(EXACT_PAIRS), strict=True)
     return torch.cat([(a[i] * normalize(b[j].double())).sum(dim=1) for i, j in parts]).float()
 
 

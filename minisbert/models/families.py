@@ -20,7 +20,7 @@ from minisbert.models.modern.architecture import Architecture
 from minisbert.models.modern.decoder import QWEN3
 from minisbert.models.modern.gemma import GEMMA
 from minisbert.models.modern.modernbert import MODERNBERT
-from minisbert.models.modern.mpnet import MPNET
+from minisbert.models.modern.mpnet import MPNET, SKIPPED
 
 
 class DistilBertFamily(Family):
@@ -76,10 +76,8 @@ class RobertaFamily(Family):
         return found | {"position_offset": found["pad_token_id"] + 1}
 
 
-LM_HEAD = {"lm_head.bias"} | dense("lm_head.dense") | dense("lm_head.layer_norm") | dense("lm_head.decoder")
 ROBERTA = RobertaFamily(
-    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta."))
-    | {"skipped": frozenset({"embeddings.position_ids"} | LM_HEAD)}
+    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta.")) | {"skipped": SKIPPED}
 )
 XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
 CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")

@@ -20,10 +20,10 @@ from minisbert.evaluation.suite import (
     evaluate_suite,
     load_suite,
     load_task,
-    overlap,
     read_sick,
     read_sts,
     task_scores,
+    trained_pairs,
 )
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import assets
@@ -115,8 +115,8 @@ def test_the_average_is_of_rounded_scores():
 def test_overlap_counts_pairs_in_either_order():
     pairs = [ScoredPair("a", "b", 1), ScoredPair("c", "a", 2), ScoredPair("d", "d", 5), ScoredPair("a", "d", 0)]
     known = {frozenset("ab"), frozenset("ac"), frozenset("d"), frozenset("xy")}
-    assert overlap(Task("t", "p", {"one": pairs}), known) == 3
-    assert overlap(Task("t", "p", {"one": pairs}), None) is None
+    assert trained_pairs(Task("t", "p", {"one": pairs}), known) == 3
+    assert trained_pairs(Task("t", "p", {"one": pairs}), None) is None
 
 
 # ------------------------------------------------------------------------------- a folder of every task

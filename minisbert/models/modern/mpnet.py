@@ -95,7 +95,8 @@ class MPNet(ModernEncoder):
         return [(bias if mask is None else bias.masked_fill(~mask, float("-inf")),)] * len(self.layers)
 
 
-LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")
+LM_HEAD = ("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder")  # for masked words, RoBERTa's too
+SKIPPED = frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD)))
 MPNET = Architecture(
     model_type="mpnet",
     architecture="MPNetModel",
@@ -117,7 +118,7 @@ MPNET = Architecture(
     },
     pooler={"pooler": "pooler.dense"},
     prefix="mpnet.",
-    skipped=frozenset({"embeddings.position_ids", "lm_head.bias"}.union(*map(dense, LM_HEAD))),
+    skipped=SKIPPED,
     constants={"type_vocab_size": 0, "position_offset": 2, "position_embedding_type": "absolute"},
     only={"pad_token_id": 1, "relative_attention_num_buckets": BUCKETS},  # transformers computes these in any case
 )
