@@ -31,6 +31,7 @@ def test_the_decay_of_each_optimizer_by_default():
         parameter.grad = torch.zeros(1)
         optimizer([parameter], lr=0.5).step()
         assert parameter.item() == pytest.approx(left)
+    assert adamw([zero], lr=0.5).defaults["fused"], "all parameters in one kernel"
 
 
 def test_a_parameter_without_gradient_does_not_change():
