@@ -55,7 +55,7 @@ def load_and_encode(
 ) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked | Bits]]:
     """The model and the vectors (N, D) of the texts, from the index or the folder of shards if one is given.
 
-    Shards must be those of ``file``, from which the texts are, and still be the same at the end of the block.
+    Shards must have been written from ``file``, and must still be the same at the end of the block.
     """
     manifest = find_shards(options.index, file, len(texts)) if in_shards(options) else None
     about = index_metadata(options.index) if options.index and not manifest else None

@@ -68,7 +68,7 @@ def open_shards(manifest: Manifest, file: str, encoder: SentenceEncoder, prompt:
 
 
 def stamps(manifest: Manifest) -> list[tuple[int, int, int]]:
-    """What tells each shard's file from another one in its place."""
+    """Each shard's inode, bytes and time of change: they differ once the file is replaced."""
     found = [manifest.path(shard).stat() for shard in range(len(manifest.parts))]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
 

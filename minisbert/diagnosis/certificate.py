@@ -200,9 +200,8 @@ class Case:
         order = sorted(range(len(ids)), key=lambda row: len(ids[row]))
         for rows in (order[:FIRST], order):
             padded = pad_batch([ids[row] for row in rows], encoder.tokenizer.pad_id)
-            vectors = encoder(*(x if x is None else x.to(encoder.device) for x in padded))[
-                :, : given.shape[1]
-            ]  # (S, W)
+            vectors = encoder(*(x if x is None else x.to(encoder.device) for x in padded))
+            vectors = vectors[:, : given.shape[1]]  # (S, W)
             gaps = row_differences(vectors.double().cpu().numpy(), given[rows], self.precision)
             if not gaps.max() <= FLOAT32:
                 return False

@@ -182,7 +182,7 @@ class Sample:
         pooled, size = [], min(self.encoder.bert.config.positions, max(*PADDED, tokenizer.limit))
         for ids in tokenization.ids:
             count = torch.arange(1, size + 1, device=self.encoder.device)  # (P,)
-            # (P, D): the state of the last pad if there are so many
+            # (P, D): the state of the last pad, for texts that have that many pads
             running = self.encoder.bert(self.padded(ids, size), count[None] <= len(ids))[0]
             if mode == "mean":
                 running = running.double().cumsum(dim=0) / count[:, None]

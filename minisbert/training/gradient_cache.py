@@ -29,7 +29,7 @@ def whole(rows: Sequence[int]) -> list[Part]:
 
 
 def cut(rows: Sequence[int], lengths: Sequence[int], tokens: int) -> list[Part]:
-    """Rows in order, in parts of at most ``tokens`` tokens, pads included. A longer row is a part alone.
+    """Rows in order, in parts of at most ``tokens`` tokens, pads included. A longer row is a part of its own.
 
     ``lengths[row]`` are the tokens of a row, all its texts together. Rows are padded to the longest of their part:
     ``cut([0, 1, 2, 3], [30, 50, 20, 40], 100) = [[0, 1], [2, 3]]``, of 2 * 50 and 2 * 40 tokens.

@@ -149,7 +149,7 @@ def read_environment() -> tuple[int, int]:
 
 def restarts() -> int:
     """How often torchrun has started the processes of this run again (``--max-restarts``)."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    return environment_number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in os.environ else 0
 
 
 def processes() -> int:
