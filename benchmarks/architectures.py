@@ -1,4 +1,4 @@
-"""Encoding with the architectures of ``minisbert/models/modern`` beside sentence-transformers: texts per second.
+"""Encoding with the architectures of ``minisbert/architectures`` beside sentence-transformers: texts per second.
 
     python -m benchmarks.architectures                      short and long texts, float32 and bfloat16: some ten minutes
     python -m benchmarks.architectures modernbert --layers 2 --lengths 2048
@@ -21,14 +21,14 @@ import numpy as np
 import torch
 
 from benchmarks.peers import Encode, sentence_transformers, stay_offline, turns
-from minisbert.models.checkpoint import save_bert
-from minisbert.models.families import FAMILIES, build_bert
-from minisbert.models.folders import ModelFolder
+from minisbert.architectures.relatives import FAMILIES, build_bert
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.weights import save_bert
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory
 
-TINY = Path(__file__).parents[1] / "tests" / "reference" / "modern"  # folders with tokenizers and settings
+TINY = Path(__file__).parents[1] / "tests" / "reference" / "architectures"  # folders with tokenizers and settings
 SIZES = {  # of all-mpnet-base-v2, ModernBERT-base, Qwen3-Embedding-0.6B, EmbeddingGemma-300m
     "mpnet": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
     "modernbert": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 1152, "local_attention": 128},

@@ -22,10 +22,10 @@ import torch
 
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.system.devices import choose_precision, save_training_memory
-from minisbert.training.options import parse
-from minisbert.training.processes import ProcessGroup
-from minisbert.training.registry import load_encoder, make_objective
-from minisbert.training.training import divide
+from minisbert.training.command_line import parse
+from minisbert.training.distributed import ProcessGroup
+from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.train import divide
 
 WHOLE = 10**9  # tokens: no batch is cut
 

@@ -28,9 +28,9 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.data.corpora import read_sentences
 from minisbert.data.scored_pairs import SPLITS, load_scored_pairs
-from minisbert.fast.search import closest_pairs
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import closest_pairs
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command, say
 

@@ -70,7 +70,7 @@ def encode(texts: Sequence[str], model: str, folder: Path) -> np.ndarray:
     text.write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
     options = ["--model", model, "--normalize", "--part-rows", str(PART_ROWS)]
     for rest in (["--file", str(text), "--out", str(parts), *options], ["merge", str(parts), "--out", str(merged)]):
-        if subprocess.run([sys.executable, "-m", "minisbert.encode", *rest], stdout=sys.stderr).returncode:
+        if subprocess.run([sys.executable, "-m", "minisbert", "encode", *rest], stdout=sys.stderr).returncode:
             raise InputError("encoding failed; nothing is measured")
     vectors = np.load(merged, mmap_mode="r")
     if len(vectors) != len(texts):

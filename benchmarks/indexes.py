@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import numpy as np
 import torch
 
-from minisbert.fast.matrices import Matrix
-from minisbert.fast.search import top_k
+from minisbert.search.dense import top_k
+from minisbert.search.matrices import Matrix
 from minisbert.system.console import say
 
 NEIGHBOURS, CONSTRUCTION = 32, 200

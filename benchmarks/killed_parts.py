@@ -56,7 +56,7 @@ def kill(command: list[str], folder: Path, work: float, chance: random.Random) -
 
 
 def merge(folder: Path, out: Path) -> bytes:
-    command = [sys.executable, "-m", "minisbert.encode", "merge", str(folder), "--out", str(out)]
+    command = [sys.executable, "-m", "minisbert", "encode", "merge", str(folder), "--out", str(out)]
     subprocess.run(command, check=True, capture_output=True)
     return out.read_bytes()
 
@@ -79,7 +79,7 @@ def main() -> None:
         place = Path(name)
         write_texts(place / "texts.txt", options.rows, chance)
         part_rows = -(-options.rows // options.parts)
-        command = [sys.executable, "-m", "minisbert.encode", "--model", options.model, "--device", "cpu"]
+        command = [sys.executable, "-m", "minisbert", "encode", "--model", options.model, "--device", "cpu"]
         command += ["--file", str(place / "texts.txt"), "--part-rows", str(part_rows)]
         whole = start(command, place / "whole")
         began = time.monotonic()

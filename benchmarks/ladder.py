@@ -23,14 +23,14 @@ from torch import Tensor
 from benchmarks import machine
 from benchmarks.parts_files import require
 from benchmarks.peers import turns
+from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import bert
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.fast.batching import packed_batches
-from minisbert.models.compiled import CompiledEncoder
-from minisbert.models.encoding import BATCH_TOKENS
+from minisbert.models.batching import packed_batches
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.system.console import run_command
 from minisbert.system.devices import keep_freed_memory
 from minisbert.training.settings import number

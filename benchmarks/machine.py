@@ -8,7 +8,7 @@ tables of ``encode_speed`` begin with these lines. A rate is that of the six lin
 tokens with all of torch's threads, the best of several rounds:
 
 MKL float32       ``torch.nn.functional.linear``; torch's other BLAS where torch is built without MKL
-oneDNN float32    ``minisbert.fast.internals.products``, weights laid out by ``internals.laid_out``
+oneDNN float32    ``minisbert.system.torch_internals.products``, weights laid out by ``internals.laid_out``
 oneDNN bfloat16   the same two operations of torch, which ``matrices`` calls in float32 only
 oneDNN int8       ``torch.ops.onednn.qlinear_pointwise``: uint8 activations times int8 weights, float32 results
 """
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from minisbert.core.weights import BertConfig
-from minisbert.fast import internals
+from minisbert.system import torch_internals as internals
 from minisbert.system.console import run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware
 from minisbert.training.settings import number

@@ -22,8 +22,8 @@ import torch
 from minisbert import WAITING
 from minisbert.core.loop import adamw, fit
 from minisbert.system.devices import choose_precision, save_training_memory
-from minisbert.training.options import parse
-from minisbert.training.training import prepare
+from minisbert.training.command_line import parse
+from minisbert.training.train import prepare
 
 WARM_UP = 2  # steps, and sentences
 SENTENCE = "A man is playing the guitar on the stage while a woman sings."

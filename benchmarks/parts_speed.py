@@ -58,7 +58,7 @@ sys.exit(done.returncode)
 
 
 def encode_command(model: str, file: Path, out: Path, part_rows: int | None, threads: int) -> list[str]:
-    command = [sys.executable, "-m", "minisbert.encode", "--model", model, "--device", "cpu", "--file", str(file)]
+    command = [sys.executable, "-m", "minisbert", "encode", "--model", model, "--device", "cpu", "--file", str(file)]
     parts = ["--part-rows", str(part_rows)] if part_rows else []
     return [*command, "--out", str(out), *parts, "--threads", str(threads)]
 

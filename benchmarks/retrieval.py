@@ -99,10 +99,10 @@ def write_pairs(folder: Path, grades: Grades, texts: list[str]) -> None:
 
 def command(name: str, *arguments: str | Path) -> None:
     """Run one of minisbert's commands; its messages go to stderr."""
-    full = [sys.executable, "-m", f"minisbert.{name}", *map(str, arguments)]
+    full = [sys.executable, "-m", "minisbert", name, *map(str, arguments)]
     say(f"$ python {' '.join(full[1:])}")
     if subprocess.run(full, stdout=sys.stderr).returncode:
-        raise InputError(f"minisbert.{name} failed")
+        raise InputError(f"minisbert {name} failed")
 
 
 def compare(folder: Path, file: str | None, model: str, seeds: list[int]) -> dict[str, list[Scores]]:

@@ -1,4 +1,4 @@
-"""How long a row should be that several texts share: texts per second by ``minisbert.fast.batching.ROW``.
+"""How long a row should be that several texts share: texts per second by ``minisbert.models.batching.ROW``.
 
     python -m benchmarks.row_length                              sentences of STS-B test: about eight minutes
     python -m benchmarks.row_length --texts mixed --rows 64 128
@@ -25,7 +25,7 @@ from benchmarks.encode_speed import MODEL, minisbert_sides, table, texts_of
 from benchmarks.ladder import SAME
 from benchmarks.parts_files import require
 from benchmarks.peers import Encode, turns
-from minisbert.fast import batching
+from minisbert.models import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
 from minisbert.system.console import run_command

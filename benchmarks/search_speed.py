@@ -32,7 +32,7 @@ import torch
 from benchmarks import machine
 from benchmarks.peers import turns
 from benchmarks.stream_memory import peak
-from minisbert.fast.search import top_k
+from minisbert.search.dense import top_k
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import keep_freed_memory
 from minisbert.training.settings import number

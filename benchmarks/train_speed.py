@@ -7,7 +7,7 @@
 Sides: minisbert in float32; with bfloat16 if the hardware supports it (auto); in float32 in two processes of one thread
 each; sentence-transformers' trainer in float32 with the same settings, which needs the ``reference`` extra. Each run is
 a separate process. Seconds are training alone, without loading and evaluation; memory is the peak of the whole process.
-The quality of all saved models is measured by ``minisbert.evaluate``. Prints a table of medians.
+The quality of all saved models is measured by ``minisbert evaluate``. Prints a table of medians.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def quality(model: Path) -> dict[str, float]:
     """Cosine Spearman on dev and test."""
     scores = {}
     for split in ("dev", "test"):
-        command = [sys.executable, "-m", "minisbert.evaluate", "--model", str(model), "--split", split, "--json"]
+        command = [sys.executable, "-m", "minisbert", "evaluate", "--model", str(model), "--split", split, "--json"]
         done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         scores[split] = json.loads(done.stdout)["spearman"]["cosine"]
     return scores

@@ -14,8 +14,8 @@ import torch
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.fast import quantized
-from minisbert.fast.search import top_k
+from minisbert.search import quantized
+from minisbert.search.dense import top_k
 from minisbert.system.assets import ensure
 
 SENTENCES = Path(__file__).with_name("thirty_sentences.txt")

@@ -259,13 +259,13 @@ with torch.no_grad():
 
 # %% [markdown]
 # The numbers of the swapped file are those of the mistake "q and k swapped", up to rounding in float32. So a wrong
-# result can be recognised, like a fingerprint. The grader and `minisbert.trace` do that for you.
+# result can be recognised, like a fingerprint. The grader and `minisbert trace` do that for you.
 #
 # ## Exercises
 #
 # 1. Read `layers.3.attention.query.bias` by hand, byte by byte, as above.
 # 2. How many bytes would the file have in float16? Which numbers could be lost?
-# 3. `minisbert/models/families.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
+# 3. `minisbert/architectures/relatives.py` has a table for DistilBERT. Which of BERT's tensors does it lack?
 # 4. Graded: the name table of a model: `python -m lessons.check start 03`, then `run 03`; `hint 03` when you are
 #    stuck.
 #

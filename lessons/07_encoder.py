@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 07: the whole encoder, and finding a bug
 #
-# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/tracing.py`. About 45 minutes. You will
+# Steps through `minisbert/core/bert.py`: `Bert`; and `minisbert/diagnosis/trace/tracing.py`. About 45 minutes. You will
 # compare every layer with what transformers computes, and then hunt a bug that somebody has planted.
 #
 # ![Map of the model: encoder](drawings/map_07.svg)
@@ -15,7 +15,7 @@ from course import GOLDEN, figure, largest_difference, predict
 from safetensors.torch import load_file
 
 from lessons.mistakes import MISTAKES, planted
-from minisbert.diagnosis.tracing import (
+from minisbert.diagnosis.trace.tracing import (
     HIDDEN,
     VECTOR,
     compare_states,
@@ -94,7 +94,7 @@ assert max(row.difference for row in rows) < 1e-5, "a few millionths"
 assert {f"layers.{i}" for i in range(6)} <= {row.name for row in rows}, "every layer was compared"
 
 # %% [markdown]
-# `python -m minisbert.trace` prints the same table from the command line.
+# `minisbert trace` prints the same table from the command line.
 #
 # ## The figure
 #
@@ -214,8 +214,8 @@ assert whole == [secret], "one mistake, and only one, gives exactly these number
 # If no known mistake fits, you bisect by hand: write out q, then the scores, then the probabilities, and compare each.
 # The tool for your own code is
 #
-#     python -m minisbert.trace --write ours.safetensors         every intermediate result, by name
-#     python -m minisbert.trace --against yours.safetensors      your tensors of the same names against ours
+#     minisbert trace --write ours.safetensors         every intermediate result, by name
+#     minisbert trace --against yours.safetensors      your tensors of the same names against ours
 #
 # ## Exercises
 #

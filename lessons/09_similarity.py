@@ -18,8 +18,8 @@ from minisbert.core.pooling import cls_pool, max_pool, mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.sts import similarities
-from minisbert.fast.batching import budgeted_batches
-from minisbert.models.poolings import first_last_pool
+from minisbert.models.batching import budgeted_batches
+from minisbert.models.pooling import first_last_pool
 from minisbert.system.assets import ensure
 
 # %% [markdown]
@@ -93,7 +93,7 @@ for name, measured in (("cls", 73.50), ("max", 78.80), ("first-last", 81.55)):
     assert abs(spearman[name] - measured) < 0.02, f"{name}: no one published it; sentence-transformers measures it too"
 
 # %% [markdown]
-# `python -m minisbert.evaluate --split test` prints the same. The model was trained with the mean, and with another
+# `minisbert evaluate --split test` prints the same. The model was trained with the mean, and with another
 # pooling it loses up to eight points: once training is over, the pooling is not a matter of taste.
 #
 # ## The figure

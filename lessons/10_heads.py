@@ -19,11 +19,11 @@ from minisbert.core.loop import adamw, fit
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.fast.batching import budgeted_batches
+from minisbert.models.batching import budgeted_batches
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.tuning import count_parameters, freeze
-from minisbert.training import more_losses
+from minisbert.training import losses as more_losses
+from minisbert.training.trainable import count_parameters, freeze
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 11: contrastive, triplet, SimCSE
 #
-# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/more_metrics.py`. About 60
-# minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors over a
-# circle, and measure alignment and uniformity of MiniLM.
+# Steps through `minisbert/core/losses.py`, and the geometry in `minisbert/evaluation/classification_metrics.py`.
+# About 60 minutes. You will compare three losses by the pushes that they give, meet their relatives, spread vectors
+# over a circle, and measure alignment and uniformity of MiniLM.
 
 # %%
 import math
@@ -18,9 +18,9 @@ from minisbert.core.encoder import cosine, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.evaluation.more_metrics import alignment, mean_off_diagonal_cosine, uniformity
+from minisbert.evaluation.classification_metrics import alignment, mean_off_diagonal_cosine, uniformity
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training import more_losses
+from minisbert.training import losses as more_losses
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 

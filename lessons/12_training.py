@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 12: the training loop, and what a seed is
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/training/state.py`. About 60 minutes. You
-# will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same bits, and
-# train eighty small heads to see what one number is worth.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/data.py`, `minisbert/training/resume.py`. About 60 minutes.
+# You will take one step of the loop apart, match ten losses of the reference, stop a run and go on to the same bits,
+# and train eighty small heads to see what one number is worth.
 
 # %%
 import inspect
@@ -23,10 +23,10 @@ from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
 from minisbert.core.loop import AdamW, adamw_step, fit
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.models.folders import find_model
+from minisbert.folder.model_folder import find_model
 from minisbert.system.devices import random_state, set_random_state
+from minisbert.training.resume import RunState, load_state, save_state
 from minisbert.training.schedules import SCHEDULES
-from minisbert.training.state import RunState, load_state, save_state
 
 threads = torch.get_num_threads()
 torch.set_num_threads(1)  # matrices this small gain nothing from a second core

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 13: making it fast: pads, fused operations, the compiler
 #
-# Steps through `minisbert/fast/batching.py`, `minisbert/core/bert.py`, `minisbert/fast/aot.py`,
+# Steps through `minisbert/models/batching.py`, `minisbert/core/bert.py`, `minisbert/compiled/package.py`,
 # `minisbert/system/devices.py`, and `pad_batch` of `minisbert/core/tokenizer.py`. About 55 minutes. You will climb a
 # ladder of steps to the same vectors, count what was computed for nothing, and read the loop that PyTorch's compiler
 # makes of your LayerNorm.
@@ -22,18 +22,18 @@ from course import TINY, figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
+from minisbert.compiled.package import compile_package, load_package
+from minisbert.compiled.runtime import compile_encoder
 from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.fast import batching
-from minisbert.fast.aot import compile_package, load_package
-from minisbert.fast.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
-from minisbert.models.compiled import compile_encoder
-from minisbert.models.folders import find_model
-from minisbert.models.inputs import evaluating
+from minisbert.folder.model_folder import find_model
+from minisbert.models import batching
+from minisbert.models.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
+from minisbert.models.guards import evaluating
 from minisbert.system.devices import choose_precision
 
 encoder = SentenceEncoder.load(find_model("all-MiniLM-L6-v2"))  # the book's: easy to follow, and what is to be beaten
@@ -201,8 +201,8 @@ print(len(operations), "operations:", ", ".join(operations))
 assert len(operations) == 9, "seven of them go over all T D numbers; adding eps and the root only over T"
 
 # %% [markdown]
-# Then it writes C++ for it. `compile_package` of `fast/aot.py` does that ahead of time, into a file that needs no
-# compiler any more; the source is inside. (About 20 seconds, most of it g++.)
+# Then it writes C++ for it. `compile_package` of `compiled/package.py` does that ahead of time, into a file that
+# needs no compiler any more; the source is inside. (About 20 seconds, most of it g++.)
 
 
 # %%
@@ -243,7 +243,7 @@ with torch.inference_mode():
 
 # %% [markdown]
 # The gain comes from a whole encoder: the compiler also fuses across the formulas, calls no Python in between, and lays
-# out each weight once as the CPU's matrix product likes it. `python -m minisbert.compile all-MiniLM-L6-v2` takes half a
+# out each weight once as the CPU's matrix product likes it. `minisbert compile all-MiniLM-L6-v2` takes half a
 # minute or more; here is the tiny one.
 
 # %%

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 14: search, and the sixty-five hours
 #
-# Steps through `minisbert/fast/search.py`. About 40 minutes. You will count what it costs to find the closest pair of
+# Steps through `minisbert/search/dense.py`. About 40 minutes. You will count what it costs to find the closest pair of
 # 10,000 sentences in two ways, write exact search with ties by hand, and see what careless search returns.
 
 # %%
@@ -16,9 +16,9 @@ from minisbert.core.encoder import normalize
 from minisbert.core.heads import JointHead
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake, planted
-from minisbert.fast import search
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import dense as search
 
 encoder = SentenceEncoder.load("all-MiniLM-L6-v2")
 pairs = load_scored_pairs("stsb", "test")
@@ -306,7 +306,7 @@ assert itself < np.mean(right == np.arange(N)), "by dot product a longer neighbo
 #
 # 1. Find by vectors, judge by the joint model: for a query take the 100 best by cosine and read only those with a
 #    trained head (`--recipe sts-cross-encoder`). How many forwards for a corpus of a million? What can still go wrong?
-# 2. `python -m minisbert.pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
+# 2. `minisbert pairs` on a file of your own. At which score do paraphrases end and mere topics begin?
 # 3. Cut the vectors to the first 64 columns (`truncate_dim`). How many of the 20 closest pairs are still found?
 # 4. An approximate index looks at a part of the corpus only. How would you measure what it misses, with `top_k`?
 # 5. Graded: the k nearest of a corpus, ties in order: `python -m lessons.check start 14`, `run 14`, `hint 14`.

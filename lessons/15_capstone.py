@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lesson 15: your own pieces inside the real model
 #
-# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/tracing.py`, and
+# Steps through `minisbert/diagnosis/mistakes/planting.py`, `minisbert/diagnosis/trace/tracing.py`, and
 # `lessons/grader/graft.py`. About 50 minutes. You will put hand-written pieces into the running package, let three
 # instruments judge them, lose a bug among them and find it again.
 
@@ -23,7 +23,7 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.diagnosis.tracing import (
+from minisbert.diagnosis.trace.tracing import (
     HIDDEN,
     VECTOR,
     compare_states,
@@ -34,7 +34,7 @@ from minisbert.diagnosis.tracing import (
     print_rows,
     suspects,
 )
-from minisbert.models.folders import find_model
+from minisbert.folder.model_folder import find_model
 from tests.checks import CHECKS
 from tests.parity import golden
 
@@ -402,11 +402,11 @@ assert {name.split("/")[0] for name in loading | computing} == {"core"}, "and no
 # 1. Write the typo into your own file in `lessons/mine/`, and run `python -m lessons.check run 05`, then `graft`. What
 #    does the grader call it, and what does graft do with it?
 # 2. Draw a mistake with `random.choice` that you do not look at, plant it in a friend's checkout, and give them only
-#    `python -m minisbert.trace`. How long do they need?
+#    `minisbert trace`. How long do they need?
 # 3. Find a mistake that none of the three instruments notices. (What do they never do? Long texts, batches of one,
 #    token types, dropout.) Then write the check that would.
 # 4. Port the encoder to another framework, dump every intermediate result under the same names, and let
-#    `python -m minisbert.trace --against yours.safetensors` speak.
+#    `minisbert trace --against yours.safetensors` speak.
 # 5. Graded: everything at once, `python -m lessons.check graft`. The capstone has no pieces itself, so there is no
 #    `python -m lessons.check start 15`.
 #

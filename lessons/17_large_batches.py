@@ -22,7 +22,7 @@ from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import gradient_cache
 from minisbert.training.gradient_cache import GradientCache, cut
-from minisbert.training.objective import VectorNetwork
+from minisbert.training.objectives.base import VectorNetwork
 
 threads = torch.get_num_threads()
 torch.set_num_threads(min(threads, 2))

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lesson 18: training for real
 #
-# Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`, `minisbert/evaluation/more_metrics.py`. About 60
-# minutes. You will train MiniLM to a better score and prove it, ruin it in four ways, collapse it, and find out whether
-# a negation can be taught.
+# Steps through `minisbert/core/loop.py`, `minisbert/core/losses.py`,
+# `minisbert/evaluation/classification_metrics.py`. About 60 minutes. You will train MiniLM to a better score
+# and prove it, ruin it in four ways, collapse it, and find out whether a negation can be taught.
 
 # %%
 import copy
@@ -22,8 +22,8 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.evaluation.more_metrics import mean_off_diagonal_cosine, uniformity
-from minisbert.models.folders import find_model
+from minisbert.evaluation.classification_metrics import mean_off_diagonal_cosine, uniformity
+from minisbert.folder.model_folder import find_model
 
 # %%
 bert.FUSED = True  # the same formulas, faster: lesson 13
@@ -503,7 +503,7 @@ guess.answer("96 and 84")
 # %% [markdown]
 # ## Exercises
 #
-# 1. `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and `python -m minisbert.plot
+# 1. `python -m minisbert.train --out runs/whole` trains the whole model on all pairs, and `minisbert plot
 #    runs/whole --out whole.png` draws it. How much of its gain did the last layer alone reach?
 # 2. Repeat *Overfitting* with half the learning rate, with twice the pairs, and with a weight decay of 0.1. Which of
 #    the three helps?

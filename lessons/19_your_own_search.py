@@ -2,7 +2,7 @@
 # # Lesson 19: your own search engine
 #
 # Steps through `minisbert/corpus/mining.py`, `minisbert/core/loop.py`, `minisbert/evaluation/retrieval_metrics.py`,
-# `minisbert/fast/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
+# `minisbert/search/quantized.py`. About 60 minutes. You will build a search engine for Python's own standard library,
 # train it, shrink it, and prove to somebody who does not trust you that it works.
 
 # %%
@@ -27,10 +27,10 @@ from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.evaluation import retrieval_metrics
-from minisbert.fast import quantized
-from minisbert.fast.search import k_best, top_k
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import quantized
+from minisbert.search.dense import k_best, top_k
 
 # %% [markdown]
 # ## The question

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 20: what changed since BERT
 #
-# Steps through `minisbert/models/modern/mpnet.py`, `minisbert/models/modern/rotary.py`,
-# `minisbert/models/modern/modernbert.py`, `minisbert/models/modern/decoder.py`. About 60 minutes. You will put each of
+# Steps through `minisbert/architectures/mpnet.py`, `minisbert/architectures/rotary.py`,
+# `minisbert/architectures/modernbert.py`, `minisbert/architectures/qwen3.py`. About 60 minutes. You will put each of
 # the changes alone into the book's layer, find out what it buys, and see how ports of newer models go wrong.
 
 # %%
@@ -15,15 +15,16 @@ from torch import nn
 from torch.nn import functional
 
 from lessons.mistakes import MISTAKES, planted
+from minisbert.architectures import modernbert, rotary
+from minisbert.architectures import qwen3 as decoder
+from minisbert.architectures.mpnet import MPNet, MPNetConfig, relative_buckets
+from minisbert.architectures.qwen3 import Decoder, DecoderConfig
 from minisbert.core import bert
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.loop import adamw, fit, linear_schedule
 from minisbert.core.losses import multiple_negatives_ranking_loss
 from minisbert.core.pooling import mean_pool
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.models.modern import decoder, modernbert, rotary
-from minisbert.models.modern.decoder import Decoder, DecoderConfig
-from minisbert.models.modern.mpnet import MPNet, MPNetConfig, relative_buckets
 from minisbert.system.assets import ensure
 
 bert.FUSED = True  # lesson 13: the same numbers in less time

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lesson 21: one vector, many, or none
 #
-# Steps through `minisbert/models/modern/static.py`, `minisbert/models/modern/distillation.py`,
-# `minisbert/models/modern/sparse.py`, `minisbert/models/modern/late_interaction.py`. About 50 minutes. You will take
+# Steps through `minisbert/models/static_encoder.py`, `minisbert/models/static_distillation.py`,
+# `minisbert/models/sparse_encoder.py`, `minisbert/search/late_interaction.py`. About 50 minutes. You will take
 # the encoder away, then the single vector, and see what each costs in bytes, milliseconds and right answers.
 
 # %%
@@ -17,13 +17,13 @@ from lessons.search import bm25, docstrings
 from lessons.search.measure import interval, ndcg_of_each
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.fast.search import top_k
-from minisbert.models.modern import late_interaction
-from minisbert.models.modern.distillation import distill, principal_components
-from minisbert.models.modern.late_interaction import Matrices, max_sim
-from minisbert.models.modern.sparse import flops_loss, splade_pool
-from minisbert.models.modern.static import bag_mean
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sparse_encoder import flops_loss, splade_pool
+from minisbert.models.static_distillation import distill, principal_components
+from minisbert.models.static_encoder import bag_mean
+from minisbert.search import late_interaction
+from minisbert.search.dense import top_k
+from minisbert.search.late_interaction import Matrices, max_sim
 from minisbert.system.assets import ensure
 
 bert.FUSED = True  # lesson 13: the same numbers in less time

@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minisbert.models.modern.multi_vector import MultiVectorEncoder
-    from minisbert.models.modern.sparse import SparseEncoder
-    from minisbert.models.modern.static import StaticEncoder
+    from minisbert.models.multi_vector_encoder import MultiVectorEncoder
     from minisbert.models.pair_model import PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
+    from minisbert.models.sparse_encoder import SparseEncoder
+    from minisbert.models.static_encoder import StaticEncoder
 
 __version__ = "0.1.0"
 __all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder"]
@@ -44,12 +44,19 @@ def start_command() -> None:
         os.environ.update(WAITING)
 
 
-if sys.argv[:1] == ["-m"] and any(argument.startswith("minisbert.") for argument in sys.orig_argv):
-    start_command()  # ``python -m minisbert.NAME``, not the command of another package that imports this one
+if sys.argv[:1] == ["-m"]:
+    _module = sys.orig_argv[sys.orig_argv.index("-m") + 1]
+    if _module.partition(".")[0] == "minisbert":  # not the command of another package that imports this one
+        start_command()
 
 
-FILES = {"SentenceEncoder": "sentence_encoder", "PairModel": "pair_model", "SparseEncoder": "modern.sparse"}
-FILES |= {"MultiVectorEncoder": "modern.multi_vector", "StaticEncoder": "modern.static"}
+FILES = {
+    "SentenceEncoder": "sentence_encoder",
+    "PairModel": "pair_model",
+    "SparseEncoder": "sparse_encoder",
+    "MultiVectorEncoder": "multi_vector_encoder",
+    "StaticEncoder": "static_encoder",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,12 +10,22 @@ from minisbert.core import one_line
 from minisbert.system.console import run_command, say
 
 
-def commands() -> dict[str, str]:
-    """What each command does, by name: the first line of its file, which is read but not imported."""
-    files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if not path.stem.startswith("_")]
-    return {
-        path.stem: path.read_text(encoding="utf-8").partition("\n")[0].strip('"').replace("``", "") for path in files
-    }
+def files() -> dict[str, Path]:
+    """The file of each command by name. ``inspect_.py`` and ``trace_.py`` leave the standard library's names alone."""
+    package = Path(__file__).parent
+    paths = [package / "train.py", *(package / "commands").glob("*.py")]
+    named = {path.stem.rstrip("_").replace("_", "-"): path for path in paths if is_command(path)}
+    return dict(sorted(named.items()))
+
+
+def is_command(path: Path) -> bool:
+    """Whether a file ends in a call of ``run_command``, as each command does."""
+    return 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+
+
+def about(path: Path) -> str:
+    """The first line of a command's file, which is read but not imported."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].strip('"').replace("``", "")
 
 
 def overview() -> None:
@@ -24,8 +34,8 @@ def overview() -> None:
         print(f"minisbert {minisbert.__version__}")
         return
     print("usage: minisbert COMMAND ...\n")
-    for name, about in commands().items():
-        print(f"  {name:<16}{about}")
+    for name, path in files().items():
+        print(f"  {name:<16}{about(path)}")
     print("\nminisbert COMMAND --help shows a command's options; minisbert --version the version.")
 
 
@@ -33,15 +43,17 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help", "--version"):
         run_command(overview)
-    elif (name := name.replace("-", "_")) not in commands():  # distill-static is distill_static
-        near = get_close_matches(name, commands(), n=1)
+        return
+    name = name.replace("_", "-")
+    if name not in files():
+        near = get_close_matches(name, files(), n=1)
         advice = f"did you mean {near[0]}?" if near else "minisbert alone lists the commands"
         say(f"error: minisbert has no command {one_line(name)}: {advice}")
         sys.exit(2)
-    else:
-        del sys.argv[1]
-        minisbert.start_command()
-        runpy.run_module(f"minisbert.{name}", run_name="__main__", alter_sys=True)
+    del sys.argv[1]
+    minisbert.start_command()
+    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files()[name].stem}"
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -10,11 +10,11 @@
 
 The default is SBERT's regression objective (Reimers & Gurevych 2019, section 3): both sentences go through the same
 encoder, and the cosine of their vectors is pulled to the score people gave, by mean squared error. The loop is ``fit``
-in ``core/loop.py``; ``training/training.py`` acts between its steps.
+in ``core/loop.py``; ``training/train.py`` acts between its steps.
 """
 
-from minisbert.training.processes import run_distributed_command
-from minisbert.training.training import main
+from minisbert.training.distributed import run_distributed_command
+from minisbert.training.train import main
 
 if __name__ == "__main__":
     run_distributed_command(main)

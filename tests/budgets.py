@@ -7,26 +7,27 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1009,
-    "fast": 848,
-    "models": 2850,
-    "models/modern": 1892,  # the appendix; no file of it above 200
-    "data": 1284,
-    "evaluation": 1079,
-    "training": 2561,
-    "corpus": 1201,
-    "diagnosis": 2035,
-    "commands": 1477,
+    "system": 1060,
+    "search": 800,
+    "architectures": 1200,
+    "folder": 1050,
+    "models": 2600,
+    "compiled": 360,
+    "data": 1300,
+    "evaluation": 1100,
+    "training": 2610,
+    "corpus": 1215,
+    "diagnosis": 2070,
+    "commands": 1750,
 }
 RAISES = 254  # of InputError and ValueError, in the whole package
-TEST_LINES = 29300
+TEST_LINES = 29320
 
 
 def files_of(room: str) -> list[Path]:
     if room == "commands":
-        return sorted(PACKAGE.glob("*.py"))
-    inner = [PACKAGE / other for other in BUDGETS if other.startswith(f"{room}/")]  # folders with a budget of their own
-    return sorted(path for path in (PACKAGE / room).rglob("*.py") if path.parent not in inner)
+        return sorted([*PACKAGE.glob("*.py"), *(PACKAGE / room).glob("*.py")])
+    return sorted((PACKAGE / room).rglob("*.py"))
 
 
 def count(paths: Iterable[Path]) -> int:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import minisbert
+from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import bert, loop, losses, metrics
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.pooling import Pooling
 from minisbert.core.weights import BERT
-from minisbert.models.families import FAMILIES
 from tests.parity import GRADIENT, PIECE, REFERENCE, ROOT, TRACE, Comparison, compare, golden
 
 Check = Callable[[], Iterator[Comparison]]
@@ -176,7 +176,7 @@ def roberta() -> Iterator[Comparison]:
 def newer_encoders() -> Iterator[Comparison]:
     """Hidden states of Qwen3, EmbeddingGemma and ModernBERT."""
     for name in ("qwen3", "gemma", "modernbert"):
-        expected, folder = golden(f"modern/tiny-{name}"), REFERENCE / "modern" / f"tiny-{name}"
+        expected, folder = golden(f"architectures/tiny-{name}"), REFERENCE / "architectures" / f"tiny-{name}"
         encoder, mask = minisbert.SentenceEncoder.load(folder), expected["mask"]
         with torch.no_grad():
             states = encoder.double().bert.hidden_states(expected["ids"], mask)

@@ -14,10 +14,10 @@ import torch
 from filelock import FileLock
 from hypothesis import settings
 
+from minisbert.compiled.package import COMPILERS
 from minisbert.core import InputError, bert
 from minisbert.diagnosis.mistakes import planting
-from minisbert.fast import internals
-from minisbert.fast.aot import COMPILERS
+from minisbert.system import torch_internals
 from minisbert.system.assets import ensure
 from tests.budgets import report
 
@@ -91,9 +91,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(params=[True, False], ids=["onednn", "public"])
 def onednn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search with oneDNN's private operations, and without, as on CPUs and in builds of torch that lack them."""
-    if request.param and not internals.ONEDNN:
+    if request.param and not torch_internals.ONEDNN:
         pytest.skip("this torch has no such operations")
-    monkeypatch.setattr(internals, "ONEDNN", request.param)
+    monkeypatch.setattr(torch_internals, "ONEDNN", request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def tiny_package(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compile_model(folder: Path, out: Path) -> Path:
     """The command in a separate process, so that other tests do not disturb the compiler."""
-    command = [sys.executable, "-m", "minisbert.compile", str(folder), "--out", str(out)]
+    command = [sys.executable, "-m", "minisbert", "compile", str(folder), "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert f"{out}: " in done.stderr

@@ -1,4 +1,4 @@
-"""What the processes of tests/training/test_processes.py run, started by torchrun; not a test itself.
+"""What the processes of tests/training/test_distributed.py run, started by torchrun; not a test itself.
 
 torchrun --nproc_per_node=2 -m tests.distributed_step gradients OUT ARGUMENT...    loss and gradients of some batches
 torchrun --nproc_per_node=2 -m tests.distributed_step train ARGUMENT...            a run, with one thread a process
@@ -16,12 +16,12 @@ from torch import distributed
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 from minisbert.core import data
-from minisbert.models.checkpoint import write_safetensors
+from minisbert.folder.weights import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.options import parse
-from minisbert.training.processes import ProcessGroup, process_group, run_distributed_command
-from minisbert.training.registry import make_objective
-from minisbert.training.training import divide, main
+from minisbert.training.command_line import parse
+from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.objectives.registry import make_objective
+from minisbert.training.train import divide, main
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
 

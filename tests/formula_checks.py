@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from minisbert.architectures import qwen3, rotary
 from minisbert.core import bert, encoder, metrics, pooling
 from minisbert.core.bert import BertConfig
-from minisbert.models.modern import decoder, late_interaction, rotary
+from minisbert.search import late_interaction
 from tests.checks import check, normal, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare
 
@@ -393,13 +394,13 @@ def rotation() -> Iterator[Comparison]:
 def rms_norm() -> Iterator[Comparison]:
     x, weight = normal(3, 5, 8), normal(8, seed=1)
     reference = lambda x, weight: functional.rms_norm(x, (8,), weight, 0.3)  # noqa: E731
-    yield from with_gradients("rms_norm", lambda x, weight: decoder.rms_norm(x, weight, 0.3), reference, x, weight)
+    yield from with_gradients("rms_norm", lambda x, weight: qwen3.rms_norm(x, weight, 0.3), reference, x, weight)
 
 
 @check
 def swiglu() -> Iterator[Comparison]:
     gate, up = normal(3, 7, scale=3.0), normal(3, 7, seed=1)
-    yield from with_gradients("swiglu", decoder.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up)
+    yield from with_gradients("swiglu", qwen3.swiglu, lambda gate, up: gate * up / (1 + (-gate).exp()), gate, up)
 
 
 @check

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from minisbert.core import losses
-from minisbert.training import distillation, gradient_cache, more_losses
+from minisbert.training import gradient_cache, students
+from minisbert.training import losses as more_losses
 from tests.checks import check, compare_gradients, with_gradients
 from tests.parity import GRADIENT, PIECE, Comparison, compare, golden
 
@@ -212,7 +213,7 @@ def batch_in_parts() -> Iterator[Comparison]:
 def distillation_loss() -> Iterator[Comparison]:
     """Against torch's mse_loss, which has no gradient for a detached teacher."""
     u, v = (golden("losses")[key].requires_grad_() for key in "uv")
-    value, expected = distillation.distillation_loss(u, v), functional.mse_loss(u, v.detach())
+    value, expected = students.distillation_loss(u, v), functional.mse_loss(u, v.detach())
     gradients = [*torch.autograd.grad(expected, u), torch.zeros_like(v)]
     yield from compare_gradients("distillation", value, expected, {"student": u, "teacher": v}, gradients)
 
@@ -231,5 +232,5 @@ def matryoshka_loss() -> Iterator[Comparison]:
         ("matryoshka", {"dims": (2, width)}),
         ("matryoshka, weights", {"dims": (1, 3, width - 1), "weights": (0.5, 2.0, 0.25)}),
     ):
-        ours = partial(distillation.matryoshka_loss, functional.mse_loss, **options)
+        ours = partial(students.matryoshka_loss, functional.mse_loss, **options)
         yield from with_gradients(name, ours, partial(expected, **options), u, v)

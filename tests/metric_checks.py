@@ -9,7 +9,8 @@ from math import log2
 
 import torch
 
-from minisbert.evaluation import more_metrics, retrieval_metrics
+from minisbert.evaluation import classification_metrics as more_metrics
+from minisbert.evaluation import retrieval_metrics
 from tests.checks import check
 from tests.parity import PIECE, Comparison, compare, golden
 

@@ -29,7 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = "core system fast models models/modern data evaluation training corpus diagnosis .".split()
+ROOMS = [
+    *("core system search architectures folder models compiled data evaluation training training/objectives".split()),
+    *("corpus diagnosis/inspect diagnosis/trace diagnosis/certify diagnosis/mistakes commands .".split()),
+]
 COMPARISONS = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
@@ -176,7 +179,7 @@ def files_for(path: Path) -> tuple[list[str], list[str]]:
     if any(user.endswith("checks.py") for user in users):
         users.insert(0, "test_parity.py")
     # lessons and the tree's shape test something else, and whole trainings take minutes
-    rooms = f"core|system|fast|models|models/modern|data|evaluation|corpus|{room}"
+    rooms = f"core|system|search|architectures|folder|models|compiled|data|evaluation|corpus|{room}"
     other = re.compile(f"({rooms})/test_|training/test_(teacher|objective)|test_(?!architecture|train|live)")
     rest = [user for user in dict.fromkeys(users) if other.match(user) and user not in own]
     return [f"tests/{test}" for test in own], [f"tests/{test}" for test in rest]

@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
 from lessons.search import bm25
+from minisbert.architectures.relatives import FAMILIES
 from minisbert.core import bert, data, loop, read_json, tokenizer
 from minisbert.core.weights import read_safetensors
-from minisbert.fast import quantized, search
-from minisbert.models.families import FAMILIES
-from minisbert.training import distillation
+from minisbert.search import dense, quantized
+from minisbert.training import students
 from tests.checks import check, normal
 from tests.formula_checks import fact, randomised
 from tests.parity import PIECE, REFERENCE, ROOT, Comparison, compare
@@ -150,7 +150,7 @@ def layer_choice() -> Iterator[Comparison]:
         (6, 1, [5]),
         (4, 4, [0, 1, 2, 3]),
     ):
-        layers = distillation.spread_layers(total, keep)
+        layers = students.spread_layers(total, keep)
         compared = compare(f"{keep} layers of {total}", padded(layers, 12), padded(expected, 12), PIECE)
         yield replace(compared, ours=layers, reference=expected)
 
@@ -163,7 +163,7 @@ def kept_layers() -> Iterator[Comparison]:
     before = {name: value.clone() for name, value in teacher.state_dict().items()}
     ids, mask = torch.tensor([[3, 7, 1, 30], [5, 2, 9, 0]]), torch.tensor([[True] * 4, [True, True, False, False]])
     for layers in ([0, 2, 4], [1, 2], [3]):
-        student = distillation.keep_layers(teacher, layers)
+        student = students.keep_layers(teacher, layers)
         x = teacher.embeddings(ids, None)
         for i in layers:
             x, _ = teacher.layers[i](x, mask[:, None, None, :])
@@ -267,7 +267,7 @@ def top_k() -> Iterator[Comparison]:
     corpus[[8, 5]] = corpus[[1, 3]] * torch.tensor([[2.0], [4.0]]).double()
     cosines = nn.functional.cosine_similarity(queries[:, None], corpus[None], dim=-1).float().tolist()
     expected = [sorted(range(9), key=lambda j, row=row: (-row[j], j))[:6] for row in cosines]
-    scores, indices = (torch.tensor(np.array(found)) for found in search.top_k(queries, corpus, 6))
+    scores, indices = (torch.tensor(np.array(found)) for found in dense.top_k(queries, corpus, 6))
     best = torch.tensor([[row[j] for j in chosen] for row, chosen in zip(cosines, expected, strict=True)])
     # rounded to float32 on both sides: one unit in the last place is 6e-8
     yield compare("scores of the best 6", scores, best, 1e-7)
@@ -277,7 +277,7 @@ def top_k() -> Iterator[Comparison]:
     turned = torch.linalg.qr(normal(8, 8, seed=2).detach()).Q  # (8, 8)
     close = angles.cos()[:, None] * turned[0] + angles.sin()[:, None] * turned[1]  # (64, 8)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(3))
-    indices = torch.tensor(np.array(search.top_k(turned[:1], close[order], 64)[1]))
+    indices = torch.tensor(np.array(dense.top_k(turned[:1], close[order], 64)[1]))
     yield fact("cosines 1e-9 apart are in order", order[indices[0]].equal(torch.arange(63, -1, -1)))
 
 

@@ -15,10 +15,10 @@ import torch
 
 from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length, serve_speed
 from benchmarks.killed_parts import write_texts
+from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
-from minisbert.encode import main as encode
-from minisbert.fast import batching
+from minisbert.models import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 
@@ -144,7 +144,7 @@ def encode_as(monkeypatch, ranks, size):
         for rank in ranks:
             for name, value in parts_speed.environment(rank, size).items():
                 monkeypatch.setenv(name, value)
-            encode(command[3:])
+            encode(command[4:])
             monkeypatch.delenv("RANK", raising=False)
             monkeypatch.delenv("WORLD_SIZE", raising=False)
 
@@ -260,7 +260,7 @@ def test_vectors_handed_over(quick, tmp_path, monkeypatch, capsys):
 
 def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, capsys):
     """By the two commands; a second start finds its parts in the folder that is kept."""
-    here = SimpleNamespace(run=lambda command, **_: SimpleNamespace(returncode=encode(command[3:]) or 0))
+    here = SimpleNamespace(run=lambda command, **_: SimpleNamespace(returncode=encode(command[4:]) or 0))
     monkeypatch.setattr(handover, "subprocess", here)
     monkeypatch.setattr(handover, "installed", lambda: [])
     options = ["--file", str(texts), "--model", str(tiny), "--queries", "4", "--k", "3", "--rounds", "1", "--json"]

@@ -7,7 +7,7 @@ import pytest
 
 from minisbert.data.datasets import triplet_rows
 from minisbert.evaluation.retrieval import load_retrieval_folder
-from minisbert.training.options import parse
+from minisbert.training.command_line import parse
 from tests.conftest import ROOT
 
 SPEC = importlib.util.spec_from_file_location("docstrings", ROOT / "docs" / "examples" / "docstrings.py")

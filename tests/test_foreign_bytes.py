@@ -19,18 +19,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from minisbert.certify import main as certify
+from minisbert.commands.certify import main as certify
+from minisbert.commands.encode import main as encode
+from minisbert.commands.evaluate import main as evaluate
+from minisbert.commands.inspect_ import main as inspect
+from minisbert.commands.model_options import open_kind
+from minisbert.commands.pairs import main as pairs
+from minisbert.commands.search import main as search
+from minisbert.commands.trace_ import main as trace
 from minisbert.core import InputError
 from minisbert.core.heads import siamese
-from minisbert.encode import main as encode
-from minisbert.evaluate import main as evaluate
-from minisbert.inspect import main as inspect
-from minisbert.models.options import open_kind
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.pairs import main as pairs
-from minisbert.search import main as search
-from minisbert.trace import main as trace
 from tests import toys
 from tests.conftest import ROOT
 

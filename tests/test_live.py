@@ -5,11 +5,11 @@ import os
 import pytest
 import torch
 
+from minisbert.architectures.relatives import FAMILIES
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
-from minisbert.models.checkpoint import load_transformer, save_bert
-from minisbert.models.families import FAMILIES
+from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from tests.parity import GRADIENT, MINILM_HIDDEN, MINILM_VECTOR, PIECE, assert_parity

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from minisbert import encode, evaluate
-from minisbert.training import training
-from minisbert.training.options import parse
+from minisbert.commands import encode, evaluate
+from minisbert.training import train
+from minisbert.training.command_line import parse
 
 PAGE = (Path(__file__).parents[1] / "docs" / "from-sentence-transformers.md").read_text()
 CLASSES = sorted(set(re.findall(r"`(\w+(?:Loss|Evaluator|Trainer))`", PAGE)))
@@ -26,7 +26,7 @@ def test_an_objective_on_the_page_exists(name):
 
 
 def test_the_options_on_the_page_exist(capsys):
-    for command in (training.main, evaluate.main, encode.main):
+    for command in (train.main, evaluate.main, encode.main):
         with pytest.raises(SystemExit):
             command(["--help"])
     assert {*re.findall(r"`(--[a-z-]+)", PAGE)} <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}

@@ -1,4 +1,4 @@
-"""The command ``minisbert NAME`` is ``python -m minisbert.NAME``; alone it lists them, without importing torch."""
+"""The command ``minisbert NAME`` is ``python -m minisbert NAME``; alone it lists them, without importing torch."""
 
 import os
 import re
@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from minisbert import __version__, assets
-from minisbert.__main__ import main
+from minisbert import __version__
+from minisbert.__main__ import files, main
+from minisbert.commands import assets
 from minisbert.core import InputError
 from tests.conftest import ROOT
 
@@ -35,8 +36,8 @@ def test_alone_it_lists_every_command_with_a_line_and_imports_no_torch(way, argu
     (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')")
     done = minisbert(way, *arguments, path=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    listed = re.findall(r"^  (\w+) +(\S.{20,})$", done.stdout, re.MULTILINE)
-    assert {name for name, _ in listed} == {path.stem for path in (ROOT / "minisbert").glob("[!_]*.py")}
+    listed = re.findall(r"^  ([\w-]+) +(\S.{20,})$", done.stdout, re.MULTILINE)
+    assert {name for name, _ in listed} == set(files())
 
 
 UNKNOWN = {"trian": "no command 'trian': did you mean train?", "encoder": "did you mean encode?", "x\ny": r"'x\ny'"}
@@ -124,7 +125,7 @@ def test_no_command_replaces_a_file_that_it_reads(tiny, tmp_path, monkeypatch, n
 
 def command(line: str) -> None:
     name, *arguments = line.split()
-    import_module(f"minisbert.{name}").main(arguments)
+    import_module(f"minisbert.commands.{files()[name].stem}").main(arguments)
 
 
 def test_vectors_beside_a_model_may_be_written_again(tiny, tmp_path, monkeypatch):

@@ -18,8 +18,8 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
 from minisbert.data.scored_pairs import load_scored_pairs
-from minisbert.evaluation import more_metrics
-from minisbert.fast import quantized
+from minisbert.evaluation import classification_metrics
+from minisbert.search import quantized
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not shutil.which("node"), reason="needs node to run JavaScript")
@@ -104,7 +104,7 @@ def test_points_on_the_circle_move_as_the_package_and_torch_move_them(temperatur
     walk = "((s) => { for (let i = 0; i < 50; i++) circleStep(s, data.noise, data.tau); return s.points; })"
     moved = javascript(f"{walk}(circleStart(data.points))", data)
     assert torch.allclose(torch.tensor(moved, dtype=torch.double), after, rtol=0, atol=1e-7)
-    assert javascript("uniformity(data)", moved) == pytest.approx(more_metrics.uniformity(after.numpy()))
+    assert javascript("uniformity(data)", moved) == pytest.approx(classification_metrics.uniformity(after.numpy()))
 
 
 def test_the_points_are_those_of_lesson_11(play_data):

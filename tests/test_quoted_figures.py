@@ -112,9 +112,7 @@ CLAIMS = {  # page: sentences with figures that follow from tables
     ],
 }
 
-TEST, DEV = (
-    cell("unnamed", "zero-shot", f"STS Benchmark {x}, `python -m minisbert.evaluate --split {x}`") for x in SPLITS
-)
+TEST, DEV = (cell("unnamed", "zero-shot", f"STS Benchmark {x}, `minisbert evaluate --split {x}`") for x in SPLITS)
 CLS = " / ".join(cell("zen5", "simcse", "before", column) for column in (1, 2))
 HEADS = {row[0]: f"{row[2]} / {row[3]}" for row in figures.read("zen5")["tables"]["heads"]["rows"]}
 SAME = {  # cells that say the same: what they say, and where

@@ -12,9 +12,10 @@ from importlib.util import find_spec
 import pytest
 
 import minisbert
-from minisbert.evaluate import main as evaluate
+from minisbert.__main__ import files
+from minisbert.commands.evaluate import main as evaluate
 from tests.conftest import ROOT
-from tests.models.modern.test_multi_vector import write as write_colbert
+from tests.models.test_multi_vector_encoder import write as write_colbert
 
 PACKAGE = ROOT / "minisbert"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,7 +27,10 @@ CHAPTERS = "tokenizer weights bert pooling encoder metrics heads losses data loo
 COMMANDS = [
     (module, rest.partition(" -- ")[0])  # ablate: what follows belongs to train
     for text in TEXTS.values()
-    for module, rest in re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text)
+    for module, rest in [
+        *re.findall(r"-m ((?:minisbert|tests|lessons)\.[a-z_.]*[a-z])([^\n`#|]*)", text),
+        *re.findall(rf"(minisbert (?:{'|'.join(files())})\b)([^\n`#|]*)", text),
+    ]
 ]
 MODULES = sorted({module for module, _ in COMMANDS})
 
@@ -34,18 +38,21 @@ MODULES = sorted({module for module, _ in COMMANDS})
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules")
 @pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("tests.reference")])  # CI runs it
 def test_every_command_has_a_help_with_its_options(module, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [module, "--help"])
+    module, *name = module.split()
+    monkeypatch.setattr(sys, "argv", [module, *name, "--help"])
     with pytest.raises(SystemExit, match=r"^0$"):
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     text = capsys.readouterr().out
-    assert module in text
-    used = {word for name, rest in COMMANDS if name == module for word in shlex.split(rest) if word.startswith("--")}
+    command = " ".join([module, *name])
+    assert command.replace("minisbert train", "minisbert.train") in text
+    words = [word for called, rest in COMMANDS if called == command for word in shlex.split(rest)]
+    used = {word for word in words if word.startswith("--")}
     assert used <= set(re.findall(r"--[\w-]+", text))
 
 
 def test_every_command_of_the_package_is_in_the_documentation():
-    commands = {f"minisbert.{path.stem}" for path in PACKAGE.glob("*.py") if not path.stem.startswith("_")}
-    assert commands <= set(MODULES)
+    documented = {module.replace("minisbert.train", "minisbert train") for module in MODULES}
+    assert {f"minisbert {name}" for name in files()} <= documented
 
 
 def test_the_readme_has_the_commands_that_ci_runs():
@@ -119,14 +126,14 @@ def test_the_examples_run(page, tiny, tmp_path, monkeypatch):
             continue
         if "path/to/colbert" in code:
             code = code.replace("path/to/colbert", write_colbert(tmp_path / "colbert").as_posix())
-        code = code.replace("path/to/splade", (ROOT / "tests/reference/modern/tiny-splade").as_posix())
+        code = code.replace("path/to/splade", (ROOT / "tests/reference/architectures/tiny-splade").as_posix())
         exec(re.sub(r'"[^"\n]*all-MiniLM-L6-v2(/model)?"', f'"{tiny.as_posix()}"', code), {})
     if missing:
         pytest.skip(f"not installed: {', '.join(missing)}; the other examples run")
 
 
 ARCHITECTURE = TEXTS["docs/architecture.md"]
-ROW = r"^\|.*`python -m minisbert\.evaluate --split {}` \| ([\d.]+) \| ([\d.]+) \|"  # Spearman, Pearson
+ROW = r"^\|.*`minisbert evaluate --split {}` \| ([\d.]+) \| ([\d.]+) \|"  # Spearman, Pearson
 
 
 def test_the_zero_shot_scores_of_the_test_split():

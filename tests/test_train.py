@@ -18,14 +18,14 @@ import torch
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
 from minisbert.data.scored_pairs import read_scored_pairs
-from minisbert.evaluation import scoring
+from minisbert.evaluation import model_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from minisbert.system.console import run_command
-from minisbert.training.objective import Objective, PairNetwork, VectorNetwork
+from minisbert.training.objectives.base import Objective, PairNetwork, VectorNetwork
 from minisbert.training.schedules import SCHEDULES
-from minisbert.training.training import main
+from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
 from tests.reference.plain_loop import independent_losses
@@ -286,7 +286,7 @@ def test_a_run_is_named_after_its_data_objective_and_model(flags, tmp_path, monk
 
 # ------------------------------------------------------------------------------------------- Ctrl-C
 
-LOSS, EVALUATION = (formulas, "cosine_mse_loss"), (scoring, "correlate")
+LOSS, EVALUATION = (formulas, "cosine_mse_loss"), (model_scores, "correlate")
 
 
 def test_ctrl_c_keeps_the_weights_of_the_last_step(run, tiny, tmp_path, monkeypatch, capsys):
@@ -502,7 +502,7 @@ def test_evaluation_every_few_steps(run):
 def test_patience_ends_a_run_that_no_longer_gets_better(run, monkeypatch):
     scores = iter([0.5, 0.9, 0.6, 0.7, 0.95, 0.8, 0.9, 0.99])  # of dev and test before, then of dev
     found = lambda *_, **__: {"spearman": next(scores, 0.0), "pearson": 0.0}  # noqa: E731
-    monkeypatch.setattr("minisbert.training.encoder_objectives.vector_scores", found)
+    monkeypatch.setattr("minisbert.training.objectives.encoders.vector_scores", found)
     folder = run("run", "--epochs", "20", "--patience", "2")
     assert dev_scores(folder) == [0.5, 0.6, 0.7, 0.95, 0.8, 0.9]
     assert results(folder)["steps"] == 25

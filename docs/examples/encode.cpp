@@ -1,4 +1,4 @@
-// The vector of one text from a package of python -m minisbert.compile, without Python: its token ids in, numbers out.
+// The vector of one text from a package of minisbert compile, without Python: its token ids in, numbers out.
 //
 //     ./encode all-MiniLM-L6-v2.pt2 101 1037 4937 7719 1012 102
 //
@@ -21,7 +21,7 @@ int main(int count, char** arguments) try {
     const int64_t tokens = count - 2;
     const int64_t row = (tokens + 3) / 4 * 4;  // few lengths, because oneDNN keeps a kernel for each
 
-    // What minisbert/fast/batching.py calls a Batch, here of one text in one row. `owner` is the number of the text
+    // What minisbert/models/batching.py calls a Batch, here of one text in one row. `owner` is the number of the text
     // that a token belongs to, -1 for the pads at the end; `places` are the text's tokens in the row.
     at::Tensor ids = at::zeros({1, row}, at::kLong);
     at::Tensor positions = at::zeros({1, row}, at::kLong);

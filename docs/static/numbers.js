@@ -112,7 +112,7 @@ function circleStep(state, noise, temperature, rate = 0.02) {
   }));
 }
 
-// log of the mean over pairs of exp(-2 d^2), d the distance of unit vectors: evaluation/more_metrics.py.
+// log of the mean over pairs of exp(-2 d^2), d the distance of unit vectors: evaluation/classification_metrics.py.
 function uniformity(points) {
   const u = points.map(unit);
   let sum = 0;
@@ -122,7 +122,7 @@ function uniformity(points) {
 }
 
 // How many of each query's exact ten are among the ten found with the first columns of a compressed corpus. kind: int8;
-// bits, of corpus and query; or float query, which leaves the query as it is: fast/quantized.py.
+// bits, of corpus and query; or float query, which leaves the query as it is: search/quantized.py.
 function recallOf({ width, queries, codes, bits, low, step, exact }, kind, columns) {
   const N = codes.length / width;
   const first = Array.from({ length: columns }, (_, d) => d);

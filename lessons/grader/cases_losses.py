@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import loop, losses
-from minisbert.evaluation import more_metrics
-from minisbert.training import gradient_cache, more_losses
+from minisbert.evaluation import classification_metrics
+from minisbert.training import gradient_cache
+from minisbert.training import losses as more_losses
 
 EYE = [[1.0, 0.0], [0.0, 1.0]]
 ACROSS = [[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]  # two pairs with cosines 1 and 0
@@ -79,13 +80,13 @@ def _():
     yield case("a distance of 0 is 0", s(4.5), losses.triplet_loss, a[:1], a[:1], n[:1], margin=9.0)
 
 
-@example("more_losses.cosent_loss")
+@example("losses.cosent_loss")
 def _():
     u, v = map(torch.tensor, ACROSS)
     yield case("cosines 1 and 0 for targets 0 and 1", f(1.31326), more_losses.cosent_loss, u, v, t(0.0, 1.0), scale=1.0)
 
 
-@trap("more_losses.cosent_loss")
+@trap("losses.cosent_loss")
 def _():
     u, v = (torch.tensor(x).double() for x in ACROSS)
     yield case("equal targets set no order: 0", s(0.0), more_losses.cosent_loss, u, v, d(0.5, 0.5))
@@ -128,12 +129,12 @@ def _():
     yield case("vectors of length 1e6", s(math.log(1 + math.exp(-1))), losses.simcse_loss, 1e6 * u, u, temperature=1.0)
 
 
-@example("more_losses.nt_xent_loss")
+@example("losses.nt_xent_loss")
 def _():
     yield case("u = v", f(0.55144), more_losses.nt_xent_loss, torch.tensor(EYE), torch.tensor(EYE), temperature=1.0)
 
 
-@trap("more_losses.nt_xent_loss")
+@trap("losses.nt_xent_loss")
 def _():
     u = torch.tensor(EYE).double()
     # the right one has cosine 0, one of the wrong ones 1
@@ -143,27 +144,27 @@ def _():
 # ----------------------------------------------------------------------------------------- geometry
 
 
-@example("more_metrics.alignment")
+@example("classification_metrics.alignment")
 def _():
     rows = [[1, 0], [0, 2]], [[1, 0], [1, 1]]
-    yield case("equal, and 45 degrees apart", 0.29289, more_metrics.alignment, *rows)
+    yield case("equal, and 45 degrees apart", 0.29289, classification_metrics.alignment, *rows)
 
 
-@trap("more_metrics.alignment")
+@trap("classification_metrics.alignment")
 def _():
-    yield case("opposite: 4, the worst", 4.0, more_metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
-    yield case("one way, other lengths: 0", 0.0, more_metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
+    yield case("opposite: 4, the worst", 4.0, classification_metrics.alignment, [[1e6, 0.0]], [[-1e-6, 0.0]])
+    yield case("one way, other lengths: 0", 0.0, classification_metrics.alignment, [[3.0, 4.0]], [[6.0, 8.0]])
 
 
-@example("more_metrics.uniformity")
+@example("classification_metrics.uniformity")
 def _():
-    yield case("right, up, left", -4.39635, more_metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
+    yield case("right, up, left", -4.39635, classification_metrics.uniformity, [[1, 0], [0, 1], [-1, 0]])
 
 
-@trap("more_metrics.uniformity")
+@trap("classification_metrics.uniformity")
 def _():
-    yield case("two opposite rows", -8.0, more_metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
-    yield case("all point one way: 0", 0.0, more_metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
+    yield case("two opposite rows", -8.0, classification_metrics.uniformity, [[1.0, 0.0], [-5.0, 0.0]])
+    yield case("all point one way: 0", 0.0, classification_metrics.uniformity, [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]])
 
 
 # ----------------------------------------------------------------------------------------- training

@@ -3,7 +3,8 @@
 import math
 
 from lessons.grader.cases import case, d, example, t, trap
-from minisbert.models.modern import decoder, late_interaction, rotary
+from minisbert.architectures import qwen3, rotary
+from minisbert.search import late_interaction
 
 
 @example("rotary.rotate")
@@ -28,34 +29,34 @@ def _():
     yield case("float32 stays float32", t([-4.0, 3.0]), rotary.rotate, t([3.0, 4.0]), t([0.0, 0.0]), t([1.0, 1.0]))
 
 
-@example("decoder.rms_norm")
+@example("qwen3.rms_norm")
 def _():
-    yield case("[1, 7], whose mean square is 25", d([0.2, 1.4]), decoder.rms_norm, d([1.0, 7.0]), d(1.0, 1.0), 0.0)
-    yield case("the weight", d([0.4, 0.7]), decoder.rms_norm, d([1.0, 7.0]), d(2.0, 0.5), 0.0)
+    yield case("[1, 7], whose mean square is 25", d([0.2, 1.4]), qwen3.rms_norm, d([1.0, 7.0]), d(1.0, 1.0), 0.0)
+    yield case("the weight", d([0.4, 0.7]), qwen3.rms_norm, d([1.0, 7.0]), d(2.0, 0.5), 0.0)
 
 
-@trap("decoder.rms_norm")
+@trap("qwen3.rms_norm")
 def _():
     ones = d(1.0, 1.0)
-    yield case("eps 11 in the root of 25 + 11", d([1 / 6, 7 / 6]), decoder.rms_norm, d([1.0, 7.0]), ones, 11.0)
-    yield case("a vector of zeros", d([0.0, 0.0]), decoder.rms_norm, d([0.0, 0.0]), ones, 1e-6)
-    yield case("equal numbers keep their mean", d([1.0, 1.0]), decoder.rms_norm, d([3.0, 3.0]), ones, 0.0)
+    yield case("eps 11 in the root of 25 + 11", d([1 / 6, 7 / 6]), qwen3.rms_norm, d([1.0, 7.0]), ones, 11.0)
+    yield case("a vector of zeros", d([0.0, 0.0]), qwen3.rms_norm, d([0.0, 0.0]), ones, 1e-6)
+    yield case("equal numbers keep their mean", d([1.0, 1.0]), qwen3.rms_norm, d([3.0, 3.0]), ones, 0.0)
     both = d([0.2, 1.4], [1.4, 0.2])[None]
-    yield case("each token on its own", both, decoder.rms_norm, d([1.0, 7.0], [70.0, 10.0])[None], ones, 0.0)
+    yield case("each token on its own", both, qwen3.rms_norm, d([1.0, 7.0], [70.0, 10.0])[None], ones, 0.0)
 
 
-@example("decoder.swiglu")
+@example("qwen3.swiglu")
 def _():
-    yield case("gate 1, up 2", d(1.4621), decoder.swiglu, d(1.0), d(2.0))
-    yield case("gate -1, up 1", d(-0.26894), decoder.swiglu, d(-1.0), d(1.0))
+    yield case("gate 1, up 2", d(1.4621), qwen3.swiglu, d(1.0), d(2.0))
+    yield case("gate -1, up 1", d(-0.26894), qwen3.swiglu, d(-1.0), d(1.0))
 
 
-@trap("decoder.swiglu")
+@trap("qwen3.swiglu")
 def _():
-    yield case("a gate of 0 lets nothing pass", d(0.0), decoder.swiglu, d(0.0), d(5.0))
-    yield case("a wide gate lets all pass, times itself", d(300.0), decoder.swiglu, d(100.0), d(3.0))
-    yield case("a gate far below 0", d(0.0, 0.0), decoder.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
-    yield case("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), decoder.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
+    yield case("a gate of 0 lets nothing pass", d(0.0), qwen3.swiglu, d(0.0), d(5.0))
+    yield case("a wide gate lets all pass, times itself", d(300.0), qwen3.swiglu, d(100.0), d(3.0))
+    yield case("a gate far below 0", d(0.0, 0.0), qwen3.swiglu, d(-1000.0, -1e5), d(2.0, -3.0))
+    yield case("a matrix", d([0.0, 2 / (1 + math.exp(-1))]), qwen3.swiglu, d([0.0, 1.0]), d([9.0, 2.0]))
 
 
 QUERY, DOCUMENT = ([1.0, 0.0], [0.0, 1.0]), ([0.6, 0.8], [1.0, 0.0], [0.0, -1.0])

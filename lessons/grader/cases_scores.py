@@ -7,7 +7,7 @@ import torch
 
 from lessons.grader.cases import case, d, example, t, trap, with_weights
 from minisbert.core import heads, metrics, pooling
-from minisbert.training import more_losses
+from minisbert.training import losses as more_losses
 from tests.checks import normal
 from tests.formula_checks import randomised, torch_attention
 
@@ -204,13 +204,13 @@ def _():
 # ------------------------------------------------------------------------------------------- losses
 
 
-@example("more_losses.weighted_mse_loss")
+@example("losses.weighted_mse_loss")
 def _():
     scores, target = t(0.5, 0.5), t(0.1, 0.9)
     yield case("0.5 for 0.1 and for 0.9", torch.tensor(0.24), more_losses.weighted_mse_loss, scores, target)
 
 
-@trap("more_losses.weighted_mse_loss")
+@trap("losses.weighted_mse_loss")
 def _():
     loss = more_losses.weighted_mse_loss
     yield case("a batch of one, below the threshold", d(0.5)[0], loss, d(0.5), d(0.0))
@@ -218,13 +218,13 @@ def _():
     yield case("weight 3 below 0.5", d(1.625)[0], loss, d(1.0, 0.5), d(0.0, 1.0), 0.5, 3.0)
 
 
-@example("more_losses.binary_cross_entropy_loss")
+@example("losses.binary_cross_entropy_loss")
 def _():
     name, labels = "logits 0 and 2, labels 1 and 0, pos_weight 2", torch.tensor([1, 0])
     yield case(name, torch.tensor(1.75661), more_losses.binary_cross_entropy_loss, t(0.0, 2.0), labels, pos_weight=2.0)
 
 
-@trap("more_losses.binary_cross_entropy_loss")
+@trap("losses.binary_cross_entropy_loss")
 def _():
     loss = more_losses.binary_cross_entropy_loss
     yield case("logits of 800, both right", d(0.0)[0], loss, d(800.0, -800.0), torch.tensor([1, 0]))

@@ -6,7 +6,7 @@ import torch
 from lessons.grader.cases import case, d, example, t, trap
 from minisbert.core import data, encoder, tokenizer
 from minisbert.core.weights import Family
-from minisbert.fast import search
+from minisbert.search import dense as search
 
 # ------------------------------------------------------------------------------------------ vectors
 
@@ -172,13 +172,13 @@ def best(scores: list, indices: list) -> tuple[np.ndarray, np.ndarray]:
     return np.array(scores, dtype=np.float32), np.array(indices, dtype=np.int64)
 
 
-@example("search.top_k")
+@example("dense.top_k")
 def _():
     corpus = t([0.0, 5.0], [1.0, 0.0], [2.0, 2.0])
     yield case("one query, the best two", best([[1.0, 0.70711]], [[1, 2]]), search.top_k, t([3.0, 0.0]), corpus, 2)
 
 
-@trap("search.top_k")
+@trap("dense.top_k")
 def _():
     corpus = np.array([[0.0, 1.0], [1.0, 0.0], [2.0, 0.0], [4.0, 0.0], [-1.0, 0.0]])
     query = np.array([[1.0, 0.0]])

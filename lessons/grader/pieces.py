@@ -6,6 +6,7 @@ values in the parity suite (``tests/checks.py`` and its neighbours).
 
 import importlib
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from minisbert.core import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 # where a piece's module is looked for, in this order
-PLACES = ("minisbert/core", "minisbert/fast", "minisbert/evaluation", "minisbert/training", "minisbert/models/modern")
+PLACES = ("minisbert/core", "minisbert/search", "minisbert/evaluation", "minisbert/training", "minisbert/architectures")
 PLACES += ("lessons/search", "lessons/grader")  # the last for variants.py
 # the learner's files, which git ignores; a teacher points it at a student's folder
 MINE = Path(os.environ.get("MINISBERT_MINE") or ROOT / "lessons" / "mine").resolve()
@@ -50,9 +51,10 @@ class Piece:
 
     @property
     def source(self) -> Path:
-        """The file with the master copy: a chapter of the book, if there is one of that name."""
-        files = (ROOT / place / f"{self.module}.py" for place in PLACES)
-        return next(file for file in files if file.is_file())
+        """The file with the master copy: the first of that name that defines it."""
+        files = [ROOT / place / f"{self.module}.py" for place in PLACES]
+        defines = re.compile(rf"^(?:def|class) {self.path[0]}\b", re.MULTILINE)
+        return next(file for file in files if file.is_file() and defines.search(file.read_text(encoding="utf-8")))
 
     @property
     def home(self) -> str:

@@ -24,10 +24,10 @@ from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check_fields
 from minisbert.evaluation.retrieval import encode_with
-from minisbert.fast import quantized
-from minisbert.fast.search import top_k
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search import quantized
+from minisbert.search.dense import top_k
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file
 

@@ -132,23 +132,6 @@ def place(piece: Piece, mistake: str = "") -> str:
 
 # ---------------------------------------------------------------------------------------- memory
 
-# names of pieces in older records, before their functions moved
-MOVED = {
-    "losses.cosine_matrix": "encoder.cosine_matrix",
-    "wordpiece.split_words": "tokenizer.split_words",
-    "wordpiece.word_pieces": "tokenizer.word_pieces",
-    "dialects.Dialect.names": "weights.Family.names",
-    "losses.weighted_mse_loss": "more_losses.weighted_mse_loss",
-    "losses.binary_cross_entropy_loss": "more_losses.binary_cross_entropy_loss",
-    "losses.cosent_loss": "more_losses.cosent_loss",
-    "losses.nt_xent_loss": "more_losses.nt_xent_loss",
-    "metrics.alignment": "more_metrics.alignment",
-    "metrics.uniformity": "more_metrics.uniformity",
-    "train.linear_schedule": "loop.linear_schedule",
-    "optimizer.adamw_step": "loop.adamw_step",
-    "data.pad_batch": "tokenizer.pad_batch",
-}
-
 
 class Progress:
     """Which pieces passed, and how many hints were shown. Only for people: grading never reads it."""
@@ -156,8 +139,8 @@ class Progress:
     def __init__(self, folder: Path = MINE):
         self.path = folder / "progress.json"
         kept = read_json(self.path) if self.path.is_file() else {}
-        self.results: dict[str, Any] = renamed(kept.get("results", {}))
-        self.hints: dict[str, int] = renamed(kept.get("hints", {}))
+        self.results: dict[str, Any] = kept.get("results", {})
+        self.hints: dict[str, int] = kept.get("hints", {})
 
     def save(self) -> None:
         with atomic_file(self.path) as partial:
@@ -184,11 +167,6 @@ class Progress:
         if known is None:
             return "not run"
         return known["status"] if known["file"] == digest else f"changed, was {known['status']}"
-
-
-def renamed(record: dict[str, Any]) -> dict[str, Any]:
-    """A record by piece, with the names that the pieces have today."""
-    return {MOVED.get(master, master): value for master, value in record.items()}
 
 
 def file_digest(lesson: int) -> str:

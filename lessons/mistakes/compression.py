@@ -6,8 +6,8 @@ import numpy as np
 from torch import Tensor
 
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.fast import quantized
-from minisbert.fast.quantized import as_floats
+from minisbert.search import quantized
+from minisbert.search.quantized import as_floats
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _int8, _rescore = quantized.to_int8, quantized.rescore

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.models.modern import late_interaction
+from minisbert.search import late_interaction
 
 
 @mistake(late_interaction, "max_sim", "sides exchanged", "each token of the document seeks its best in the query")

@@ -8,7 +8,7 @@ from torch.nn.functional import logsigmoid
 
 from minisbert.core import encoder, losses
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.training import more_losses
+from minisbert.training import losses as more_losses
 
 Maybe = Tensor | None
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minisbert.core import data, tokenizer, weights
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.fast import search
+from minisbert.search import dense
 
 # the right versions, kept from before anything is planted: a stand-in may call what it replaces
 _names, _pad_batch, _grouped = weights.Family.names, tokenizer.pad_batch, data.length_grouped_batches
@@ -173,22 +173,22 @@ def _unit(x: np.ndarray | Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
     return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
 
 
-@mistake(search, "top_k", "search by dot product", "long vectors of the corpus win, whatever they mean")
+@mistake(dense, "top_k", "search by dot product", "long vectors of the corpus win, whatever they mean")
 def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries) @ torch.as_tensor(corpus).double().T, k)
 
 
-@mistake(search, "top_k", "search in float32", "rounding, not the cosine, decides the order of close vectors")
+@mistake(dense, "top_k", "search in float32", "rounding, not the cosine, decides the order of close vectors")
 def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries, torch.float32) @ _unit(corpus, torch.float32).T, k)
 
 
-@mistake(search, "top_k", "of ties the last first", "equal scores come in the reverse order of the corpus")
+@mistake(dense, "top_k", "of ties the last first", "equal scores come in the reverse order of the corpus")
 def _(queries, corpus, k, progress=False):
     return _ranked(_unit(queries) @ _unit(corpus).T, k, last_first=True)
 
 
-@mistake(search, "top_k", "worst first", "the k lowest scores are returned")
+@mistake(dense, "top_k", "worst first", "the k lowest scores are returned")
 def _(queries, corpus, k, progress=False):
     scores, indices = _ranked(-(_unit(queries) @ _unit(corpus).T), k)
     return -scores, indices

@@ -56,7 +56,7 @@ def attention(
     query (B, H, T, K), key and value (B, H, S, K), mask (B, 1, 1, S) or (B, 1, T, S) boolean with True where a query
     may look, or None for everywhere -> context (B, H, T, K) and probabilities (B, H, T, S), before dropout. The fused
     operation, which has no dropout on a CPU, keeps no probabilities: None.
-    Every row of the mask must have a True, or that row's softmax is 0/0 (``models/inputs.py`` checks it).
+    Every row of the mask must have a True, or that row's softmax is 0/0 (``models/guards.py`` checks it).
     """
     if FUSED and not dropout:
         return nn.functional.scaled_dot_product_attention(query, key, value, mask), None

@@ -3,8 +3,8 @@
     int8      codes (N, D) int8 and ranges (2, D) float32: a quarter of the bytes of float32
     binary    bits (N, ceil(D / 8)) uint8, one bit per column: a 32nd
 
-The metadata has the kind, the width D, and hashes of the model, the texts and the tensors. ``fast/quantized.py`` turns
-vectors to codes and back. Queries stay float32.
+The metadata has the kind, the width D, and hashes of the model, the texts and the tensors. ``search/quantized.py``
+turns vectors to codes and back. Queries stay float32.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ import torch
 
 from minisbert.core import InputError, reading
 from minisbert.corpus.hashes import corpus_hash, read_hashed, write_hashed
-from minisbert.fast.matrices import Stacked
-from minisbert.fast.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
+from minisbert.search.matrices import Stacked
+from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
 
 QUANTIZATIONS = ("int8", "binary")
 CODES = "codes"  # what the metadata of such a file says that it is

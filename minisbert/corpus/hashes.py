@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from minisbert.core.weights import read_safetensors
-from minisbert.models.checkpoint import write_safetensors
+from minisbert.folder.weights import write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 

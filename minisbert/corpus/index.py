@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from minisbert.commands.model_options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.core import InputError, reading
 from minisbert.corpus.codes import CODES, Bits, read_codes
 from minisbert.corpus.hashes import corpus_hash, model_hash, read_hashed, write_hashed
 from minisbert.corpus.shard_vectors import find_shards, open_shards
 from minisbert.data.corpora import read_sentences
-from minisbert.fast.matrices import Stacked
-from minisbert.models.checkpoint import read_metadata
-from minisbert.models.options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
+from minisbert.folder.weights import read_metadata
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.matrices import Stacked
 from minisbert.system.console import check_usage, say
 from minisbert.system.files import atomic_file, check_ending
 

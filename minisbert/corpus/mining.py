@@ -14,8 +14,8 @@ import torch
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check
 from minisbert.data.corpora import Triplet
-from minisbert.fast.matrices import Matrix
-from minisbert.fast.search import cosines_of, top_k
+from minisbert.search.dense import cosines_of, top_k
+from minisbert.search.matrices import Matrix
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time

@@ -16,9 +16,9 @@ from minisbert.core import InputError, reading
 from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.shards import Manifest, complete_manifest, file_hash, lines_hash
 from minisbert.corpus.vectors import write_header
-from minisbert.fast.matrices import Stacked
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.matrices import Stacked
 from minisbert.system.console import Bar
 from minisbert.system.files import atomic_file
 
@@ -41,7 +41,7 @@ def find_shards(folder: Path, file: str, count: int) -> Manifest:
 def encode_again(manifest: Manifest, file: str) -> str:
     """What to do: shards that do not fit are neither encoded nor replaced by a search."""
     return (
-        f"encode to another folder: python -m minisbert.encode --file {file} --out FOLDER --shard-rows "
+        f"encode to another folder: minisbert encode --file {file} --out FOLDER --shard-rows "
         f"{manifest.options['part_rows']}, with the same model and options as this search"
     )
 

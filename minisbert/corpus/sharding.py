@@ -1,6 +1,6 @@
 """Encode a file in shards: a folder of ``.npy`` files that any number of processes fill and that survives a kill.
 
-    python -m minisbert.encode --file sentences.txt --out vectors --shard-rows 100000
+    minisbert encode --file sentences.txt --out vectors --shard-rows 100000
 
 Rank r of W takes shards r, r + W, r + 2 W, ... The ranks do not talk to each other: what is to be done is in the
 manifest (``shards.py``), and what is done is on disk. A shard is written atomically, and counts only if its file has
@@ -26,7 +26,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Bar, say
 from minisbert.system.devices import choose_device, choose_precision
 from minisbert.system.files import atomic_file, write_json
-from minisbert.training.processes import environment_number
+from minisbert.training.distributed import environment_number
 
 
 def read_rank() -> tuple[int, int]:

@@ -146,7 +146,7 @@ def complete_manifest(folder: Path) -> Manifest:
     if lacking := [manifest.path(shard).name for shard in shards if manifest.noted_hash(shard) is None]:
         raise InputError(
             f"{folder} lacks {len(lacking):,} of {len(shards):,} shards, {listed(lacking)}: encode them first, with "
-            f"python -m minisbert.encode --file {manifest.name} --out {folder} "
+            f"minisbert encode --file {manifest.name} --out {folder} "
             f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
         )
     for shard in shards:

@@ -10,7 +10,7 @@ import torch
 from minisbert.core import InputError
 from minisbert.corpus.codes import write_codes
 from minisbert.corpus.hashes import model_hash
-from minisbert.models.checkpoint import write_safetensors
+from minisbert.folder.weights import write_safetensors
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.files import atomic_file

@@ -28,7 +28,7 @@ from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIP
 from minisbert.data.recognition import recognise
 from minisbert.data.rows import first_line, holds_json, is_number
 from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
-from minisbert.models.scoring import MAX_SCORE
+from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.system.assets import assets
 
 HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from minisbert.core import InputError, one_line
 from minisbert.data.rows import SURROGATE, Rows, holds_json
-from minisbert.models.scoring import MAX_SCORE
+from minisbert.models.pair_scorer import MAX_SCORE
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
 NO_GOLD = "-"  # the label of an NLI row on which the annotators did not agree

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minisbert.core import InputError
 from minisbert.data.formats import SCORED, read_file
-from minisbert.models.scoring import MAX_SCORE
+from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.system.assets import ensure
 
 SPLITS = ("train", "dev", "test")

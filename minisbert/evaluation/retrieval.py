@@ -1,7 +1,7 @@
 """Evaluation by retrieval: does the exact search find the documents that people judged relevant to a query?
 
 The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl, the relevance judgements, called qrels,
-as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert.evaluate``.
+as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert evaluate``.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -13,9 +13,9 @@ import numpy as np
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.rows import Rows
 from minisbert.evaluation.retrieval_metrics import METRICS
-from minisbert.fast.search import top_k
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
 
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run

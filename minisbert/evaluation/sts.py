@@ -1,4 +1,4 @@
-"""Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert.evaluate``."""
+"""Evaluation: how well a model's similarities correlate with human scores. The command is ``minisbert evaluate``."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +13,12 @@ from minisbert.data.findings import Findings
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, TRIPLETS
 from minisbert.data.recognition import recognise
 from minisbert.data.scored_pairs import ScoredPair, check_scores, load_scored_pairs
-from minisbert.evaluation.more_metrics import average_precision, best_threshold, precision_recall_f1, triplet_accuracy
+from minisbert.evaluation.classification_metrics import (
+    average_precision,
+    best_threshold,
+    precision_recall_f1,
+    triplet_accuracy,
+)
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"

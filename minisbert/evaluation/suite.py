@@ -68,7 +68,7 @@ def load_suite() -> tuple[list[Task], dict[str, str]]:
             missing[name] = str(error).splitlines()[0].removesuffix(":")  # ensure has printed the rest
             continue
         if found := problems(asset(source)):
-            raise InputError(f"{found[0]}; fetch it again: python -m minisbert.assets fetch {source}")
+            raise InputError(f"{found[0]}; fetch it again: minisbert assets fetch {source}")
         tasks += load_task(name, folder)
     return sorted(tasks, key=lambda task: task.name == SICK_ALL), missing
 

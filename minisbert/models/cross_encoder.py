@@ -10,22 +10,11 @@ from pathlib import Path
 
 import torch
 
+from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
 from minisbert.core import InputError, reading
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import (
-    Unfilled,
-    fill_bert,
-    named_tensors,
-    read_encoder,
-    stored_config,
-    write_safetensors,
-)
-from minisbert.models.families import CLASSIFIERS, FAMILIES
-from minisbert.models.folders import ModelFolder
-from minisbert.models.heads import ClassifierHead
-from minisbert.models.poolings import Pooling
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import (
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
@@ -34,6 +23,17 @@ from minisbert.models.settings import (
     CrossEncoderSettings,
     unsupported,
 )
+from minisbert.folder.weights import (
+    Unfilled,
+    fill_bert,
+    named_tensors,
+    read_encoder,
+    stored_config,
+    write_safetensors,
+)
+from minisbert.models.heads import ClassifierHead
+from minisbert.models.pooling import Pooling
+from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 

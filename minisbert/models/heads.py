@@ -2,9 +2,9 @@
 
 from torch import nn
 
+from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead
-from minisbert.models.families import CLASSIFIERS
 
 VARIANTS = ("published", "compare")  # of cross-attention
 

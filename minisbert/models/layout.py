@@ -12,10 +12,10 @@ import torch
 from minisbert.core import reading
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import Unfilled, read_weights, write_safetensors
-from minisbert.models.folders import ModelFolder
-from minisbert.models.poolings import ACTIVATIONS, Dense, Pooling
-from minisbert.models.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings, unsupported
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, WEIGHTS, DenseSettings, unsupported
+from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
+from minisbert.models.pooling import ACTIVATIONS, Dense, Pooling
 from minisbert.system.console import say
 from minisbert.system.files import write_json
 

@@ -11,20 +11,20 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check
 from minisbert.core.heads import ConcatHead, Head, JointHead
 from minisbert.core.weights import fill
-from minisbert.models.checkpoint import Unfilled, read_weights, write_safetensors
-from minisbert.models.compiled import CompiledPairModel
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.overwrite import model_folder
+from minisbert.folder.settings import HEAD_FILE, PairHeadSettings
+from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
 from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
-from minisbert.models.folders import ModelFolder, find_model
+from minisbert.models.guards import evaluating
 from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, ClassifierHead
-from minisbert.models.inputs import evaluating
-from minisbert.models.replacing import model_folder
-from minisbert.models.scoring import PairScorer, check_pairs
+from minisbert.models.pair_scorer import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.settings import HEAD_FILE, PairHeadSettings
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 

@@ -6,7 +6,7 @@ A prompt changes the states of all tokens. With ``include_prompt: false`` its ow
 from collections.abc import Sequence
 
 from minisbert.core import InputError, one_line
-from minisbert.models.settings import EncoderSettings
+from minisbert.folder.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 
 QUERY_PROMPTS = ("query",)  # the names under which models keep them, as in sentence-transformers

@@ -12,19 +12,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import InputError, encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
-from minisbert.fast.batching import Batch, same_text, unpack
-from minisbert.models.checkpoint import load_transformer, save_bert
-from minisbert.models.compiled import CompiledEncoder
-from minisbert.models.encoding import TextEncoder
-from minisbert.models.folders import ModelFolder, find_model
-from minisbert.models.inputs import check_ids, check_inputs, evaluating
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.overwrite import model_folder
+from minisbert.folder.settings import EncoderSettings
+from minisbert.folder.weights import load_transformer, save_bert
+from minisbert.models.batching import Batch, same_text, unpack
+from minisbert.models.guards import check_ids, check_inputs, evaluating
 from minisbert.models.layout import load_dense, load_pooling, write_layout
-from minisbert.models.poolings import Dense, Pooling, sentence_width
-from minisbert.models.replacing import model_folder
-from minisbert.models.settings import EncoderSettings
+from minisbert.models.pooling import Dense, Pooling, sentence_width
+from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device, choose_precision
 
@@ -62,7 +62,7 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
 
         ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling and gets the mean.
-        ``compiled`` asks for a package of ``python -m minisbert.compile``, which has no parameters: True for the one in
+        ``compiled`` asks for a package of ``minisbert compile``, which has no parameters: True for the one in
         the cache folder, by default in float32, which is compiled first if it is missing, or the path of one. A package
         is a program: load only those that you trust. ``precision`` is what it was compiled for.
         Raises ``InputError`` for anything missing, damaged or not supported.

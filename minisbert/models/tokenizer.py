@@ -11,8 +11,8 @@ from tokenizers import Tokenizer as Backend
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_rule, check_text, check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.models.folders import VOCABULARY, ModelFolder
-from minisbert.models.settings import (
+from minisbert.folder.model_folder import VOCABULARY, ModelFolder
+from minisbert.folder.settings import (
     SPECIAL_TOKENS,
     TEXT_FILES,
     TOKENIZER_CONFIG,
@@ -22,7 +22,7 @@ from minisbert.models.settings import (
     parse_settings,
     unsupported,
 )
-from minisbert.models.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
+from minisbert.folder.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
 from minisbert.system.files import write_json
 
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
@@ -95,7 +95,7 @@ class Tokenizer(tokenizer.Tokenizer):
         """
         folder = ModelFolder.of(folder)
         if folder.kind == "StaticEncoder":  # there is no encoder whose sizes and settings count
-            from minisbert.models.modern.static import StaticEncoder  # it imports this file
+            from minisbert.models.static_encoder import StaticEncoder  # it imports this file
 
             return StaticEncoder.from_folder(folder, limit=limit).tokenizer
         family, config = folder.config

@@ -2,7 +2,7 @@
 
 ``assets.toml`` is the manifest. ``fetch`` tries an asset's sources in order and writes to a temporary folder, which is
 renamed only once every hash matches: an interrupted or corrupted download never looks complete. On the command line:
-``python -m minisbert.assets``.
+``minisbert assets``.
 """
 
 import hashlib

@@ -58,9 +58,9 @@ def check_values(arguments: Sequence[str]) -> None:
 
 
 def command_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """The parser of ``python -m minisbert.NAME``; ``--help`` shows its file's docstring above the options."""
+    """The parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
     about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=f"python -m minisbert.{name}", description=about, formatter_class=layout)
+    return argparse.ArgumentParser(prog=f"minisbert {name}", description=about, formatter_class=layout)
 
 
 def check_options(options: argparse.Namespace, **rules: str) -> None:

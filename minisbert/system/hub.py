@@ -42,7 +42,7 @@ def download_model(name: str, revision: str | None = None) -> Path:
     if pickles := [file for file in listing if file.endswith(PICKLES)]:
         problem = (
             f"has weights only as pickles ({one_line(pickles[0])}), which can execute code: choose a repository with "
-            "model.safetensors, or download the file yourself and run python -m minisbert.checkpoint convert"
+            "model.safetensors, or download the file yourself and run minisbert checkpoint convert"
         )
     raise InputError(f"{name} {problem}")
 

@@ -3,7 +3,7 @@
 One setting varies; each value, a row, is trained with several seeds. A cell is one run of training: a recipe, one
 flag, a seed. Finished cells are not run again, so an interrupted table continues. The numbers are those of the last
 evaluation on dev, not of the best one: a setting that ruins the model must be visible. On the command line:
-``python -m minisbert.ablate``.
+``minisbert ablate``.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from minisbert.evaluation.plots import number_in, read_lines
 from minisbert.system.assets import asset
 from minisbert.system.console import clipped, duration, say
 from minisbert.system.devices import choose_device, choose_precision
-from minisbert.training import training
-from minisbert.training.options import flag, given, parse, read_settings
+from minisbert.training import train
+from minisbert.training.command_line import flag, given, parse, read_settings
 
 # ------------------------------------------------------------------------------------- the tables
 
@@ -174,7 +174,7 @@ def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
     for cell in {cell.row.flags.split()[1]: cell for cell in reversed(todo)}.values():  # the first of each recipe
         options = parse(cell.arguments)
         device = choose_device(options.device)
-        training.prepare(options, device, choose_precision(options.precision, device)[0])  # raises now what it can
+        train.prepare(options, device, choose_precision(options.precision, device)[0])  # raises now what it can
     if done:
         say(f"{len(done)} of {len(cells)} cells are already done")
     for i, cell in enumerate(todo):
@@ -183,7 +183,7 @@ def run_cells(cells: list[Cell], done: set[Path]) -> dict[Path, str]:
         started = time.monotonic()
         try:
             with redirect_stdout(io.StringIO()):  # hide the table that training prints
-                training.main(cell.arguments)
+                train.main(cell.arguments)
         except Exception as error:  # the other cells may still succeed
             failed[cell.folder] = clipped(f"{type(error).__name__}: {error}")
             say(f"{about} failed: {failed[cell.folder]}")

@@ -26,11 +26,11 @@ from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.system.files import atomic_file, naming, write_json
 from minisbert.system.interrupts import Interrupts
-from minisbert.training.folder import LAST, METRICS, MODEL, RESULTS, STATE, create_folder, open_log, print_table
-from minisbert.training.objective import Objective
-from minisbert.training.processes import ProcessGroup
+from minisbert.training.distributed import ProcessGroup
+from minisbert.training.objectives.base import Objective
+from minisbert.training.resume import RunState, identity, load_state, save_state
+from minisbert.training.run_folder import LAST, METRICS, MODEL, RESULTS, STATE, create_folder, open_log, print_table
 from minisbert.training.settings import RunSettings
-from minisbert.training.state import RunState, identity, load_state, save_state
 
 RECENT = 20  # losses in the live line's mean
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from minisbert.core import InputError
 from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, triplet_rows
-from minisbert.models.folders import find_model
-from minisbert.training.folder import METRICS
-from minisbert.training.options import read_settings
+from minisbert.folder.model_folder import find_model
+from minisbert.training.command_line import read_settings
+from minisbert.training.run_folder import METRICS
 
 # what reads the rows of an objective; a row of simcse is one sentence, those of distillation are not compared
 READERS = dict.fromkeys(("cosine", "cosent", "cross-encoder", "siamese", "cross-attention"), scored_rows)

@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.core import InputError
 from minisbert.core.encoder import SentenceEncoder, cosine, normalize, pooling_modes
-from minisbert.models import checkpoint, sentence_encoder
+from minisbert.folder import weights
+from minisbert.models import sentence_encoder
 from tests.parity import MINILM_VECTOR, PIECE, REFERENCE
 
 TEXTS = [  # in no order of length; the third is longer than the tiny model's 16 tokens
@@ -63,9 +64,9 @@ def folder(tiny, tmp_path) -> Path:
 
 def test_a_loaded_encoder_is_in_eval_mode_with_the_settings_of_its_folder(tiny):
     encoder = SentenceEncoder.load(str(tiny))
-    assert not any(module.training for module in (*encoder.modules(), *checkpoint.load_transformer(tiny).modules()))
+    assert not any(module.training for module in (*encoder.modules(), *weights.load_transformer(tiny).modules()))
     assert (encoder.pooling.mode, encoder.normalize) == ("mean", True)
-    expected = checkpoint.load_transformer(tiny)
+    expected = weights.load_transformer(tiny)
     assert encoder.bert.config == expected.config
     for name, parameter in expected.named_parameters():
         assert torch.equal(encoder.bert.get_parameter(name), parameter)

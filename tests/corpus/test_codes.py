@@ -10,12 +10,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 
-from minisbert import encode, pairs, search
+from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError
 from minisbert.corpus.codes import Bits, Decoded, read_codes, write_codes
 from minisbert.corpus.hashes import corpus_hash, tensors_hash
-from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
 from tests.toys import NOUNS
 
 CORPUS = [f"{start} {noun}{end}" for noun in NOUNS for start in ("the", "a small") for end in ("", " and rain")]

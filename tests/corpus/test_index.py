@@ -17,14 +17,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from minisbert import encode, mine, pairs, search
+from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
 from minisbert.corpus.hashes import corpus_hash, model_hash
 from minisbert.corpus.index import indexed_vectors
 from minisbert.corpus.shard_vectors import find_shards
-from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
+from minisbert.search.dense import top_k
 
 TEXTS = ["a small dog", "the moon", "rain and snow " * 9]
 
@@ -307,7 +307,7 @@ def test_shards_of_another_option_are_refused_by_name(
     encoded.clear()
     with pytest.raises(InputError, match=message) as error:
         hits(folder, *(flag.replace("OTHER", str(tmp_path / "other")) for flag in flags))
-    assert f"python -m minisbert.encode --file {text} --out FOLDER --shard-rows 4" in str(error.value)
+    assert f"minisbert encode --file {text} --out FOLDER --shard-rows 4" in str(error.value)
     assert encoded == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
@@ -343,7 +343,7 @@ def test_missing_shards_are_named_with_the_command_that_completes_them(shards, h
     no_model()
     with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'part-00001\.npy', 'part-00003\.npy': enc") as error:
         hits(folder)
-    assert f"python -m minisbert.encode --file 'texts.txt' --out {folder} --shard-rows 3 and" in str(error.value)
+    assert f"minisbert encode --file 'texts.txt' --out {folder} --shard-rows 3 and" in str(error.value)
 
 
 def test_shards_of_a_former_text_do_not_count(text, shards, hits, monkeypatch):

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.commands.encode import main
 from minisbert.core import InputError
 from minisbert.corpus import sharding, shards
 from minisbert.corpus.shards import Manifest, read_manifest
-from minisbert.encode import main
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.parity import MINILM_VECTOR
 

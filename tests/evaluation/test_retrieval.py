@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.evaluate import main
 from minisbert.evaluation import retrieval
 from minisbert.evaluation.retrieval import (
     CUTOFFS,
@@ -24,11 +24,11 @@ from minisbert.evaluation.retrieval import (
     retrieval_scores,
 )
 from minisbert.evaluation.retrieval_metrics import METRICS, map_at_k
-from minisbert.fast.search import top_k
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.options import parse
-from minisbert.training.registry import load_encoder, make_objective
-from minisbert.training.training import main as train
+from minisbert.search.dense import top_k
+from minisbert.training.command_line import parse
+from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.train import main as train
 from tests import toys
 
 # ------------------------------------------------------------------------------------------- formulas

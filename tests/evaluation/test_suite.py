@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minisbert.commands.evaluate import main
 from minisbert.core import InputError
 from minisbert.data.scored_pairs import ScoredPair
-from minisbert.evaluate import main
 from minisbert.evaluation.suite import (
     AVERAGED,
     SICK_FILES,
@@ -210,16 +210,14 @@ def test_a_task_that_is_nowhere_is_left_out_and_a_model_without_a_run_is_marked(
     assert [line.split()[5] for line in captured.out.splitlines() if line.startswith("STS1")] == ["?"] * 4
     assert "!" not in captured.out
     shutil.rmtree(tmp_path / "data")
-    with pytest.raises(InputError, match=r"the suite's data is missing: python -m minisbert\.assets fetch sts12"):
+    with pytest.raises(InputError, match=r"the suite's data is missing: minisbert assets fetch sts12"):
         main(["--model", str(tiny), "--suite", "sts"])
 
 
 def test_a_changed_or_missing_file_is_named(suite, tmp_path):
     path = tmp_path / "data" / "sts12" / "STS.gs.MSRvid.txt"
     path.write_text("0.60\n")
-    with pytest.raises(
-        InputError, match=f"{path} has sha256 .*; fetch it again: python -m minisbert.assets fetch sts12"
-    ):
+    with pytest.raises(InputError, match=f"{path} has sha256 .*; fetch it again: minisbert assets fetch sts12"):
         load_suite()
     path.unlink()
     with pytest.raises(InputError, match=f"{path} is missing; fetch it again"):
@@ -323,7 +321,7 @@ PUBLISHED = {  # pairs, and MTEB's score of all-MiniLM-L6-v2, all pairs of a tas
 def test_the_real_model_scores_as_published(minilm, name):
     source = {"SICK-R, all": "sick"}.get(name, name.lower())
     if assets.asset(source).state() != "complete":
-        pytest.skip(f"{source} is not there: python -m minisbert.assets fetch {source}")
+        pytest.skip(f"{source} is not there: minisbert assets fetch {source}")
     (one,) = (task for task in load_task(name.partition(",")[0], assets.asset(source).folder) if task.name == name)
     (found,) = evaluate_suite(SentenceEncoder.load(minilm), [one])
     pairs, score = PUBLISHED[name]

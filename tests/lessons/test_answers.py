@@ -108,9 +108,9 @@ return (u @ v.T) / (u.norm(dim=1, keepdim=True) * v.norm(dim=1, keepdim=True).T)
 == encoder.cosine_matrix: row by row
 length = lambda x: x.pow(2).sum(-1).sqrt().clamp_min(1e-12)
 return torch.stack([(row * v).sum(1) / (length(row) * length(v)) for row in u])
-== more_losses.weighted_mse_loss
+== losses.weighted_mse_loss
 return (torch.where(target < threshold, weight, 1.0) * (scores - target) ** 2).mean()
-== more_losses.binary_cross_entropy_loss
+== losses.binary_cross_entropy_loss
 right, wrong = torch.nn.functional.logsigmoid(logits), torch.nn.functional.logsigmoid(-logits)
 return -(torch.tensor(pos_weight) * target * right + (1 - target) * wrong).mean()
 == losses.simcse_loss
@@ -128,7 +128,7 @@ x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
 x, y = x - x.mean(), y - y.mean()
 x, y = x / abs(x).max(), y / abs(y).max()
 return float(x @ y / np.sqrt((x @ x) * (y @ y)))
-== search.top_k
+== dense.top_k
 q, c = (torch.as_tensor(x).double() for x in (queries, corpus))
 q, c = (x / x.norm(dim=1, keepdim=True).clamp_min(1e-12) for x in (q, c))
 values, columns = (q @ c.T).float().sort(dim=1, descending=True, stable=True)
@@ -187,18 +187,18 @@ for i, batch in enumerate(batches):
             g.mul_(clip / length)
     optimizer.step()
     yield Step(number=start + i + 1, batch=batch, loss=seen, multiplier=share)
-== distillation.spread_layers
+== students.spread_layers
 return [total - 1] if keep == 1 else [int(i * (total - 1) / (keep - 1) + 0.5) for i in range(keep)]
-== distillation.keep_layers
+== students.keep_layers
 student = copy.deepcopy(bert)
 student.layers = torch.nn.ModuleList(student.layers[i] for i in layers)
 student.config = replace(bert.config, num_hidden_layers=len(layers))
 return student
-== distillation.distillation_loss
+== students.distillation_loss
 with torch.no_grad():
     target = teacher.clone()
 return ((student - target) * (student - target)).sum() / student.numel()
-== distillation.matryoshka_loss
+== students.matryoshka_loss
 total = 0.0
 for m, w in zip(dims, weights or [1.0] * len(dims)):
     total = total + w * loss(*[torch.nn.functional.normalize(x[:, :m], dim=-1) for x in vectors])
@@ -274,9 +274,9 @@ return sum(torch.stack([(token * other).sum() for other in document]).max() for 
 == rotary.rotate
 first, second = x.chunk(2, dim=-1)
 return x * cos + torch.cat([-second, first], dim=-1) * sin
-== decoder.rms_norm
+== qwen3.rms_norm
 return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
-== decoder.swiglu
+== qwen3.swiglu
 return gate * torch.sigmoid(gate) * up
 """)
 FIRST = {master: body for master, _, body in reversed(RIGHT)}
@@ -293,15 +293,15 @@ ALSO_RIGHT = [
     ("bert.attention", ROOT, "torch.sqrt(torch.tensor(query.shape[-1]))"),
     ("bert.attention", DROPPED, "(shares * (torch.rand_like(shares) >= dropout) / (1 - dropout))"),
     ("bert.attention", DROPPED, "torch.nn.Dropout(dropout)(shares)"),
-    ("search.top_k", "return values[:, :k]", "return values[:, :k].flip(1)", ".numpy(), ", ".numpy()[:, ::-1], "),
+    ("dense.top_k", "return values[:, :k]", "return values[:, :k].flip(1)", ".numpy(), ", ".numpy()[:, ::-1], "),
     ("data.length_grouped_batches", "lengths[row])", "lengths[row], reverse=True)"),
     ("loop.fit", ZERO, "model.zero_grad()", "value.item()", "float(value.detach())", "norm.is", "norm.sum().is"),
     ("bm25.bm25_scores", f"math.log({IDF})", "math.log(N + 1) - math.log(n + 0.5)"),
-    ("distillation.keep_layers", COPY, "student: Bert = copy.deepcopy(bert)"),
-    ("distillation.keep_layers", COPY, "student = other = copy.deepcopy(bert)"),
-    ("distillation.keep_layers", COPY, "duplicate = copy.deepcopy\nstudent = duplicate(bert)"),
-    ("distillation.keep_layers", COPY, "if (student := copy.deepcopy(bert)) is None:\n    raise ValueError"),
-    ("distillation.keep_layers", COPY, "def twin(x):\n    return copy.deepcopy(x)\nstudent = twin(bert)"),
+    ("students.keep_layers", COPY, "student: Bert = copy.deepcopy(bert)"),
+    ("students.keep_layers", COPY, "student = other = copy.deepcopy(bert)"),
+    ("students.keep_layers", COPY, "duplicate = copy.deepcopy\nstudent = duplicate(bert)"),
+    ("students.keep_layers", COPY, "if (student := copy.deepcopy(bert)) is None:\n    raise ValueError"),
+    ("students.keep_layers", COPY, "def twin(x):\n    return copy.deepcopy(x)\nstudent = twin(bert)"),
 ]
 
 
@@ -386,7 +386,7 @@ MISTAKEN = [  # what is changed in the right answer
     ("loop.fit", "the schedule one step ahead", "rate * schedule(number)", "rate * schedule(number + 1)"),
     ("loop.fit", "stepped before the check", STEP, "", "    if not", f"{STEP}    if not"),
     ("loop.fit", "NaN not noticed", CHECK, "False"),
-    ("search.top_k", "search in float32", "double()", "float()"),
+    ("dense.top_k", "search in float32", "double()", "float()"),
     (
         "data.length_grouped_batches",
         "shuffled inside windows only",
@@ -402,8 +402,8 @@ MISTAKEN = [  # what is changed in the right answer
     ("bm25.bm25_scores", "occurrences counted as documents", "sum(word in document", "sum(document.count(word)"),
     ("late_interaction.max_sim", "sides exchanged", "amax(-1)", "amax(0)"),
     ("rotary.rotate", "sign of the second half forgotten", "-second", "second"),
-    ("decoder.rms_norm", "sum of squares", "mean(-1", "sum(-1"),
-    ("decoder.swiglu", "gate and up swapped", "sigmoid(gate)", "sigmoid(up)"),
+    ("qwen3.rms_norm", "sum of squares", "mean(-1", "sum(-1"),
+    ("qwen3.swiglu", "gate and up swapped", "sigmoid(gate)", "sigmoid(up)"),
 ]
 MISTAKEN_OTHERWISE = answers("""
 == pooling.mean_pool: mean of the first n
@@ -423,7 +423,7 @@ return np.argsort(np.argsort(x)) + 1
 a, b = x[..., ::2], x[..., 1::2]
 c, s = cos.chunk(2, -1)[0], sin.chunk(2, -1)[0]
 return torch.stack([a * c - b * s, a * s + b * c], -1).reshape(x.shape)
-== decoder.rms_norm: RMSNorm with a mean
+== qwen3.rms_norm: RMSNorm with a mean
 x = x - x.mean(-1, keepdim=True)
 return x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight
 == tokenizer.word_pieces: WordPiece that backtracks
@@ -465,8 +465,8 @@ NEARLY_RIGHT = [
     ("gradient_cache.replay", ".backward()", ".backward()\n    network.eval()"),
     ("gradient_cache.replay", "    set_random", "    start or set_random"),
     ("bert.Bert.forward", "return x", "self.eval()\nreturn x"),
-    ("distillation.matryoshka_loss", "zip(dims", "zip(sorted(dims)"),
-    ("distillation.keep_layers", "return student", "return student.requires_grad_(False)"),
+    ("students.matryoshka_loss", "zip(dims", "zip(sorted(dims)"),
+    ("students.keep_layers", "return student", "return student.requires_grad_(False)"),
     ("quantized.rescore", "[..., 0].float()", "[..., 0]"),
     ("loop.fit", TOTAL, "total = value.item()"),
     ("loop.fit", TOTAL, "total += value.detach()"),
@@ -476,7 +476,7 @@ NEARLY_RIGHT = [
     ("loop.fit", "number = start", "number = 0"),
     ("loop.fit", "in batches", "in [*batches][:99]"),
     ("loop.fit", "number = start", "number = start\nmodel.train()"),
-    ("more_losses.binary_cross_entropy_loss", "return", "target = (target > 0.5).to(logits.dtype)\nreturn"),
+    ("losses.binary_cross_entropy_loss", "return", "target = (target > 0.5).to(logits.dtype)\nreturn"),
     ("bm25.bm25_scores", "k1", "1.2"),
     ("bm25.bm25_scores", "len, documents)) / N", "len, documents)) / sum(map(bool, documents))"),
     ("bm25.bm25_scores", f"math.log({IDF})", f"math.log({IDF}) if n < N else 0.0"),
@@ -572,8 +572,8 @@ def test_no_mistake_is_named_that_was_not_made(master, body):
         ("bert.gelu", "x *= 0.5\nreturn x", "inputs", "an argument is not what it was"),
         ("bert.gelu", f"if x.requires_grad:\n    x *= 0.5\n{GELU}", "inputs", "changed in place (RuntimeError, line "),
         (
-            "distillation.keep_layers",
-            changed("distillation.keep_layers", COPY, "student = bert"),
+            "students.keep_layers",
+            changed("students.keep_layers", COPY, "student = bert"),
             "inputs",
             "not what it was",
         ),

@@ -11,7 +11,7 @@ import pytest
 from lessons import check
 from lessons.grader import sandbox
 from lessons.grader.pieces import EXERCISES, LESSONS, PIECES, lesson_file, mine, pieces_of
-from lessons.grader.result import MOVED, RUNGS, Progress, Result, file_digest, function_digests, place
+from lessons.grader.result import RUNGS, Progress, Result, function_digests, place
 from lessons.grader.stubs import lesson_stubs
 from lessons.mistakes import MISTAKES
 from minisbert.core import InputError
@@ -308,20 +308,6 @@ def test_many_students_each_with_a_limit(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("cem: stopped after 3 seconds")
     with pytest.raises(InputError, match="the same name"):
         check.main(["grade", ada, ada, "--out", str(tmp_path / "out")])
-
-
-def test_a_record_with_the_old_names_of_pieces_is_understood(folder):
-    mine(2).write_text("work")
-    passed = {"status": "passed", "file": file_digest(2)}
-    old = ("wordpiece.split_words", "losses.cosine_matrix", "bert.attention")
-    record = {"results": dict.fromkeys(old, passed), "hints": {"wordpiece.split_words": 2, "bert.attention": 1}}
-    (folder / "progress.json").write_text(json.dumps(record))
-    progress = Progress()
-    assert [*progress.results] == ["tokenizer.split_words", "encoder.cosine_matrix", "bert.attention"]
-    assert progress.state(PIECES["tokenizer.split_words"]) == "passed"
-    assert progress.hints == {"tokenizer.split_words": 2, "bert.attention": 1}
-    assert set(MOVED.values()) <= PIECES.keys()
-    assert not MOVED.keys() & PIECES.keys()
 
 
 def test_no_such_lesson_and_one_without_pieces(folder, capsys):

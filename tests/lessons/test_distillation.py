@@ -11,7 +11,7 @@ import torch
 from minisbert.core.encoder import cosine as cosine_of
 from minisbert.core.losses import cosine_mse_loss
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.distillation import (
+from minisbert.training.students import (
     distillation_loss,
     keep_layers,
     kl_divergence_loss,

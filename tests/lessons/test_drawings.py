@@ -13,8 +13,8 @@ from lessons.drawings import PARTS, all_drawings
 from lessons.drawings.pen import WIDEST, Pen
 from minisbert.core import bert, losses, pooling
 from minisbert.core.tokenizer import Tokenizer, word_pieces
-from minisbert.fast import quantized
-from minisbert.fast.batching import packed_batches, same_text, tokenize
+from minisbert.models.batching import packed_batches, same_text, tokenize
+from minisbert.search import quantized
 from tests.conftest import ROOT
 
 FOLDER = ROOT / "lessons" / "drawings"

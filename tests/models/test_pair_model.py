@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.models.families import CLASSIFIERS, FAMILIES
 from minisbert.models.heads import ClassifierHead, make_joint_head
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.training.registry import load_encoder
+from minisbert.training.objectives.registry import load_encoder
 from minisbert.training.settings import RunSettings
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
@@ -284,7 +284,7 @@ LONG = ["a cat " * 9, "moon"], ["moon", "the dog runs " * 9]  # beyond the limit
 def classifier(folder, family: str, labels: int = 1):
     """Write a classifier of ``family`` with random weights, as transformers does, to ``folder``; its model, float64."""
     transformers = pytest.importorskip("transformers", reason="needs the reference extra")
-    own = {"roberta": REFERENCE / "tiny-roberta", "mpnet": REFERENCE / "modern" / "tiny-mpnet"}
+    own = {"roberta": REFERENCE / "tiny-roberta", "mpnet": REFERENCE / "architectures" / "tiny-mpnet"}
     source = own.get(family, REFERENCE.parents[1] / "weights" / "tiny")
     shutil.copytree(source, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
     name = CLASSIFIERS[family][0].removesuffix("ForSequenceClassification")

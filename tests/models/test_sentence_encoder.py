@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 
 from minisbert.core import InputError
-from minisbert.fast import batching
-from minisbert.models import checkpoint, encoding, sentence_encoder
+from minisbert.folder import weights as checkpoint
+from minisbert.models import batching, sentence_encoder, text_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import devices
 from tests.conftest import ROOT
@@ -67,7 +67,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 def test_loads_a_path_a_string_or_a_name_in_eval_mode(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("minisbert.models.folders.ensure", lambda name: asked.append(name) or tiny)
+    monkeypatch.setattr("minisbert.folder.model_folder.ensure", lambda name: asked.append(name) or tiny)
     for folder in (tiny, str(tiny), "all-MiniLM-L6-v2"):
         model = SentenceEncoder.load(folder)
         assert (model.width, model.pooling.mode, model.normalize) == (24, "mean", True)
@@ -310,7 +310,7 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
 def test_progress_is_shown_in_tokens(model, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        encoding.Progress, "update", lambda line, tokens: line.disable or shown.append((tokens, line.total))
+        text_encoder.Progress, "update", lambda line, tokens: line.disable or shown.append((tokens, line.total))
     )
     model.encode(["a dog", "moon", "moon"], batch_tokens=4, progress=True)  # 4 + 3 tokens, [CLS] and [SEP] among them
     model.encode(TEXTS)
@@ -325,7 +325,7 @@ def test_progress_is_shown_in_tokens(model, monkeypatch):
 def test_a_stream_gives_what_a_list_gives(model, texts, characters):
     """In chunks of any size; from a generator, whose texts are read once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "chunks", lambda given: batching.chunks(given, characters))
+        patch.setattr(text_encoder, "chunks", lambda given: batching.chunks(given, characters))
         parts = list(model.encode_stream(iter(texts)))
         assert model.truncated == sum(text == TEXTS[2] for text in texts)
     assert [len(part) for part in parts] == [len(chunk) for chunk in batching.chunks(texts, characters)]
@@ -334,7 +334,7 @@ def test_a_stream_gives_what_a_list_gives(model, texts, characters):
 
 
 def test_a_stream_is_read_as_far_as_it_is_computed(model, monkeypatch):
-    monkeypatch.setattr(encoding, "chunks", lambda given: batching.chunks(given, 10))
+    monkeypatch.setattr(text_encoder, "chunks", lambda given: batching.chunks(given, 10))
     read = []
     vectors = model.encode_stream((read.append(i) or "ten letters" for i in range(5)), truncate_dim=3, convert="tensor")
     assert read == []

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError
 from minisbert.core.tokenizer import token_ids
-from minisbert.models.modern.static import BareTokenizer, StaticEncoder
+from minisbert.models.static_encoder import BareTokenizer, StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
 
 # letters at the start of a word and inside it (##); "e" only at the start, so a word that continues with it is unknown

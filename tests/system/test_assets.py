@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from minisbert import assets as command
+from minisbert.commands import assets as command
 from minisbert.core import InputError
 from minisbert.system import assets, hub
 from minisbert.system.assets import ensure, fetch, home
@@ -343,15 +343,15 @@ def test_verify_finds_one_flipped_bit(arguments, site, store, capsys):
     path = store / "weights" / "tiny" / "model.bin"
     path.write_bytes(WRONG)
     assert assets.asset("tiny").state() == "complete"  # the size is right
-    with pytest.raises(SystemExit, match="2"):  # as run by python -m minisbert.assets verify
+    with pytest.raises(SystemExit, match="2"):  # as run by minisbert assets verify
         run_command(lambda: run(*arguments))
     right, wrong = (hashlib.sha256(data).hexdigest() for data in (CONTENT["model.bin"], WRONG))
-    shown = "error: does not match the manifest: tiny; fetch again: python -m minisbert.assets fetch tiny\n"
+    shown = "error: does not match the manifest: tiny; fetch again: minisbert assets fetch tiny\n"
     assert capsys.readouterr() == (f"tiny: {path} has sha256 {wrong}, not {right}\n", shown)
 
 
 def test_verify_of_what_is_missing(site, capsys):
     run("verify")
     assert capsys.readouterr().out == "nothing has been fetched yet\n"
-    with pytest.raises(InputError, match=r"fetch again: python -m minisbert\.assets fetch tiny"):
+    with pytest.raises(InputError, match=r"fetch again: minisbert assets fetch tiny"):
         run("verify", "tiny")

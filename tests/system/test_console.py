@@ -88,7 +88,7 @@ def test_ctrl_c_during_the_imports_of_a_command_is_one_line(command, tmp_path):
     for library in ("numpy", "torch"):
         (tmp_path / f"{library}.py").write_text("import signal; signal.raise_signal(signal.SIGINT)\n")
     done = subprocess.run(
-        [sys.executable, "-m", f"minisbert.{command}"],
+        [sys.executable, "-m", "minisbert", command],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         capture_output=True,

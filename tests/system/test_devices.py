@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from minisbert.__main__ import files as command_files
 from minisbert.core import InputError
 from minisbert.system import devices
 from minisbert.system.devices import (
@@ -123,7 +124,7 @@ def test_glibc_keeps_freed_memory_and_without_glibc_nothing_happens(monkeypatch)
 HUGE = """
 import re
 import torch
-import minisbert.training.training  # with everything that training imports: a tensor made on the way would be too early
+import minisbert.training.train  # with everything that training imports: a tensor made on the way would be too early
 from minisbert.system.devices import save_training_memory
 save_training_memory()
 gradient = torch.zeros(30_522, 384)
@@ -198,12 +199,15 @@ def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_pa
         "score": ["--model", str(tiny)],
         "search": [files["sentences"], "--query", "a cat"],
     }
+    command = import_module(
+        "minisbert.train" if name == "train" else f"minisbert.commands.{command_files()[name].stem}"
+    )
     with pytest.raises(Reached, match=r"^2$"):
-        import_module(f"minisbert.{name}").main([*arguments.get(name, []), "--threads", "2"])
+        command.main([*arguments.get(name, []), "--threads", "2"])
 
 
 CHOSEN = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
-LIST = ["-m", "minisbert.assets", "list"]
+LIST = ["-m", "minisbert", "assets", "list"]
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError
+from minisbert.training.command_line import parse
+from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.options import parse
-from minisbert.training.processes import ProcessGroup
-from minisbert.training.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import load_encoder, make_objective
 from minisbert.training.run import Run
-from minisbert.training.training import CACHED_TOKENS, divide, main, micro_batches, prepare
+from minisbert.training.train import CACHED_TOKENS, divide, main, micro_batches, prepare
 from tests import toys
 
 CPU = torch.device("cpu")

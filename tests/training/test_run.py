@@ -20,13 +20,13 @@ from minisbert.core import losses as formulas
 from minisbert.evaluation import plots
 from minisbert.system.console import LiveLine, run_command
 from minisbert.system.interrupts import Interrupts
-from minisbert.training import training
-from minisbert.training.encoder_objectives import CosineRegression
-from minisbert.training.folder import open_log, print_table
-from minisbert.training.processes import ProcessGroup
+from minisbert.training import train as training
+from minisbert.training.distributed import ProcessGroup
+from minisbert.training.objectives.encoders import CosineRegression
+from minisbert.training.resume import RunState
 from minisbert.training.run import Run
-from minisbert.training.state import RunState
-from minisbert.training.training import main
+from minisbert.training.run_folder import open_log, print_table
+from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
 
@@ -53,7 +53,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock there")
 def test_a_second_process_is_refused_and_changes_nothing(stopped, flags):
     before = contents(stopped)
-    hold = "import sys; from pathlib import Path; from minisbert.training.folder import open_log; "
+    hold = "import sys; from pathlib import Path; from minisbert.training.run_folder import open_log; "
     hold += "log = open_log(Path(sys.argv[1])); print('locked', flush=True); sys.stdin.read()"
     command = [sys.executable, "-c", hold, str(stopped)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:

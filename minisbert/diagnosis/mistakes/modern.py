@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
+from minisbert.architectures import qwen3, rotary
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import mistake
-from minisbert.models.modern import decoder, rotary
 
 # the right ones, kept from before anything is planted
 _rotary, _attention = rotary.rotary, bert.attention
@@ -45,8 +45,8 @@ def _(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[T
 # -------------------------------------------------------------------------------------- causal masks
 
 
-@mistake(decoder.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
-def _(self: decoder.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+@mistake(qwen3.Decoder, "views", "causal mask forgotten", "tokens of a decoder see what comes after them")
+def _(self: qwen3.Decoder, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
     rotation = rotary.rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
     every = torch.ones_like(positions).bool()[:, None, None] if mask is None else mask
     return [(every, rotation)] * len(self.layers)
@@ -56,35 +56,33 @@ def _(self: decoder.Decoder, mask: Tensor | None, positions: Tensor, dtype: torc
 def _(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout: float = 0.0
 ) -> tuple[Tensor, Tensor | None]:
-    return _attention(query, key, value, decoder.causal_mask(mask, query.shape[2], query.device), dropout)
+    return _attention(query, key, value, qwen3.causal_mask(mask, query.shape[2], query.device), dropout)
 
 
 # ------------------------------------------------------------------------------------------- RMSNorm
 
 
-@mistake(decoder, "rms_norm", "RMSNorm with a mean", "the mean is subtracted first: that is LayerNorm")
+@mistake(qwen3, "rms_norm", "RMSNorm with a mean", "the mean is subtracted first: that is LayerNorm")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return nn.functional.layer_norm(x, weight.shape, weight, None, eps)
 
 
-@mistake(decoder, "rms_norm", "RMSNorm's eps outside the root", "eps is added to the root, not to the mean square")
+@mistake(qwen3, "rms_norm", "RMSNorm's eps outside the root", "eps is added to the root, not to the mean square")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x / (x.pow(2).mean(-1, keepdim=True).sqrt() + eps) * weight
 
 
-@mistake(
-    decoder, "rms_norm", "sum of squares", "the vector is divided by its length, not by the root of the mean square"
-)
+@mistake(qwen3, "rms_norm", "sum of squares", "the vector is divided by its length, not by the root of the mean square")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).sum(-1, keepdim=True) + eps) * weight
 
 
-@mistake(decoder, "rms_norm", "RMSNorm's weight plus one", "1 is added to the weight, as Gemma's files want it")
+@mistake(qwen3, "rms_norm", "RMSNorm's weight plus one", "1 is added to the weight, as Gemma's files want it")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * (1 + weight)
 
 
-@mistake(decoder, "rms_norm", "RMSNorm without its weight", "the vector is scaled, and the learned weight left out")
+@mistake(qwen3, "rms_norm", "RMSNorm without its weight", "the vector is scaled, and the learned weight left out")
 def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
@@ -92,23 +90,21 @@ def _(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 # ------------------------------------------------------------------------------------------ the gate
 
 
-@mistake(decoder, "swiglu", "gate and up swapped", "the bend is on what passes, not on what decides")
+@mistake(qwen3, "swiglu", "gate and up swapped", "the bend is on what passes, not on what decides")
 def _(gate: Tensor, up: Tensor) -> Tensor:
     return gate * nn.functional.silu(up)
 
 
-@mistake(decoder, "swiglu", "GELU in the gate", "the gate's bend is GELU: that is GeGLU")
+@mistake(qwen3, "swiglu", "GELU in the gate", "the gate's bend is GELU: that is GeGLU")
 def _(gate: Tensor, up: Tensor) -> Tensor:
     return nn.functional.gelu(gate) * up
 
 
-@mistake(
-    decoder, "swiglu", "sigmoid alone in the gate", "the gate's sigmoid is not multiplied by the gate: that is GLU"
-)
+@mistake(qwen3, "swiglu", "sigmoid alone in the gate", "the gate's sigmoid is not multiplied by the gate: that is GLU")
 def _(gate: Tensor, up: Tensor) -> Tensor:
     return torch.sigmoid(gate) * up
 
 
-@mistake(decoder, "swiglu", "gate and up added", "the two ways are added, where they should be multiplied")
+@mistake(qwen3, "swiglu", "gate and up added", "the two ways are added, where they should be multiplied")
 def _(gate: Tensor, up: Tensor) -> Tensor:
     return nn.functional.silu(gate) + up

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from minisbert.core import pooling
 from minisbert.diagnosis.mistakes.planting import mistake, wrong_choices
-from minisbert.models import poolings, sentence_encoder
+from minisbert.models import pooling as poolings
+from minisbert.models import sentence_encoder
 
 LEAST = float("-inf")
 

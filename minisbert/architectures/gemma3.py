@@ -1,0 +1,114 @@
+"""EmbeddingGemma: Gemma 3, a decoder whose mask was taken away, with its own norms, windows and scales.
+
+Of ``decoder.py`` it changes: no causal mask; of six layers five see a window, and turn faster; four norms in a layer,
+each of weight 1 + w; GELU in the gate; embeddings times sqrt(D); scores by the root of a setting instead of K.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from torch import Tensor, nn
+
+from minisbert.architectures.base import PreNormLayer
+from minisbert.architectures.modernbert import WindowedEncoder
+from minisbert.architectures.qwen3 import QWEN3, DecoderConfig, GatedFeedForward, GroupedAttention, RMSNorm, rms_norm
+from minisbert.architectures.rotary import GLOBAL, LOCAL, Base, RotaryFamily
+from minisbert.core.weights import Size
+
+
+@dataclass(frozen=True)
+class GemmaConfig(DecoderConfig):
+    """The settings of an EmbeddingGemma; names and defaults are those of its ``config.json``."""
+
+    sliding_window: Size = 4096  # tokens; half of it on each side
+    head_dim: Size = 256  # K
+    query_pre_attn_scalar: Base = 256.0
+    rope_theta: Base = 1_000_000.0
+    rope_local_base_freq: Base = 10_000.0
+    max_position_embeddings: Size = 131_072
+    hidden_act: Annotated[str, "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"
+    pad_token_id: int | None = 0
+    model_type: str = "gemma3_text"
+
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL, LOCAL)
+
+
+class GemmaNorm(RMSNorm):
+    """``rms_norm`` by ``scale`` (1 + weight); the weight (D,) starts at 0."""
+
+    def __init__(self, width: int, eps: float, scale: float = 1.0):
+        super().__init__(width, eps)
+        self.scale = scale
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.scale * (1.0 + self.weight), self.eps)
+
+
+def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) * up with the approximation by tanh, for which these weights were trained. (1, 2) gives 1.6824."""
+    return nn.functional.gelu(gate, approximate="tanh") * up
+
+
+class GemmaLayer(PreNormLayer):
+    """Attention, then feed-forward, each normalised before it and once more before it is added."""
+
+    def __init__(self, config: GemmaConfig):
+        def norm() -> GemmaNorm:
+            return GemmaNorm(config.hidden_size, config.rms_norm_eps)
+
+        super().__init__(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
+        self.attention_after, self.feed_forward_after = norm(), norm()
+        # subtle: the book divides scores by sqrt(K), Gemma by the root of a setting, which in EmbeddingGemma is K
+        scale = (config.head_dim / config.query_pre_attn_scalar) ** 0.5
+        self.attention.query_norm = GemmaNorm(config.head_dim, config.rms_norm_eps, scale)
+        self.attention.key_norm = GemmaNorm(config.head_dim, config.rms_norm_eps)
+        self.attention.causal = False
+        self.feed_forward.gated = gelu_gate
+
+    def forward(self, x: Tensor, *view: Any) -> tuple[Tensor, Tensor | None]:
+        attended, probabilities = self.attention(self.attention_norm(x), *view)
+        x = x + self.attention_after(attended)
+        return x + self.feed_forward_after(self.feed_forward(self.feed_forward_norm(x))), probabilities
+
+
+class Gemma(WindowedEncoder):
+    """The encoder of EmbeddingGemma."""
+
+    def __init__(self, config: GemmaConfig, pooler: bool = False):
+        layers = (GemmaLayer(config) for _ in range(config.num_hidden_layers))
+        super().__init__(config, layers, GemmaNorm(config.hidden_size, config.rms_norm_eps))
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.embeddings.word(ids) * self.config.hidden_size**0.5  # (B, T, D)
+
+
+class GemmaFamily(RotaryFamily):
+    def read(self, raw: dict[str, Any]) -> GemmaConfig:
+        if raw.get("use_bidirectional_attention") is not True:
+            raise ValueError("use_bidirectional_attention must be true: of Gemma 3 only EmbeddingGemma is supported")
+        return super().read(raw)
+
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        return super().write(config) | {"use_bidirectional_attention": True}
+
+
+GEMMA = GemmaFamily(
+    model_type="gemma3_text",
+    architecture="Gemma3TextModel",
+    config=GemmaConfig,
+    encoder=Gemma,
+    linears=QWEN3.linears
+    | {
+        "layers.{i}.attention_after": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward_norm": "layers.{i}.pre_feedforward_layernorm",
+        "layers.{i}.feed_forward_after": "layers.{i}.post_feedforward_layernorm",
+    },
+    prefix=QWEN3.prefix,
+    skipped=QWEN3.skipped,
+    settings=QWEN3.settings | {"hidden_act": "hidden_activation"},
+    constants=QWEN3.constants,
+    only={"attn_logit_softcapping": None},
+    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
+    spacing=("sliding_window_pattern", 6, 1),
+)

@@ -1,0 +1,181 @@
+"""ModernBERT (Warner et al. 2024, arXiv 2412.13663): the book's encoder with what decoders have taught since 2018.
+
+    rotary.py      for the position table; layers that see everything turn more slowly than those that see a window
+    local_mask     two layers of three see 64 tokens to each side, which is what makes 8,192 tokens affordable
+    geglu          for GELU (Shazeer 2020, arXiv 2002.05202): one half of the layer decides how much of the other passes
+    pre-norm       each block reads its input normalised and is added to it as it was; one more norm at the end
+    no biases      in published models; the settings allow them
+
+Legend as in ``core/bert.py``: B batch, T tokens, D width, H heads, K width of one head, F feed-forward width.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.architectures.base import ModernEncoder, PreNormLayer
+from minisbert.architectures.rotary import GLOBAL, LOCAL, Base, Flag, RotaryConfig, RotaryFamily, rotary, rotate
+from minisbert.core.bert import Attention, LayerNorm, attention, gelu, layer_norm
+from minisbert.core.weights import Rate, Size, dense
+
+
+def geglu(x: Tensor, activation: str = "gelu") -> Tensor:
+    """gelu(first half) * second half, (..., 2F) -> (..., F) (Shazeer 2020). ``geglu([1, 2]) = [1.6827]``.
+
+    ``silu`` as the activation makes it SwiGLU: ``geglu([1, 2], "silu") = [1.4621]``.
+    """
+    activated, gate = x.chunk(2, dim=-1)  # subtle: the first half is activated
+    return (gelu(activated) if activation == "gelu" else nn.functional.silu(activated)) * gate
+
+
+def local_mask(positions: Tensor, mask: Tensor | None, half: int) -> Tensor:
+    """The keys that a query of a local layer may attend to, (B, 1, T, T): ``half`` to each side, if ``mask`` allows.
+
+    positions (B, T), mask (B, 1, T or 1, T) or None. ``local_mask([[0, 1, 2]], None, 1)[0, 0, 0] = [1, 1, 0]``.
+    """
+    distances = (positions[:, :, None] - positions[:, None, :]).abs()[:, None]  # (B, 1, T, T)
+    near = distances <= half
+    # subtle: a pad far from the text sees nothing, its softmax is 0/0, and 0 times that is no 0: it may look at itself
+    return near if mask is None else (mask & near) | torch.eye(near.shape[-1], dtype=torch.bool, device=near.device)
+
+
+@dataclass(frozen=True)
+class ModernBertConfig(RotaryConfig):
+    """The settings of a ModernBERT; defaults are those of its ``config.json``."""
+
+    sliding_window: Size = 128  # tokens; half of it on each side
+    rope_theta: Base = 160_000.0
+    rope_local_base_freq: Base = 10_000.0
+    norm_eps: Annotated[float, "above 0 and below 1"] = 1e-5
+    norm_bias: Flag = False
+    mlp_bias: Flag = False
+    hidden_activation: Annotated[str, "gelu|silu"] = "gelu"  # silu in granite-embedding-multilingual-r2
+    mlp_dropout: Rate = 0.0  # between the two feed-forward layers
+    pad_token_id: int | None = 50283
+    model_type: str = "modernbert"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hidden_size % (2 * self.num_attention_heads):
+            raise ValueError(f"hidden_size {self.hidden_size} does not give every head an even number of columns")
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+
+class ModernBertNorm(LayerNorm):
+    """The book's LayerNorm; the bias (D,) is there only if the settings ask for it."""
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__(config.hidden_size, config.norm_eps)
+        if not config.norm_bias:
+            self.bias = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return layer_norm(x, self.weight, torch.zeros_like(self.weight) if self.bias is None else self.bias, self.eps)
+
+
+class RotaryAttention(Attention):
+    """Multi-head attention with rotated queries and keys. One matrix makes queries, keys and values."""
+
+    def __init__(self, config: ModernBertConfig):
+        nn.Module.__init__(self)
+        width = config.hidden_size
+        self.heads, self.dropout = config.num_attention_heads, config.attention_probs_dropout_prob
+        self.qkv = nn.Linear(width, 3 * width, config.attention_bias)
+        self.output = nn.Linear(width, width, config.attention_bias)
+
+    def forward(  # type: ignore[override]
+        self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), mask as in ``attention`` -> (B, T, D) and the probabilities (B, H, T, T)."""
+        query, key, value = map(self.split, self.qkv(x).chunk(3, dim=-1))  # (B, H, T, K) each
+        query, key = rotate(query, *rotation), rotate(key, *rotation)
+        dropout = self.dropout if self.training else 0.0
+        context, probabilities = attention(query, key, value, mask, dropout)
+        return nn.functional.dropout(self.output(self.merge(context)), dropout), probabilities
+
+
+class GeGLUFeedForward(nn.Module):
+    """Each token on its own: D to 2F, GeGLU, F to D."""
+
+    def __init__(self, config: ModernBertConfig):
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, 2 * config.intermediate_size, config.mlp_bias)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, config.mlp_bias)
+        self.dropout, self.activation = nn.Dropout(config.mlp_dropout), config.hidden_activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.dropout(geglu(self.up(x), self.activation)))  # (B, T, D), 2F, F, D
+
+
+class WindowedEncoder(ModernEncoder):
+    """Every token sees those on both sides: all of them in global layers, those of a window in local ones."""
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        c = self.config
+        masks = {GLOBAL: mask, LOCAL: local_mask(positions, mask, c.sliding_window // 2)}
+        bases = {GLOBAL: c.rope_theta, LOCAL: c.rope_local_base_freq}
+        rotations = {kind: rotary(positions, c.head_dim, base, dtype) for kind, base in bases.items()}
+        return [(masks[kind], rotations[kind]) for kind in c.layer_types or [GLOBAL] * len(self.layers)]
+
+
+class ModernBert(WindowedEncoder):
+    def __init__(self, config: ModernBertConfig, pooler: bool = False):
+        layers = (
+            PreNormLayer(
+                ModernBertNorm(config) if i else nn.Identity(),  # the input of layer 0 is normalised
+                RotaryAttention(config),
+                ModernBertNorm(config),
+                GeGLUFeedForward(config),
+            )
+            for i in range(config.num_hidden_layers)
+        )
+        super().__init__(config, layers, ModernBertNorm(config))
+        self.embeddings["norm"] = ModernBertNorm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def embed(self, ids: Tensor, positions: Tensor) -> Tensor:
+        return self.dropout(self.embeddings.norm(self.embeddings.word(ids)))  # (B, T, D)
+
+
+class ModernBertFamily(RotaryFamily):
+    def write(self, config: dict[str, Any]) -> dict[str, Any]:
+        """In the older form, which every version reads if the global layers are evenly spaced."""
+        kinds = config["layer_types"]
+        spacing = next((i for i in range(1, len(kinds)) if kinds[i] == GLOBAL), len(kinds)) or 1
+        return super().write(config) | {"global_attn_every_n_layers": spacing}
+
+
+MODERNBERT = ModernBertFamily(
+    model_type="modernbert",
+    architecture="ModernBertModel",
+    config=ModernBertConfig,
+    encoder=ModernBert,
+    linears={
+        "embeddings.word": "embeddings.tok_embeddings",
+        "embeddings.norm": "embeddings.norm",
+        "layers.{i}.attention.qkv": "layers.{i}.attn.Wqkv",
+        "layers.{i}.attention.output": "layers.{i}.attn.Wo",
+        "layers.{i}.attention_norm": "layers.{i}.attn_norm",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.Wi",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.Wo",
+        "layers.{i}.feed_forward_norm": "layers.{i}.mlp_norm",
+        "norm": "final_norm",
+    },
+    prefix="model.",
+    skipped=frozenset(dense("head.dense") | dense("head.norm") | dense("decoder")),  # for masked words
+    settings={
+        "hidden_dropout_prob": "embedding_dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "rope_theta": "global_rope_theta",
+        "rope_local_base_freq": "local_rope_theta",
+        "sliding_window": "local_attention",
+    },
+    constants={"type_vocab_size": 0},
+    bases={GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"},
+    spacing=("global_attn_every_n_layers", 3, 0),
+)

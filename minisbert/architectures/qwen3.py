@@ -1,0 +1,197 @@
+"""A decoder as an encoder: Qwen3, in which only the last token of a text has seen all of it (Qwen3-Embedding).
+
+    rms_norm        for LayerNorm, before each block instead of after the sum; also over each query and key
+    swiglu          for GELU: one layer decides how much of another one passes
+    rotary.py       for the position table: queries and keys are rotated by their place in the text
+    repeat_heads    several heads of queries share one head of keys and values
+    causal_mask     a token sees itself and what comes before it
+
+Legend as in ``core/bert.py``; ``G`` is the number of heads of keys and values. K is a setting, and H * K need not be D.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.architectures.base import ModernEncoder, PreNormLayer
+from minisbert.architectures.rotary import GLOBAL, RotaryConfig, RotaryFamily, rotary, rotate
+from minisbert.core import bert
+from minisbert.core.bert import Attention, attention
+from minisbert.core.weights import Size
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Every vector scaled to a mean square of 1, then times ``weight``: x (..., D), weight (D,) -> (..., D).
+
+    ``layer_norm`` without a mean and a bias (Zhang and Sennrich 2019, arXiv 1910.07467).
+    ``rms_norm([1, 7], 1, ~0) = [0.2, 1.4]``.
+    """
+    if bert.FUSED:
+        return nn.functional.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+    return x * torch.rsqrt(x.pow(2).mean(dim=-1, keepdim=True) + eps) * weight
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """gate * sigmoid(gate) * up, any shape (Shazeer 2020, arXiv 2002.05202). ``swiglu(1.0, 2.0) = 1.4621``."""
+    return nn.functional.silu(gate) * up
+
+
+def repeat_heads(x: Tensor, times: int) -> Tensor:
+    """Keys or values (B, G, T, K) -> (B, G * ``times``, T, K): heads 0, 0, 1, 1 for two of ``times`` 2.
+
+    Grouped queries (Ainslie et al. 2023, arXiv 2305.13245): H / G heads of queries in a row look at the same keys.
+    """
+    return x.repeat_interleave(times, dim=1)  # subtle: not repeat, which gives heads 0, 1, 0, 1
+
+
+def causal_mask(mask: Tensor | None, tokens: int, device: torch.device) -> Tensor:
+    """The keys that a query may attend to, (1 or B, 1, T, T): its own and earlier ones, if ``mask`` allows them.
+
+    ``mask`` (B, 1, 1, T) is True for real tokens, (B, 1, T, T) if two tokens are of the same text, or None.
+    """
+    before = torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
+    if mask is None:
+        return before[None, None]
+    # subtle: a pad before the text sees no real token, and its softmax would be 0/0: it may look at itself
+    return (mask & before) | torch.eye(tokens, dtype=torch.bool, device=device)
+
+
+def grouped_attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, dropout: float = 0.0
+) -> tuple[Tensor, Tensor | None]:
+    """The book's ``attention``, with keys and values (B, G, T, K). ``causal`` counts if ``mask`` is None."""
+    if bert.FUSED and not dropout:  # told that the mask is causal it does half of the work; heads are not repeated
+        how = {"is_causal": causal and mask is None, "enable_gqa": True}
+        return nn.functional.scaled_dot_product_attention(query, key, value, mask, **how), None
+    if causal and mask is None:
+        mask = causal_mask(None, query.shape[2], query.device)
+    times = query.shape[1] // key.shape[1]
+    return attention(query, repeat_heads(key, times), repeat_heads(value, times), mask, dropout)
+
+
+@dataclass(frozen=True)
+class DecoderConfig(RotaryConfig):
+    """The settings of a Qwen3; names and defaults are those of its ``config.json``."""
+
+    num_key_value_heads: Size = field(kw_only=True)  # G
+    head_dim: Size = 128  # K
+    max_position_embeddings: Size = 32768
+    rms_norm_eps: Annotated[float, "above 0 and below 1"] = 1e-6
+    hidden_act: Annotated[str, "silu"] = "silu"
+    model_type: str = "qwen3"
+
+    kinds: ClassVar[tuple[str, ...]] = (GLOBAL,)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_attention_heads % self.num_key_value_heads or self.head_dim % 2:
+            raise ValueError("num_key_value_heads must divide num_attention_heads, and head_dim must be even")
+
+
+class RMSNorm(nn.Module):
+    """``rms_norm`` with a learned weight (D,)."""
+
+    def __init__(self, width: int, eps: float):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return rms_norm(x, self.weight, self.eps)
+
+
+class GroupedAttention(Attention):
+    """H heads of queries and G of keys and values; queries and keys are normalised, then rotated."""
+
+    def __init__(self, config: DecoderConfig):
+        nn.Module.__init__(self)
+        self.head_dim, self.causal, self.dropout = config.head_dim, True, config.attention_probs_dropout_prob
+        width, bias = config.hidden_size, config.attention_bias
+        inner, kv_inner = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+        self.query = nn.Linear(width, inner, bias)
+        self.key = nn.Linear(width, kv_inner, bias)
+        self.value = nn.Linear(width, kv_inner, bias)
+        self.output = nn.Linear(inner, width, bias)
+        self.query_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+        self.key_norm = RMSNorm(config.head_dim, config.rms_norm_eps)
+
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H or G, T, K)
+
+    def forward(self, x: Tensor, mask: Tensor | None, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """x (B, T, D), mask (B, 1, T, T) -> (B, T, D) and the probabilities (B, H, T, T)."""
+        # subtle: each head is normalised before it is rotated, and the norm's weight is the same in all heads
+        query = rotate(self.query_norm(self.split(self.query(x))), *rotation)  # (B, H, T, K)
+        key = rotate(self.key_norm(self.split(self.key(x))), *rotation)  # (B, G, T, K)
+        value, dropout = self.split(self.value(x)), self.dropout * self.training  # (B, G, T, K)
+        context, probabilities = grouped_attention(query, key, value, mask, self.causal, dropout)
+        return self.output(self.merge(context)), probabilities
+
+
+class GatedFeedForward(nn.Module):
+    """Each token on its own: D to F twice, one the gate of the other, and back to D."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.up = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def gated(self, gate: Tensor, up: Tensor) -> Tensor:
+        return swiglu(gate, up)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.gated(self.gate(x), self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+
+
+class Decoder(ModernEncoder):
+    """Qwen3 without its head for the next word."""
+
+    causal = True  # the first token has seen no other
+
+    def __init__(self, config: DecoderConfig, pooler: bool = False):
+        def norm() -> RMSNorm:
+            return RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+        layers = (
+            PreNormLayer(norm(), GroupedAttention(config), norm(), GatedFeedForward(config))
+            for _ in range(config.num_hidden_layers)
+        )
+        super().__init__(config, layers, norm())
+
+    def views(self, mask: Tensor | None, positions: Tensor, dtype: torch.dtype) -> list[tuple]:
+        """The causal mask (None: attention makes it), and the rotation of each place."""
+        rotation = rotary(positions, self.config.head_dim, self.config.rope_theta, dtype)
+        mask = mask if mask is None else causal_mask(mask, positions.shape[1], positions.device)
+        return [(mask, rotation)] * len(self.layers)
+
+
+QWEN3 = RotaryFamily(
+    model_type="qwen3",
+    architecture="Qwen3Model",
+    config=DecoderConfig,
+    encoder=Decoder,
+    linears={
+        "embeddings.word": "embed_tokens",
+        "layers.{i}.attention_norm": "layers.{i}.input_layernorm",
+        "layers.{i}.attention.query": "layers.{i}.self_attn.q_proj",
+        "layers.{i}.attention.query_norm": "layers.{i}.self_attn.q_norm",
+        "layers.{i}.attention.key": "layers.{i}.self_attn.k_proj",
+        "layers.{i}.attention.key_norm": "layers.{i}.self_attn.k_norm",
+        "layers.{i}.attention.value": "layers.{i}.self_attn.v_proj",
+        "layers.{i}.attention.output": "layers.{i}.self_attn.o_proj",
+        "layers.{i}.feed_forward_norm": "layers.{i}.post_attention_layernorm",
+        "layers.{i}.feed_forward.gate": "layers.{i}.mlp.gate_proj",
+        "layers.{i}.feed_forward.up": "layers.{i}.mlp.up_proj",
+        "layers.{i}.feed_forward.down": "layers.{i}.mlp.down_proj",
+        "norm": "norm",
+    },
+    prefix="model.",
+    skipped=frozenset({"lm_head.weight"}),  # the head for the next word, mostly the table of words itself
+    settings={"attention_probs_dropout_prob": "attention_dropout"},
+    constants={"hidden_dropout_prob": 0.0, "type_vocab_size": 0},
+    only={"use_sliding_window": False, "is_causal": True, "use_bidirectional_attention": False},
+    bases={None: "rope_theta"},
+)

@@ -1,0 +1,133 @@
+"""The families beyond BERT: what DistilBERT, RoBERTa and others call our tensors and settings.
+
+distilbert   other names, no token types, no pooler, no dropout between attention and the sum
+roberta      BERT's names; positions start after the padding index, one token type
+xlm-roberta  RoBERTa for many languages: only the name differs; so does camembert, in French
+electra      BERT as a discriminator (of embeddings as wide as the hidden states), without a pooler
+others       have their own encoders, in files of their own
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from minisbert.architectures.base import Architecture
+from minisbert.architectures.gemma3 import GEMMA
+from minisbert.architectures.modernbert import MODERNBERT
+from minisbert.architectures.mpnet import MPNET, SKIPPED
+from minisbert.architectures.qwen3 import QWEN3
+from minisbert.core import InputError, one_line, reading
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.weights import BERT, Family, dense, read_config
+
+
+class DistilBertFamily(Family):
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """As transformers reads them: three sizes under BERT's names too, which win; BERT's other names say nothing."""
+        aliases = {"hidden_size", "num_hidden_layers", "num_attention_heads"} & raw.keys()
+        own = {key: value for key, value in raw.items() if key not in self.settings}
+        return super().fields(own) | {key: raw[key] for key in aliases}
+
+
+DISTILBERT = DistilBertFamily(
+    model_type="distilbert",
+    architecture="DistilBertModel",
+    tables={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+    },
+    norms={
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{i}.attention_norm": "transformer.layer.{i}.sa_layer_norm",
+        "layers.{i}.feed_forward_norm": "transformer.layer.{i}.output_layer_norm",
+    },
+    linears={
+        "layers.{i}.attention.query": "transformer.layer.{i}.attention.q_lin",
+        "layers.{i}.attention.key": "transformer.layer.{i}.attention.k_lin",
+        "layers.{i}.attention.value": "transformer.layer.{i}.attention.v_lin",
+        "layers.{i}.attention.output": "transformer.layer.{i}.attention.out_lin",
+        "layers.{i}.feed_forward.up": "transformer.layer.{i}.ffn.lin1",
+        "layers.{i}.feed_forward.down": "transformer.layer.{i}.ffn.lin2",
+    },
+    pooler={},
+    prefix="distilbert.",
+    skipped=frozenset(
+        {"embeddings.position_ids"} | dense("vocab_transform") | dense("vocab_layer_norm") | dense("vocab_projector")
+    ),
+    settings={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_dropout_prob": "dropout",
+        "attention_probs_dropout_prob": "attention_dropout",
+        "hidden_act": "activation",
+    },
+    constants={"type_vocab_size": 0, "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"},
+)
+
+
+class RobertaFamily(Family):
+    def fields(self, raw: dict[str, Any]) -> dict[str, Any]:
+        """The contents of ``config.json``, and the offset of the positions that follows from the padding index."""
+        found = {"pad_token_id": 1} | {key: value for key, value in super().fields(raw).items() if value is not None}
+        return found | {"position_offset": found["pad_token_id"] + 1}
+
+
+ROBERTA = RobertaFamily(
+    **vars(replace(BERT, model_type="roberta", architecture="RobertaModel", prefix="roberta.")) | {"skipped": SKIPPED}
+)
+XLM_ROBERTA = replace(ROBERTA, model_type="xlm-roberta", architecture="XLMRobertaModel")
+CAMEMBERT = replace(ROBERTA, model_type="camembert", architecture="CamembertModel")
+ELECTRA = replace(
+    BERT,
+    model_type="electra",
+    architecture="ElectraModel",
+    pooler={},
+    prefix="electra.",
+    skipped=frozenset(
+        {"embeddings.position_ids"}
+        | dense("discriminator_predictions.dense")
+        | dense("discriminator_predictions.dense_prediction")
+    ),
+)
+ALL: tuple[Family, ...] = (BERT, DISTILBERT, ROBERTA, XLM_ROBERTA, CAMEMBERT, ELECTRA, MPNET, MODERNBERT, QWEN3, GEMMA)
+FAMILIES = {family.model_type: family for family in ALL}
+
+# transformers' classifier on [CLS]: its class, its two layers as files name them, and what is between them
+CLASSIFIERS = {
+    "bert": ("BertForSequenceClassification", "bert.pooler.dense", "classifier", nn.Tanh),
+    "distilbert": ("DistilBertForSequenceClassification", "pre_classifier", "classifier", nn.ReLU),
+    "roberta": ("RobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "xlm-roberta": ("XLMRobertaForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "camembert": ("CamembertForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+    "electra": ("ElectraForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.GELU),
+    "mpnet": ("MPNetForSequenceClassification", "classifier.dense", "classifier.out_proj", nn.Tanh),
+}
+
+
+def read_family(folder: Path, raw: dict[str, Any]) -> tuple[Family, Any]:
+    """The family and the sizes in the contents of a folder's ``config.json``. ``InputError`` as in the book."""
+    path, kind = folder / "config.json", raw.get("model_type")
+    family = FAMILIES.get(str(kind))
+    if family is None and raw.get("auto_map"):
+        reason = "needs code from its author (auto_map), which is never run here"
+        raise InputError(f"{path}: model_type {one_line(kind)} {reason}")
+    if not isinstance(family, Architecture):
+        return read_config(folder, FAMILIES, raw)
+    with reading(path):
+        return family, family.read(raw)
+
+
+def build_bert(config: BertConfig, pooler: bool) -> Bert:
+    """A new encoder of any of the families."""
+    family = FAMILIES[config.model_type]
+    if isinstance(family, Architecture):
+        return family.encoder(config, pooler)
+    bert = Bert(config, pooler)
+    if config.model_type == "distilbert":
+        for layer in bert.layers:
+            layer.attention_dropout = nn.Identity()
+    return bert

@@ -1,0 +1,1 @@
+"""The commands: ``minisbert NAME`` runs ``commands/NAME.py``."""

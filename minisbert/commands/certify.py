@@ -1,0 +1,93 @@
+"""Are these vectors right? Compare those of any engine with what the model gives, and name the cause if they differ.
+
+minisbert certify vectors.npy --texts sentences.txt
+minisbert certify served.jsonl --texts sentences.txt --model my-model --json
+
+``minisbert trace`` does the same for code whose inner results you have.
+Exit codes: 0 equal, or different by rounding alone; 1 not equal; 2 bad input.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+
+import numpy as np
+
+from minisbert.commands.model_options import add_model_options, add_prompt_option, load_pooled, prompt_of
+from minisbert.core import reading
+from minisbert.data.rows import file_lines
+from minisbert.diagnosis.certify.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
+from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import command_parser, exiting, run_command
+
+SHOWN = 5  # lines that are named
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = command_parser("certify", __doc__)
+    parser.add_argument("vectors", metavar="VECTORS", help=".npy, .safetensors, .jsonl or .csv, a row for each text")
+    parser.add_argument("--texts", required=True, metavar="FILE", help="the texts, one per line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object; rows count from 0")
+    group = parser.add_argument_group("what the vectors should be")
+    add_model_options(group, device="cpu")
+    add_prompt_option(group)
+    return parser.parse_args(arguments)
+
+
+def sentence(found: Certificate) -> str:
+    """The verdict in words."""
+    if found.verdict == EQUAL:
+        return f"Equal, to {found.digits} digits."
+    if found.verdict == ROUNDED:
+        return f"Equal up to rounding, which is harmless: {found.meaning}."
+    return f"Not equal: {found.meaning}."
+
+
+def lines_of(rows: list[int]) -> str:
+    shown = ", ".join(f"{row + 1:,}" for row in rows[:SHOWN])
+    return f"{'line' if len(rows) == 1 else 'lines'} {shown}{', ...' if len(rows) > SHOWN else ''}"
+
+
+def print_report(found: Certificate, given: VectorFile, encoder: SentenceEncoder, options: argparse.Namespace) -> None:
+    count, width = given.values.shape
+    ending = ", scaled to length 1" if encoder.normalize else ""
+    limit = encoder.tokenizer.limit
+    print(f"model      {options.model}: {encoder.pooling_mode} pooling, at most {limit} tokens{ending}")
+    print(f"vectors    {options.vectors}: {count:,} x {width}, {given.dtype}")
+    if found.difference is not None:
+        print(f"largest difference  {found.difference:.2e}, line {found.row + 1:,}")
+        print(f"smallest cosine     {decimals(found.cosine)}")
+    if found.differing and not found.harmless:
+        print(f"texts that differ   {len(found.differing):,} of {count:,}: {lines_of(found.differing)}")
+    print(f"\n{sentence(found)}")
+    if found.verdict == EXPLAINED and found.left is not None:
+        print(f"Computed that way, {found.checked} texts differ from yours by at most {found.left:.1e}.")
+    if found.showing:
+        print(f"It can show in {len(found.showing):,} of {count:,} texts, the longer ones: {lines_of(found.showing)}.")
+
+
+def decimals(cosine: float) -> str:
+    """A cosine with as many digits as say something: ``0.9124``, ``0.99999983``."""
+    gap = max(1 - cosine, 1e-14)
+    return f"{cosine:.{int(max(4, 2 - np.floor(np.log10(gap))))}f}"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    given = read_vectors(options.vectors)
+    texts = list(file_lines(options.texts))
+    encoder = load_pooled(options, "certify compares one vector of each text")
+    with reading(options.vectors):
+        found = certify(encoder, texts, given.values, prompt_of(encoder, options))
+    with exiting(0 if found.harmless else 1):
+        if options.json:
+            about = {"model": options.model, "vectors": str(options.vectors), "shape": given.values.shape}
+            numbers = asdict(found) | {"dtype": given.dtype, "digits": found.digits, "harmless": found.harmless}
+            print(json.dumps(about | numbers | {"sentence": sentence(found)}))
+        else:
+            print_report(found, given, encoder, options)
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,52 @@
+"""Compile a model ahead of time to one file of native code, which encodes a sentence in a third of the time.
+
+minisbert compile all-MiniLM-L6-v2
+minisbert compile runs/cosine-all-MiniLM-L6-v2/model --precision bfloat16 --out model.pt2
+minisbert encode "A cat." "A dog." --compiled
+
+The result is for this CPU and this version of torch. It needs a C++ compiler and 20 to 60 seconds; loading it needs
+neither. It is a program: load only packages that you trust.
+"""
+
+import time
+from pathlib import Path
+
+import torch
+
+from minisbert.commands.model_options import check_written
+from minisbert.compiled.runtime import compile_encoder, compile_pair_model
+from minisbert.core import InputError
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import command_parser, run_command, say
+from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("compile", __doc__)
+    parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
+    parser.add_argument("--out", type=Path, metavar="F", help="write to F.pt2 (default: to the cache, for --compiled)")
+    parser.add_argument("--precision", default="float32", help="float32, bfloat16 or auto (default: %(default)s)")
+    parser.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    add_threads_option(parser)
+    options = parser.parse_args(arguments)
+    check_written("--out", options.out, [".pt2"], options.model)
+    use_threads(options.threads)
+    folder = find_model(options.model)
+    precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")
+    started = time.monotonic()
+    if options.out:
+        say(f"compiling {folder.name} in {precision}, 20 to 60 seconds")
+    files = ModelFolder(folder)
+    if files.model.classifier or files.has("head.json"):
+        if options.pooling:
+            raise InputError("--pooling is for encoders: a cross-encoder's head reads [CLS]")
+        path = compile_pair_model(PairModel.load(folder), folder, precision, options.out)
+    else:
+        path = compile_encoder(SentenceEncoder.load(folder, options.pooling), folder, precision, options.out)
+    say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    run_command(main)

@@ -1,0 +1,117 @@
+"""The options of the commands that encode: which model, on what, and the prompt before each text."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.core import InputError
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.modules import KINDS
+from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import say
+from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
+from minisbert.system.files import check_ending, check_output
+from minisbert.system.hub import MODEL_FILES
+
+ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
+
+
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
+    """The options that ``load_encoder`` reads."""
+    add_compiled_option(group)
+    group.add_argument(
+        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
+    )
+    group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
+    group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
+    add_threads_option(group)
+
+
+def add_compiled_option(group: argparse._ActionsContainer) -> None:
+    """``--compiled``, which ``if_compiled`` reads."""
+    group.add_argument(
+        "--compiled",
+        nargs="?",
+        const="yes",
+        metavar="F.pt2",
+        help="run the model compiled for this CPU (minisbert compile): F.pt2, or the one in the cache, compiled now if "
+        "it is missing; with auto, uncompiled if it is missing or does not fit",
+    )
+
+
+def load_encoder(
+    options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device
+) -> SentenceEncoder | CompiledEncoder:
+    """The model; sets the process's threads, and has it keep the memory that it frees."""
+    keep_freed_memory()
+    use_threads(options.threads)
+    precision = getattr(options, "precision", None)
+    if precision == "auto" and options.compiled:
+        precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
+    chosen, kind = (options.model, options.pooling), open_kind(options.model)
+    compiled = if_compiled(options, lambda package: kind.load(*chosen, "cpu", options.max_length, package, precision))
+    return compiled or kind.load(*chosen, place(options.device), options.max_length)
+
+
+def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | CompiledEncoder:
+    """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
+    encoder = load_encoder(options)
+    if encoder.searched.get("convert") == "matrices":
+        raise InputError(f"{options.model} has a vector per token: {instead}")
+    return encoder
+
+
+def open_kind(model: str) -> type[SentenceEncoder]:
+    """The class that opens a model's folder; its file is imported here."""
+    name = ModelFolder(find_model(model)).kind
+    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)
+
+
+def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
+    """Raise ``InputError`` if ``out`` has another ending, or would replace an input or a file of the model."""
+    check_ending(option, out, *endings)
+    if out and out.is_file():
+        folder = find_model(model)
+        check_output(out, *inputs, *(path for pattern in MODEL_FILES for path in folder.glob(pattern)))
+
+
+def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
+    """The result of ``load`` for the package that ``--compiled`` names; None to run the model uncompiled."""
+    if not options.compiled:
+        return None
+    if options.device not in ("auto", "cpu"):
+        raise InputError(f"--compiled is for the CPU, not for --device {options.device}")
+    if options.compiled not in ("yes", "auto"):
+        check_ending("--compiled", Path(options.compiled), ".pt2")
+    try:
+        return load({"yes": True, "auto": "auto"}.get(options.compiled, options.compiled))
+    except InputError as error:
+        if options.compiled != "auto":
+            raise
+        say(f"not compiled: {error}")
+        return None
+
+
+def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
+    """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
+    flag = f"--{role}-prompt" if role else "--prompt"
+    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    one = group.add_mutually_exclusive_group()
+    one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
+    one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
+
+
+def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
+    """The prompt from the options, else the model's own for this role, else its default."""
+    prefix = f"{role}_" if role else ""
+    prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
+    if prompt is None and name is None:
+        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    return choose_prompt(encoder.settings, prompt, name)

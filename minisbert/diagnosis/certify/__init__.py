@@ -1,0 +1,1 @@
+"""What ``minisbert certify`` finds in vectors of another engine."""

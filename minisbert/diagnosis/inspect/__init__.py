@@ -1,0 +1,1 @@
+"""What ``minisbert inspect`` finds in files of training data."""

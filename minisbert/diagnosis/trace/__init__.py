@@ -1,0 +1,1 @@
+"""What ``minisbert trace`` finds in another implementation's hidden states."""

@@ -1,0 +1,44 @@
+"""Which class opens a model's folder: one row per kind.
+
+A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
+former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
+``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
+``settings``, ``tokenizer``, ``width``, ``eager``. The class's file is imported when it is first needed.
+"""
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class's file, the words of which one is enough, and the order of its modules as a regular expression."""
+
+    file: str
+    words: str
+    order: str
+
+
+STANFORD = "HF_ColBERT"  # the architecture of late interaction's first folders
+SENTENCE_ENCODER = "SentenceEncoder"  # any folder that no other kind claims
+KINDS = {
+    "SparseEncoder": Kind(
+        "sparse_encoder",
+        "SparseEncoder SpladePooling SparseStaticEmbedding IDF SparseAutoEncoder",
+        "Transformer SpladePooling",
+    ),
+    "MultiVectorEncoder": Kind(
+        "multi_vector_encoder",
+        f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
+        "Transformer Dense( Normalize)?( MultiVectorMask)?( Normalize)?",
+    ),
+    "StaticEncoder": Kind("static_encoder", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
+    SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
+}
+
+
+def check_order(name: str, modules: list[str]) -> None:
+    """Raise ``ValueError`` for modules, or an order of them, that the kind does not compute."""
+    if not re.fullmatch(KINDS[name].order, " ".join(modules)):
+        known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
+        raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")

@@ -1,0 +1,181 @@
+"""SPLADE: a text as weights of words, its own and related ones, of which most are 0 (Formal et al. 2021).
+
+BERT's masked-language head says for each token which words could stand in its place; a word's weight is the highest
+over the tokens, damped by a logarithm: one number for each of the V words of the vocabulary. Texts are compared by
+dot products, so an inverted index searches them. Models are ``SparseEncoder`` folders of sentence-transformers.
+
+Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts.
+"""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError, reading
+from minisbert.core.checks import check, check_negatives, check_texts
+from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import CONFIG, SENTENCE
+from minisbert.folder.weights import load_transformer
+from minisbert.models.layout import write_modules, write_settings
+from minisbert.models.masked_head import MaskedHead, load_head, save_masked
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
+from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
+from minisbert.system.console import Progress
+from minisbert.system.files import write_json
+
+DENSE_ROWS = 256  # vectors whose zeros are in memory at the same time: 30 MB for BERT's vocabulary
+
+
+def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -> Tensor:
+    """log(1 + relu(logit)) of every word at every token, the largest or the sum over tokens: (B, T, V) -> (B, V).
+
+    Formal et al. 2021, arXiv 2109.10086 (max) and 2107.05720 (sum), sections unverified. mask (B, T), True for
+    real tokens.
+    Two tokens with logits [e - 1, -3] and [e^2 - 1, 0] give [2, 0] by max and [3, 0] by sum.
+    """
+    if mode == "sum":
+        weights = logits.relu().log1p()  # (B, T, V)
+        return (weights if mask is None else weights * mask.unsqueeze(-1)).sum(dim=1)
+    if mask is not None:
+        logits = logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf)
+    # subtle: log and relu never decrease, so they may follow the maximum: V numbers a text, not T V
+    return logits.max(dim=1).values.relu().log1p()
+
+
+def flops_loss(vectors: Tensor) -> Tensor:
+    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
+
+    A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
+    [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
+    """
+    return vectors.mean(dim=0).square().sum()
+
+
+def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
+    """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
+
+    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
+    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
+    over the first third of the steps: words are learned before they are taken away.
+    Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
+    """
+    check("queries (B, V), documents (M, V)", queries, documents)
+    check_negatives(documents)
+    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
+    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
+
+
+class SpladePooling(nn.Module):
+    """The masked-language head and ``splade_pool``, in the place of another model's pooling."""
+
+    names: tuple[str, ...] = ()  # of the poolings of ``models/pooling.py``
+    score = None
+
+    def __init__(self, head: MaskedHead, mode: str = "max"):
+        super().__init__()
+        self.head, self.strategy, self.mode = head, mode, f"splade-{mode}"
+
+    def width(self, hidden_size: int) -> int:
+        return len(self.head.bias)
+
+    def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
+        """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, for (B, T, V) is large."""
+        masks = [None] * len(hidden) if mask is None else mask.bool()
+        real = [text if own is None else text[own] for text, own in zip(hidden, masks, strict=True)]
+        return torch.cat([splade_pool(self.head(text).unsqueeze(0), None, self.strategy) for text in real])
+
+
+@dataclass(frozen=True)
+class SpladeSettings:
+    """``1_SpladePooling/config.json``."""
+
+    pooling_strategy: Annotated[str, "max|sum"] = "max"
+    activation_function: Annotated[str, "relu"] = "relu"
+
+
+class SparseEncoder(SentenceEncoder):
+    """``SentenceEncoder`` whose vectors have a column for each word of the vocabulary, most of them 0.
+
+    ``encode`` gives arrays (N, V) as ever; with ``convert="sparse"`` a CSR tensor.
+    """
+
+    searched: ClassVar[dict[str, Any]] = {"convert": "sparse"}
+    top_k = staticmethod(sparse_top_k)
+    to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
+
+    @classmethod
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "SparseEncoder":
+        places = folder.places("SpladePooling")  # checks the modules; a model of transformers has none
+        settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
+        with reading(folder.path):
+            check(f"pooling splade-{settings.pooling_strategy}", pooling)
+        bert = load_transformer(folder.encoder)
+        pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
+        similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
+        # a truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
+        stated = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
+        tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
+        return cls(tokenizer, bert, pooled, False, (), stated).eval()
+
+    def encode(
+        self,
+        texts: Sequence[str],
+        batch_tokens: int = BATCH_TOKENS,
+        progress: bool | Progress = False,
+        *,
+        convert: str = "array",
+        top: int | None = None,
+        **options: Any,
+    ) -> np.ndarray | Tensor | list:
+        """As ``SentenceEncoder.encode``; with ``convert="sparse"`` a CSR tensor (N, V), in little memory.
+
+        ``top`` keeps the largest weights of each text. Raises ``InputError`` as ``SentenceEncoder.encode`` does.
+        """
+        if options.get("truncate_dim") is not None:
+            raise InputError("truncate_dim would keep the first words of the vocabulary: top keeps the heaviest")
+        if convert != "sparse" and top is None:
+            return super().encode(texts, batch_tokens, progress, convert=convert, **options)
+        with reading("encode"):
+            rules = "convert sparse, output sentence, top an integer from 1"
+            check(rules, convert, options.get("output", "sentence"), 1 if top is None else top)
+        texts, truncated = check_texts(texts), 0
+        parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
+        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
+        with shown as line:
+            for start in range(0, len(texts), DENSE_ROWS):
+                dense = super().encode(
+                    texts[start : start + DENSE_ROWS], batch_tokens, line, convert="tensor", **options
+                )
+                parts, truncated = [*parts, sparse_rows(dense, top).to_sparse_coo()], truncated + self.truncated
+        self.truncated = truncated
+        return torch.cat(parts).to_sparse_csr()
+
+    def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
+        """What each text is about, by vectors (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
+        dense = torch.from_numpy(vectors) if isinstance(vectors, np.ndarray) else vectors.to_dense()
+        weights, places = (x[:, :top].tolist() for x in dense.sort(dim=1, descending=True, stable=True))
+        word = self.tokenizer.backend.id_to_token
+        rows = zip(weights, places, strict=True)
+        return [[(word(i), weight) for weight, i in zip(*row, strict=True) if weight > 0] for row in rows]
+
+    def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
+        """As ``SentenceEncoder.similarity``, also of sparse tensors; by default the dot product."""
+        return super().similarity(*(x.to_dense().numpy() if isinstance(x, Tensor) else x for x in (a, b)))
+
+    def write(self, folder: Path) -> None:
+        """The model's files into an empty folder."""
+        save_masked(self.bert, self.pooling.head, folder)
+        self.tokenizer.save(folder)
+        _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
+        pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
+        write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
+        write_settings(self, folder, model_type="SparseEncoder")

@@ -1,0 +1,83 @@
+"""Late interaction: a text as one vector per token, compared token by token (ColBERT, Khattab and Zaharia 2020).
+
+The formulas, many matrices in one array and on disk, exact search and a loss; ``multi_vector.py`` makes the matrices.
+Legend as in ``core/bert.py``; here K is the width of a token's vector, Q the number of queries, N that of texts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.search.inverted import rank
+
+
+def max_sim(query: Tensor, document: Tensor) -> Tensor:
+    """For each token of the query its best match among the document's, summed up: (Tq, K), (Td, K) -> scalar.
+
+    [[1, 0], [0, 1]] and [[.6, .8], [1, 0], [0, -1]] give 1 + .8 = 1.8; exchanged, .8 + 1 + 0.
+    """
+    return (query @ document.T).max(dim=1).values.sum()
+
+
+def max_sim_matrix(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
+    """``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
+    scores = torch.einsum("bqk,mdk->bmqd", queries, documents)  # (B, M, Tq, Td)
+    return scores.masked_fill(~real[:, None], -torch.inf).max(dim=-1).values.sum(dim=-1)
+
+
+def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
+    """Each query picks its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives."""
+    scores = max_sim_matrix(queries, documents, real)  # (B, M)
+    return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """Matrices (T, K) of N texts: all rows one after the other, (sum of T, K), and where each text begins, (N + 1,)."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, matrices: Sequence[np.ndarray], width: int) -> "Matrices":
+        starts = np.cumsum([0, *map(len, matrices)])
+        return cls(np.concatenate([np.empty((0, width), np.float32), *matrices]), starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, text: int) -> np.ndarray:
+        return self.rows[self.starts[text] : self.starts[text + 1]]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self), self.rows.shape[1]
+
+    def scores(self, query: np.ndarray) -> np.ndarray:
+        """``max_sim`` of a query (Tq, K) with each text, (N,); a text without a token has minus infinity."""
+        best = np.full((len(self), len(query)), -np.inf, self.rows.dtype)
+        full = np.flatnonzero(np.diff(self.starts))
+        if len(full):  # subtle: reduceat takes an empty segment for one row, so those are left out
+            best[full] = np.maximum.reduceat(self.rows @ query.T, self.starts[full])
+        return best.sum(axis=1)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"rows": torch.from_numpy(self.rows), "starts": torch.from_numpy(self.starts)}
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor]) -> "Matrices":
+        """What ``tensors`` gave; ``ValueError`` if they do not fit together."""
+        rows, starts = (tensors[name].numpy() for name in ("rows", "starts"))
+        ends = starts.ndim == 1 and rows.ndim == 2 and len(starts) and [starts[0], starts[-1]] == [0, len(rows)]
+        if not ends or (np.diff(starts) < 0).any():
+            raise ValueError("starts do not divide the rows")
+        return cls(rows, starts)
+
+
+def late_top_k(queries: Matrices, corpus: Matrices, k: int, progress: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Scores and texts, (Q, k) each, by ``max_sim`` with every text, as ``rank`` has them."""
+    return rank(lambda i: corpus.scores(queries[i]), queries.shape, corpus.shape, k, progress)

@@ -1,0 +1,160 @@
+"""Vectors in fewer bytes: int8 and single bits, Hamming distances, and rescoring with float queries.
+
+    ranges = calibrate(corpus)                              # (2, D), of the documents; keep them with the codes
+    codes, bits = to_int8(corpus, ranges), to_bits(corpus)  # (N, D) int8, (N, D / 8) uint8
+    _, candidates = hamming_top_k(queries, bits, 40)        # (Q, 40)
+    scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)  # (Q, 10) each
+
+A float32 vector has 4 D bytes, its int8 code D, its bits D / 8. Codes and bits are byte for byte those of
+sentence-transformers' ``quantize_embeddings``. Vectors may be arrays, tensors or lists. Other shapes, NaN and infinity
+raise ``ValueError``, complex numbers and strings ``TypeError``.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from minisbert.core.checks import check
+from minisbert.search.matrices import check_k
+
+LEVELS = 255  # steps of an int8 code: 256 values
+PLACES = 2 ** np.arange(7, -1, -1, dtype=np.uint8)  # 128, 64, ..., 1: what the bits of a byte are worth
+BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
+
+
+def calibrate(vectors: ArrayLike) -> np.ndarray:
+    """The lowest and the highest value of each column, (2, D) float32: the ranges that ``to_int8`` divides.
+
+    Of the corpus, or of a few thousand vectors like it; never of the queries. ``[[0, 5], [2, 1]] -> [[0, 1], [2, 5]]``.
+    """
+    x = as_floats(vectors)
+    check("vectors (N, D)", x)
+    if len(x) < 2:
+        raise ValueError("one vector has no ranges: calibrate on the corpus or on a sample of it")
+    return np.stack([x.min(axis=0), x.max(axis=0)]).astype(np.float32)
+
+
+def to_int8(vectors: ArrayLike, ranges: np.ndarray) -> np.ndarray:
+    """Each column's range in 255 equal steps: vectors (N, D), ranges (2, D) from ``calibrate`` -> (N, D) int8.
+
+    The lowest value becomes -128, the highest 127; values outside the range count as its end. A column whose range is
+    empty has steps of 1. With the range 0 to 255, ``[0, 1.9, 300] -> [-128, -127, 127]``.
+    """
+    x = as_floats(vectors)
+    check("vectors (N, D)", x)
+    low, step = steps(ranges, x.shape[-1])
+    step = np.where(step == 0, np.float32(1), step)
+    levels = np.floor((x - low) / step).clip(0, LEVELS)  # (N, D), whole numbers from 0 to 255
+    return (levels - 128).astype(np.int8)
+
+
+def from_int8(codes: np.ndarray, ranges: np.ndarray) -> np.ndarray:
+    """The middle of each code's step: codes (..., D) int8, ranges (2, D) -> (..., D) float32.
+
+    A value inside its range comes back with an error of at most half a step. (sentence-transformers takes the step's
+    lower end.) With the range 0 to 255, ``[-128, -127] -> [0.5, 1.5]``.
+    """
+    check("codes int8", codes)
+    low, step = steps(ranges, codes.shape[-1])
+    return low + (codes.astype(np.float32) + np.float32(128.5)) * step
+
+
+def to_bits(vectors: ArrayLike) -> np.ndarray:
+    """One bit per column, 1 if the value is above 0: vectors (N, D) -> (N, ceil(D / 8)) uint8.
+
+    The first column is the highest bit of the first byte; missing columns at the end count as 0.
+    ``[1, -1, -1, -1, -1, -1, 0, 2]`` gives 128 + 1 = 129. These are sentence-transformers' "ubinary" codes; "binary"
+    is the same number less 128, as int8.
+    """
+    positive = as_floats(vectors) > 0  # (N, D)
+    check("vectors (N, D)", positive)
+    padded = np.pad(positive, ((0, 0), (0, -positive.shape[1] % 8)))  # (N, 8 W)
+    # subtle: the first of eight is worth 128, as in np.packbits; many libraries begin with the lowest bit
+    return padded.reshape(len(padded), -1, 8) @ PLACES  # (N, W)
+
+
+def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
+    """1 for each bit that is set, -1 for the others: bits (..., ceil(D / 8)) uint8 -> (..., D = width) float32."""
+    check("bits uint8", bits)
+    if -(-width // 8) != bits.shape[-1]:
+        raise ValueError(f"{bits.shape[-1]} bytes do not hold {width} columns: {-(-width // 8)} are needed")
+    return 2 * np.unpackbits(bits, axis=-1, count=width).astype(np.float32) - 1
+
+
+def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The number of bits that differ, for each row of a with each of b: (Q, W) and (N, W) uint8 -> (Q, N) int64.
+
+    ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
+    """
+    check("a (Q, W) uint8, b (N, W) uint8", a, b)
+    words_a, words_b = as_words(a), as_words(b)  # (Q, W / 8), (N, W / 8) of 64 bits each
+    distances = np.zeros((len(a), len(b)), dtype=np.int64)
+    for word in range(words_a.shape[1]):
+        distances += bit_count(words_a[:, word, None] ^ words_b[None, :, word])  # (Q, N)
+    return distances
+
+
+def hamming_top_k(queries: ArrayLike, bits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows of a corpus of bits (N, W) that differ least from each query's: distances and indices, (Q, k) int64.
+
+    queries (Q, D) are vectors; their bits are taken here. Sorted by distance, ties by index.
+    """
+    query_bits = to_bits(queries)  # (Q, W)
+    check_k(k, len(bits), "the size of the corpus")
+    found = np.empty((len(query_bits), k), dtype=np.int64)
+    for row in range(len(query_bits)):  # one at a time: N distances are in memory, not Q x N
+        keys = hamming(query_bits[row : row + 1], bits)[0] * len(bits) + np.arange(len(bits))  # (N,), no two alike
+        found[row] = np.sort(np.partition(keys, k - 1)[:k])
+    return found // len(bits), found % len(bits)
+
+
+def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k candidates with the highest cosine to each query: scores, float32, and indices, int64, (Q, k) each.
+
+    queries (Q, D) are floats, not quantised: they cost nothing beside the corpus (as in Yamada et al. 2021, *Efficient
+    Passage Retrieval with Hashing for Open-domain Question Answering*). candidates (Q, C) are rows of the corpus,
+    vectors (Q, C, D) theirs: ``from_int8(codes[candidates], ranges)``, ``from_bits(bits[candidates], D)``, or floats.
+    Sorted by score, ties by row. Computed in float64 and rounded to float32.
+    """
+    q, v = as_floats(queries, np.float64), as_floats(vectors, np.float64)
+    check("queries (Q, D), candidates (Q, C), vectors (Q, C, D)", q, candidates, v)
+    check_k(k, v.shape[1], "the number of candidates")
+    q, v = (x / np.linalg.norm(x, axis=-1, keepdims=True).clip(1e-12) for x in (q, v))
+    scores = np.einsum("qd,qcd->qc", q, v).astype(np.float32)  # (Q, C)
+    order = np.lexsort((candidates, -scores))[:, :k]  # (Q, k): by score, then by row
+    return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
+
+
+def as_words(bits: np.ndarray) -> np.ndarray:
+    """Bytes (N, W) as numbers of 64 bits (N, ceil(W / 8)), zeros added at the end: eight bytes are compared at once."""
+    padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))
+    return np.ascontiguousarray(padded).view(np.uint64)
+
+
+def bit_count(words: np.ndarray) -> np.ndarray:
+    """How many bits are set in each number of 64 bits."""
+    if hasattr(np, "bitwise_count"):  # since numpy 2.0
+        return np.bitwise_count(words)
+    return BITS_SET[words.view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1, dtype=np.int64)
+
+
+def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
+    """A finite array: float32, float64 if it was, or ``dtype``."""
+    wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
+    if isinstance(vectors, Tensor):
+        vectors = vectors.detach().cpu()
+        vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
+    # "same_kind" refuses complex numbers, whose imaginary parts would be lost
+    x = np.asarray(vectors).astype(np.float64 if wide else np.float32, casting="same_kind", copy=False)
+    check("vectors finite", x)
+    return x
+
+
+def steps(ranges: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where the codes of each column begin and the size of its steps, (D,) each, from ranges (2, D)."""
+    fit = np.shape(ranges) == (2, width) and np.isfinite(ranges).all()
+    if not fit or (ranges[0] > ranges[1]).any():
+        raise ValueError(f"the ranges must be (2, {width}), lowest and highest of each column, from calibrate")
+    low, high = ranges.astype(np.float32)
+    return low, (high - low) / np.float32(LEVELS)

@@ -1,0 +1,1 @@
+"""Training objectives: which rows, which loss, which evaluation."""

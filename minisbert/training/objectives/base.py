@@ -1,0 +1,153 @@
+"""An objective: training rows by number, their loss, and an evaluation. All that a run needs to know of its task.
+
+Each objective is a class: its constructor reads the rows, ``loss`` names the formula. The network turns row numbers
+into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formula.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from minisbert.core.data import TextColumns, length_grouped_batches
+from minisbert.core.heads import ConcatHead
+from minisbert.core.tokenizer import Encoded
+from minisbert.data.batches import unique_batches
+from minisbert.evaluation.model_scores import Scores
+from minisbert.evaluation.retrieval import REPORTED, Retrieval, retrieval_scores
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.students import matryoshka_loss
+
+
+class VectorNetwork(nn.Module):
+    """An encoder over columns of texts, with an optional projection that only training uses (SimCSE, section 6.3)."""
+
+    precision = torch.float32  # of the encoder's matrix products
+
+    def __init__(self, model: SentenceEncoder, columns: TextColumns, projection: nn.Module | None = None):
+        super().__init__()
+        self.model, self.columns, self.projection = model, columns, projection
+
+    def forward(self, rows: list[int]) -> Tensor:
+        """The numbers of B rows with n texts each -> vectors (B, n, D)."""
+        ids, mask = self.columns.batch(rows)  # (n B, T)
+        device = self.model.device
+        vectors = self.model(ids.to(device), None if mask is None else mask.to(device), self.precision)  # (n B, D)
+        vectors = vectors if self.projection is None else self.projection(vectors)
+        return vectors.unflatten(0, (-1, len(rows))).transpose(0, 1)  # (n, B, D) -> (B, n, D)
+
+
+class PairNetwork(nn.Module):
+    """An encoder with a head over tokenized pairs."""
+
+    precision = torch.float32
+
+    def __init__(self, model: PairModel, encoded: Encoded):
+        super().__init__()
+        self.model, self.encoded = model, encoded
+
+    def forward(self, rows: list[int]) -> Tensor:
+        """The numbers of B rows -> the head's outputs: (B,), or (B, C) for classes."""
+        return self.model(*self.model.batch(self.encoded, rows), self.precision)
+
+
+class Objective:
+    """Rows, their loss and their evaluation.
+
+    Subclasses define ``loss(network, rows)``, the mean loss of a batch by ``self.network`` or a wrapper of it, and
+    ``evaluate(split)``, the scores on ``dev`` or ``test``.
+    """
+
+    loss: Callable[[nn.Module, list[int]], Tensor]
+    evaluate: Callable[[str], Scores]
+
+    best = "spearman"  # the metric that chooses the best model
+    separable = True  # is the loss of a batch the mean of its rows' losses?
+    done = 0.0  # fraction of the run's steps before this one
+    order = "grouped"  # one of ``--batches``; only if ``keys`` is None
+    retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
+    prefixes: Sequence[int] = ()  # widths for ``nested_loss``
+    keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
+
+    def __init__(
+        self, network: VectorNetwork | PairNetwork, encoded: list[Encoded], lengths: list[int], notes: dict[str, str]
+    ):
+        self.network = network
+        self.encoded = encoded  # the training texts, tokenized once
+        self.lengths = lengths  # tokens that each row takes in a batch of rows like it
+        self.notes = notes  # split -> its source and number of rows, for people
+
+    def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
+        vectors = network(rows).unbind(dim=1)  # (B, D) each
+        cut_loss = lambda *cut: self.loss(lambda rows: torch.stack(cut, dim=1), rows)  # noqa: E731
+        return matryoshka_loss(cut_loss, *vectors, dims=self.prefixes)
+
+    def scores(self, split: str) -> Scores:
+        """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
+        found, task = self.evaluate(split), (self.retrieval or {}).get(split)
+        if task is not None:
+            search = retrieval_scores(self.encoder, task)
+            found = found | {name: search[name] for name in REPORTED}
+        return found
+
+    @property
+    def model(self) -> SentenceEncoder | PairModel:
+        """What is saved: the network without what only training needs."""
+        return self.network.model
+
+    @property
+    def encoder(self) -> SentenceEncoder:
+        return self.model.encoder if isinstance(self.model, PairModel) else self.model
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the training rows as tokens, their targets, the dev and test rows, and the encoder's settings."""
+        encoder = self.encoder
+        after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings)
+        digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
+        for column in self.encoded:
+            for ids, types in zip(column.ids, column.token_types, strict=True):
+                digest.update(np.array([len(ids), *ids, *types], dtype=np.int32).tobytes())
+        for name, value in sorted(vars(self).items()):
+            if isinstance(value, Tensor):  # targets or labels
+                digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
+                digest.update(value.cpu().numpy().tobytes())
+            elif isinstance(value, dict) and "dev" in value and value is not self.notes:  # rows by split
+                digest.update(repr((name, value["dev"], value["test"])).encode())
+        return digest.hexdigest()
+
+    def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
+        """The row numbers of one epoch: rows of like length together, in random order, unless ``order`` differs."""
+        if self.keys is not None:
+            return unique_batches(self.keys, self.lengths, batch_size, generator)
+        if self.order == "fixed":
+            rows = list(range(len(self.lengths)))
+            return [rows[start : start + batch_size] for start in rows[::batch_size]]
+        # a window of one batch: its rows are sorted, which changes nothing, and any rows may meet in it
+        window = {"window": 1} if self.order == "random" else {}
+        return length_grouped_batches(self.lengths, batch_size, generator, **window)
+
+    def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
+        """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""
+        inner = {id(parameter) for parameter in self.encoder.bert.parameters()}
+        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
+        groups = [
+            {"params": [p for p in trained if id(p) in inner], "lr": lr},
+            {"params": [p for p in trained if id(p) not in inner], "lr": lr if head_lr is None else head_lr},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def unused_parameters(self) -> list[nn.Parameter]:
+        """Parameters of the model that the loss never reaches: a pooler or a pooling that the head does not read."""
+        encoder = self.encoder
+        pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
+        modules = [] if pooled else [encoder.pooling, encoder.dense]
+        if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
+            modules.append(encoder.bert.pooler)
+        return [parameter for module in modules for parameter in module.parameters()]

@@ -1,0 +1,201 @@
+"""Objectives on sentence vectors: cosines of pairs, triplets, and contrastive learning within a batch."""
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError, losses
+from minisbert.core.data import TextColumns
+from minisbert.data.augmentation import augment, shuffled_negatives
+from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
+from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sparse_encoder import splade_loss
+from minisbert.training import losses as more_losses
+from minisbert.training.objectives.base import Objective, VectorNetwork
+from minisbert.training.settings import RunSettings, reads
+
+Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
+
+
+class VectorObjective(Objective):
+    """Sentence vectors of one or more columns of texts; all columns go through the encoder in one forward."""
+
+    def __init__(self, encoder: SentenceEncoder, columns: Columns, notes: Notes, projection: nn.Module | None = None):
+        network = self.make_network(encoder, columns, projection)
+        super().__init__(network, network.columns.encoded, network.columns.lengths, notes)
+
+    def make_network(self, encoder: SentenceEncoder, columns: Columns, projection: nn.Module | None) -> VectorNetwork:
+        return VectorNetwork(encoder, TextColumns(encoder.tokenizer, columns), projection)
+
+
+# ---------------------------------------------------------------------------------- pairs with a target
+
+
+class CosineRegression(VectorObjective):
+    """SBERT's regression objective (section 3): squared error of the cosine against the score."""
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        self.rows, notes = scored_rows(options)
+        if options.shuffled_negatives:
+            extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
+            self.rows["train"] += extra
+            notes["train"] += f" and {len(extra):,} shuffled ones of score 0"
+        pairs = self.rows["train"]
+        self.targets = torch.tensor([pair.score / MAX_SCORE for pair in pairs], device=encoder.device)  # (N,)
+        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return losses.cosine_mse_loss(*network(rows).unbind(dim=1), self.targets[rows])
+
+    def evaluate(self, split: str) -> Scores:
+        loss = losses.mse_loss if self.separable else None
+        return vector_scores(self.encoder, self.rows[split], loss=loss, prefixes=self.prefixes)
+
+
+class CoSENT(CosineRegression):
+    """The cosines are trained to have the order of the scores (Huang et al. 2024)."""
+
+    separable = False
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        self.scale = 1 / options.temperature
+        super().__init__(options, encoder)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return more_losses.cosent_loss(*network(rows).unbind(dim=1), self.targets[rows], scale=self.scale)
+
+
+class Contrastive(VectorObjective):
+    """Duplicates together, other pairs a margin apart (Hadsell et al. 2006), by the cosine alone."""
+
+    best = "f1"
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        self.rows, notes = duplicate_rows(options)
+        pairs = self.rows["train"]
+        self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
+        self.margin = 0.5 if options.margin is None else options.margin
+        super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return losses.contrastive_loss(*network(rows).unbind(dim=1), self.labels[rows], self.margin)
+
+    def evaluate(self, split: str) -> Scores:
+        loss = partial(losses.contrastive_loss, margin=self.margin)
+        return cosine_scores(self.encoder, self.rows[split], self.rows["dev"], loss)
+
+
+# ------------------------------------------------------------------------ triplets and plain sentences
+
+
+class UnscoredRows(VectorObjective):
+    """Rows without scores: evaluated on scored pairs. The other rows of a batch are negatives unless ``separable``."""
+
+    separable = False
+    geometry = True  # evaluate alignment and uniformity too
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
+        self.options = options
+        self.pairs, notes = scored_rows(options, ("dev", "test"))
+        projection = None
+        if reads(options.objective, "projection") and options.projection:
+            # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
+            # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
+            projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
+        super().__init__(encoder, columns, {"train": note} | notes, projection)
+        if not self.separable:
+            self.keys = list(zip(*columns, strict=True))
+        if not self.batches(options.batch_size, torch.Generator()):
+            raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
+
+    def evaluate(self, split: str) -> Scores:
+        return vector_scores(self.encoder, self.pairs[split], contrastive=self.geometry, prefixes=self.prefixes)
+
+
+class TripletRows(UnscoredRows):
+    """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, note = triplet_rows(options)
+        super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
+
+
+class TripletMargin(TripletRows):
+    """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
+
+    separable = True
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        margin = 1.0 if self.options.margin is None else self.options.margin
+        return losses.triplet_loss(*network(rows).unbind(dim=1), margin=margin)
+
+
+class Ranking(TripletRows):
+    """The positive ranked above all other positives and negatives of the batch (multiple negatives ranking)."""
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
+        hard = torch.cat(negatives) if negatives else None
+        scale, symmetric = 1 / self.options.temperature, self.options.symmetric
+        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale, symmetric)
+
+
+class Splade(TripletRows):
+    """The positive ranked above all other texts of the batch by dot products, and a price for words (``splade_loss``).
+
+    The price rises with the square of the step over the first third of the run, as in sentence-transformers: words are
+    learned before they are taken away.
+    """
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
+        risen = min(1.0, 3 * self.done) ** 2
+        prices = self.options.query_flops * risen, self.options.document_flops * risen
+        return splade_loss(queries, torch.cat(documents), *prices)
+
+
+class SupervisedSimCSE(TripletRows):
+    """Entailment against contradiction and the other rows of the batch (SimCSE, eq. 5)."""
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        super().__init__(options, encoder)
+        if options.hard_negative_weight and len(self.encoded) != 3:
+            raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
+        temperature, weight = self.options.temperature, self.options.hard_negative_weight
+        if len(negatives) > 1:  # eq. 5 with all of them in the sum; it is the ranking loss
+            return losses.multiple_negatives_ranking_loss(anchors, positives, torch.cat(negatives), 1 / temperature)
+        return losses.simcse_loss(anchors, positives, *(negatives or [None]), temperature, weight)
+
+
+class SimCSE(UnscoredRows):
+    """Unsupervised SimCSE (Gao et al. 2021, eq. 4): a sentence under two dropout masks against all other sentences.
+
+    With ``nt_xent`` both views are anchors, as in SimCLR. With ``same_mask`` the views are equal. ``augment`` also
+    changes the words of the second view (table 1), the same way in every epoch.
+    """
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, note = sentence_rows(options)
+        config = encoder.bert.config
+        dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
+        if not (dropout or options.allow_no_dropout or options.augment):
+            raise InputError(
+                "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
+                "pass --allow-no-dropout to train anyway"
+            )
+        self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
+        # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
+        # views are one vector, so one column is enough.
+        second = augment(rows, options.augment, options.seed) if options.augment else rows
+        super().__init__(options, encoder, [rows] if options.same_mask else [rows, second], note)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        views = network(rows).unbind(dim=1)
+        return self.formula(views[0], views[-1], temperature=self.options.temperature)

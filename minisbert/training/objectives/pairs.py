@@ -1,0 +1,106 @@
+"""Objectives whose head reads a pair: regression on STS scores, NLI classes, duplicate or not."""
+
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import losses, reading
+from minisbert.core.heads import ConcatHead, CrossHead, siamese
+from minisbert.data.datasets import Notes, duplicate_rows, nli_rows, scored_rows
+from minisbert.data.formats import NLI_LABELS
+from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
+from minisbert.models.heads import make_joint_head
+from minisbert.models.pair_model import PairModel
+from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training import losses as more_losses
+from minisbert.training.objectives.base import Objective, PairNetwork
+from minisbert.training.settings import RunSettings
+
+
+class PairObjective(Objective):
+    """An encoder with the head of ``make_head``, and ``formula``, the loss of its outputs and of ``targets`` (N,)."""
+
+    task, labels = "regression", ()  # of the ``PairModel``
+    formula: Loss
+
+    def __init__(
+        self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
+    ):
+        with reading(f"objective {options.objective}"):  # settings that the head refuses
+            head = self.make_head(options, encoder).to(encoder.device)
+            model = PairModel(encoder, head, self.task, self.labels)
+        encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
+        super().__init__(PairNetwork(model, encoded), [encoded], model.lengths(encoded), notes)
+        self.rows = rows
+        self.targets = torch.tensor(targets, device=encoder.device)
+
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
+        """A head over the concatenation of two vectors, with an output for each label or a single one."""
+        outputs = len(self.labels) or 1
+        return ConcatHead(encoder.width, options.concat, options.head_hidden, outputs, options.head_dropout)
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        return self.formula(network(rows), self.targets[rows])
+
+    def evaluate(self, split: str) -> Scores:
+        return pair_scores(self.model, self.rows[split], self.formula)
+
+
+class ScoreRegression(PairObjective):
+    """A head predicts the score, 0..1, by squared error."""
+
+    best = "pearson"
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, notes = scored_rows(options)
+        # a table made here and not at import: a mistake may be planted in the functions
+        formulas: dict[str, Loss] = {
+            "mse": losses.mse_loss,
+            "weighted-mse": more_losses.weighted_mse_loss,
+            "weighted-mse-literal": partial(more_losses.weighted_mse_loss, threshold=1.0),
+        }
+        self.formula = formulas[options.loss]
+        super().__init__(options, encoder, rows, notes, [pair.score / MAX_SCORE for pair in rows["train"]])
+
+    def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
+        if options.objective == "cross-encoder":  # both sentences in one input; the head reads [CLS]
+            return make_joint_head(encoder.bert, options.pooler_head, options.head_dropout)
+        if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
+            return siamese(encoder.width, dropout=options.head_dropout)
+        # the tokens of one sentence attend to those of the other
+        return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
+
+
+class Duplicates(PairObjective):
+    """A head over (u, v, |u - v|) predicts whether a pair is a duplicate."""
+
+    best, task = "f1", "binary"
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, notes = duplicate_rows(options)
+        self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
+        super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
+
+
+class Softmax(PairObjective):
+    """SBERT's classifier (section 3): entailment, contradiction or neutral from (u, v, |u - v|).
+
+    Since the encoder is the purpose of the training, its cosine on STS-B is evaluated too.
+    """
+
+    best, task, labels = "accuracy", "classes", NLI_LABELS
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder):
+        rows, notes = nli_rows(options)
+        self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
+        self.formula = losses.softmax_cross_entropy_loss
+        super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
+        if options.bias_free:  # a frozen bias of 0, so that the saved head has the same tensors as any other
+            nn.init.zeros_(self.model.head.mlp[-1].bias).requires_grad_(False)
+
+    def evaluate(self, split: str) -> Scores:
+        stsb = vector_scores(self.encoder, self.stsb[split])["spearman"]
+        return super().evaluate(split) | {"stsb_spearman": stsb}

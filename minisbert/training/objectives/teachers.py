@@ -1,0 +1,132 @@
+"""Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.core import InputError
+from minisbert.core.encoder import cosine, normalize
+from minisbert.core.heads import ConcatHead
+from minisbert.data.datasets import translation_rows, triplet_rows
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.settings import HEAD_FILE
+from minisbert.models.multi_vector_encoder import MultiVectorEncoder
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.search.late_interaction import max_sim_matrix
+from minisbert.training.distributed import is_first, say_once
+from minisbert.training.objectives.encoders import UnscoredRows
+from minisbert.training.objectives.late_interaction import TokenObjective
+from minisbert.training.settings import RunSettings
+from minisbert.training.students import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
+
+SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
+
+
+def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillation":
+    """The objective for the kind of teacher: a cross-encoder has scores, any other model vectors."""
+    if options.teacher is None:
+        raise InputError("objective distillation needs --teacher MODEL")
+    teacher = load_teacher(options.teacher, encoder.device)
+    late, scores = isinstance(encoder, MultiVectorEncoder), isinstance(teacher, PairModel)
+    if (late and not scores) or (scores and teacher.task == "classes"):
+        given = "classes" if scores else "vectors"
+        raise InputError(f"--teacher {options.teacher} gives {given}; a cross-encoder with one score a pair is needed")
+    kind = LateDistillation if late else ScoreDistillation if scores else VectorDistillation
+    return kind(options, encoder, teacher)
+
+
+def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
+    """A model whose head reads the tokens of a pair, or an encoder; of a head over two vectors its encoder."""
+    folder = ModelFolder(find_model(model))
+    if not folder.has(HEAD_FILE) and not folder.model.classifier:
+        return SentenceEncoder.load(folder.path, device=device)
+    pair_model = PairModel.load(folder.path, device)
+    return pair_model.encoder if isinstance(pair_model.head, ConcatHead) else pair_model
+
+
+class Distillation(UnscoredRows):
+    """The targets of each row are computed by the teacher once, before the training."""
+
+    separable, geometry = True, False
+
+    def __init__(
+        self, options: RunSettings, encoder: SentenceEncoder, rows: list[tuple], note: str, teacher: nn.Module
+    ):
+        columns = list(zip(*rows, strict=True))
+        super().__init__(options, encoder, columns, note)
+        digest = hashlib.sha256(repr(columns).encode())
+        for name, parameter in teacher.state_dict().items():
+            digest.update(name.encode())
+            digest.update(parameter.cpu().reshape(-1).view(torch.uint8).numpy())
+        # For the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
+        self.teacher_hash = torch.tensor(list(digest.digest()))
+
+
+class VectorDistillation(Distillation):
+    """The teacher's vector of a sentence is the target for the sentence, and for its translation if there is one.
+
+    By squared error (Reimers and Gurevych 2020, section 1). If the student scales its vectors to length 1, the targets
+    are scaled too; if it is narrower than its teacher, they are the teacher's principal columns.
+    """
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: SentenceEncoder):
+        rows, note = translation_rows(options)
+        super().__init__(options, encoder, rows, note, teacher)
+        say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
+        texts = [row[0] for row in rows]
+        vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
+        targets = principal_columns(vectors, encoder.width)  # (N, D)
+        self.targets = (normalize(targets) if encoder.normalize else targets).numpy()  # no Tensor: see the fingerprint
+        self.notes["train"] += f", taught the vectors of {options.teacher}"
+        if vectors.shape[1] != encoder.width:
+            self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        vectors = network(rows)  # (B, n, D)
+        targets = torch.from_numpy(self.targets[rows]).to(vectors)  # (B, D)
+        return distillation_loss(vectors.flatten(0, 1), targets.repeat_interleave(vectors.shape[1], dim=0))
+
+
+class ScoreDistillation(Distillation):
+    """A cross-encoder's scores of a query with a positive and negatives, against the student's scaled cosines.
+
+    With one negative the margin by squared error (Hofstätter et al. 2020), with several the softmax over them by KL
+    divergence. The teacher's scores are its logits; of a regression, whose outputs are 0 to 1, scaled as the cosines.
+    """
+
+    def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: PairModel):
+        rows, note = triplet_rows(options)
+        candidates = len(rows[0]) - 1
+        if candidates < 2:
+            raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")
+        super().__init__(options, encoder, rows, note, teacher)
+        say_once(f"teacher {options.teacher}: scores of {len(rows) * candidates:,} pairs")
+        firsts = [row[0] for row in rows for _ in row[1:]]
+        seconds = [text for row in rows for text in row[1:]]
+        with teacher.computing():
+            outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=is_first())  # (N C,)
+        scale = SCALE if teacher.task == "regression" else 1.0
+        self.targets = (scale * outputs).view(-1, candidates).numpy()  # (N, C)
+        self.formula = margin_mse_loss if candidates == 2 else kl_divergence_loss
+        by = "margin MSE" if candidates == 2 else "KL divergence"
+        self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
+
+    def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
+        scores = self.student_scores(network, rows)
+        return self.formula(scores, torch.from_numpy(self.targets[rows]).to(scores))
+
+    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
+        """Of each row's query with its C texts, (B, C)."""
+        query, *others = network(rows).unbind(dim=1)  # (B, D) each
+        return SCALE * torch.stack([cosine(query, other) for other in others], dim=1)
+
+
+class LateDistillation(TokenObjective, ScoreDistillation):
+    """The same with ``max_sim`` in place of the scaled cosine."""
+
+    def student_scores(self, network: nn.Module, rows: list[int]) -> Tensor:
+        queries, documents, real = self.vectors(network, rows)  # (B, T, K), (B, C, T, K), (B, C, T)
+        return torch.vmap(max_sim_matrix)(queries.unsqueeze(1), documents, real).squeeze(1)

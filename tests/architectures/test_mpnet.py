@@ -1,0 +1,97 @@
+"""MPNet: buckets of distances, biases, token ids, the padding."""
+
+import json
+import random
+import shutil
+
+import pytest
+import torch
+
+from minisbert.architectures.mpnet import biased_attention, relative_buckets
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.tokenizer import Tokenizer
+from tests.architectures.tiny import batch, folder_of, random_model
+from tests.parity import PIECE, assert_parity, golden
+from tests.reference.texts import SENTENCES
+
+FOLDER = folder_of("mpnet")
+
+
+def test_worked_numbers_of_the_docstrings():
+    before, after = torch.tensor([0, -1, -7, -8, -11, -12, -200]), torch.tensor([1, 7, 8, 200])
+    assert relative_buckets(before).tolist() == [0, 1, 7, 8, 8, 9, 15]
+    assert relative_buckets(after).tolist() == [17, 23, 24, 31]
+    begins = torch.tensor([8, 12, 16, 23, 32, 46, 64, 91])
+    assert relative_buckets(-begins).tolist() == [8, 9, 10, 11, 12, 13, 14, 15]
+    assert relative_buckets(1 - begins).tolist() == [7, 8, 9, 10, 11, 12, 13, 14]
+
+
+@pytest.mark.reference
+def test_buckets_of_every_distance():
+    from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
+
+    distances = torch.arange(-1000, 1001)
+    assert torch.equal(relative_buckets(distances), MPNetEncoder.relative_position_bucket(distances))
+
+
+def test_a_bias_of_zero_changes_nothing_and_a_large_one_decides(written_out):
+    query, key, value = torch.randn(3, 2, 3, 5, 4, dtype=torch.float64)
+    plain = torch.nn.functional.scaled_dot_product_attention(query, key, value)
+    assert_parity("no bias", biased_attention(query, key, value, torch.zeros(5, 5))[0], plain, PIECE)
+    context, probabilities = biased_attention(query, key, value, 1e4 * torch.eye(5))
+    assert torch.equal(probabilities, torch.eye(5).double().expand(2, 3, 5, 5))
+    assert torch.equal(context, value)
+
+
+def test_the_order_of_the_words_counts_also_without_absolute_positions():
+    model, (ids, _) = random_model("mpnet"), batch(torch.tensor([11]))
+    swapped = ids[:, [0, *range(10, 0, -1)]]
+    model.embeddings.position.weight.data.zero_()
+    assert not torch.allclose(model(ids)[0, 0], model(swapped)[0, 0])
+    model.relative.weight.data.zero_()
+    assert_parity("a bag of words", model(ids)[0, 0], model(swapped)[0, 0], PIECE)
+
+
+def test_token_ids_are_the_references():
+    reference, tokenizer = golden("architectures/tiny-mpnet"), Tokenizer.load(FOLDER)
+    expected = [ids[mask].tolist() for ids, mask in zip(reference["ids"], reference["mask"], strict=True)]
+    assert tokenizer.encode(SENTENCES).ids == expected
+    pairs = tokenizer.encode_pairs(SENTENCES, SENTENCES[::-1])
+    assert pairs.ids == [reference[f"pair.{i}"].tolist() for i in range(len(SENTENCES))]
+    assert not any(map(any, pairs.token_types))
+
+
+def unusual_texts(count: int) -> list[str]:
+    """Words of the vocabulary, special tokens, letters of many scripts, spaces of every kind."""
+    chance = random.Random(0)
+    parts = "the cat É ﬁ 中 <mask> </s> <s> [UNK] ## running it's ß İ 😀 ... !".split()
+    parts += [" ", "  ", "\t", "\n", "\u200b", "\ufffd", "\x00", "x" * 101]
+    scripts = [(32, 127), (160, 0x3000), (0x4E00, 0xD000), (0x1F300, 0x1F700)]
+
+    def part() -> str:
+        if chance.random() < 0.8:
+            return chance.choice(parts) + " " * chance.randrange(2)
+        return chr(chance.randrange(*chance.choice(scripts)))
+
+    return ["".join(part() for _ in range(chance.randrange(14))) for _ in range(count)]
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("options", [{}, {"do_lower_case": False}, {"strip_accents": False, "cls_token": "<mask>"}])
+def test_ids_of_thousands_of_texts(tmp_path, options):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(FOLDER, tmp_path / "model")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | options | {"model_max_length": 21}))
+    (folder / "sentence_bert_config.json").unlink()
+    ours, theirs, texts = Tokenizer.load(folder), AutoTokenizer.from_pretrained(folder), unusual_texts(2000)
+    assert ours.encode(texts).ids == theirs(texts, truncation=True)["input_ids"]
+    pairs = theirs(texts, texts[::-1], truncation=True)["input_ids"]
+    assert ours.encode_pairs(texts, texts[::-1]).ids == pairs
+
+
+def test_padding_in_a_text():
+    with pytest.raises(InputError, match="the text 'a <pad> dog' contains <pad>"):
+        SentenceEncoder.load(FOLDER).encode(["a <pad> dog"])

@@ -1,0 +1,290 @@
+"""The encode command: a matrix for a few texts, a file of vectors for many."""
+
+import errno
+import io
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from minisbert.commands.encode import main
+from minisbert.core import InputError
+from minisbert.evaluation import plots
+from minisbert.models import batching
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system import devices
+from minisbert.system.console import run_command
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple in the garden", "moon"]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """The texts above, one per line."""
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    return path
+
+
+def cosine_matrix(tiny: Path, texts: list[str]) -> np.ndarray:
+    vectors = SentenceEncoder.load(tiny).encode(texts)
+    lengths = np.linalg.norm(vectors, axis=1)
+    return vectors @ vectors.T / np.outer(lengths, lengths)
+
+
+def printed_matrix(out: str) -> tuple[np.ndarray, list[str]]:
+    """The numbers of the table, and the text after each row."""
+    rows = [line.split(maxsplit=len(out.splitlines())) for line in out.splitlines()[1:]]
+    return np.array([[float(cell) for cell in row[1:-1]] for row in rows]), [row[-1] for row in rows]
+
+
+def read_vectors(path: Path) -> np.ndarray:
+    return np.load(path) if path.suffix == ".npy" else load_file(path)["vectors"]
+
+
+# ---------------------------------------------------------------------------------- where texts come from
+
+
+def test_a_few_texts_give_a_matrix(tiny, capsys):
+    """A long text is cut for the model, and shortened to one line for the table."""
+    texts = [*TEXTS, "a cat\nand\ta dog", "moon " * 15]
+    main(["--model", str(tiny), *texts])
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[0].split() == ["cosine", "1", "2", "3", "4", "5", "6"]
+    matrix, names = printed_matrix(captured.out)
+    assert names == [*TEXTS, "a cat and a dog", ("moon " * 15)[:57] + "..."]
+    np.testing.assert_allclose(matrix, cosine_matrix(tiny, texts), atol=0.00051, rtol=0)  # three digits are shown
+    assert "1 of 6 texts were longer than 16 tokens and were cut\n" in captured.err
+
+
+def test_texts_of_standard_input(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\r\n".join(TEXTS).encode())))
+    main(["--model", str(tiny), "-"])
+    assert printed_matrix(capsys.readouterr().out)[1] == TEXTS
+
+
+def test_bad_standard_input_is_one_line_and_exit_code_2(tiny, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a cat\n\n")))
+    monkeypatch.setattr(sys, "argv", ["encode"])
+    with pytest.raises(SystemExit) as ended:
+        run_command(lambda: main(["--model", str(tiny), "-"]))
+    assert ended.value.code == 2
+    message = "error: standard input, line 2: an empty line has no text to encode; remove it\n"
+    assert capsys.readouterr() == ("", message)
+
+
+# ---------------------------------------------------------------------------------- where vectors go
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".safetensors"])
+def test_the_file_holds_the_vectors_in_the_texts_order(tiny, lines, tmp_path, capsys, suffix):
+    out = tmp_path / "new" / f"vectors{suffix}"
+    main(["--model", str(tiny), "--file", str(lines), "--out", str(out)])
+    np.testing.assert_array_equal(read_vectors(out), SentenceEncoder.load(tiny).encode(TEXTS))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert f"wrote 4 vectors of width 24 to {out}" in captured.err
+    assert list(out.parent.iterdir()) == [out]
+    lines.with_name("new file").touch()
+    assert out.stat().st_mode == lines.with_name("new file").stat().st_mode  # safetensors' own is for its owner only
+
+
+def test_a_long_file_is_streamed_in_chunks(tiny, lines, tmp_path, monkeypatch):
+    """In chunks of one or two texts: the file is the same as from one call with all texts."""
+    sizes = []
+
+    def in_parts(texts: Iterable[str]) -> Iterator[list[str]]:
+        for chunk in batching.chunks(texts, 20):
+            sizes.append(len(chunk))
+            yield chunk
+
+    monkeypatch.setattr("minisbert.models.text_encoder.chunks", in_parts)
+    main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
+    assert sizes == [1, 2, 1]
+    vectors = np.load(tmp_path / "v.npy", mmap_mode="r")
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, SentenceEncoder.load(tiny).encode(TEXTS), atol=1e-6, rtol=0)
+
+
+def test_a_file_that_changes_meanwhile_is_an_error_and_nothing_is_written(tiny, lines, tmp_path, monkeypatch):
+    load = SentenceEncoder.load
+
+    def slow_load(*arguments: object) -> SentenceEncoder:
+        with open(lines, "a", encoding="utf-8") as file:
+            file.write("a bird\n")
+        return load(*arguments)
+
+    monkeypatch.setattr(SentenceEncoder, "load", slow_load)
+    with pytest.raises(InputError, match="4 texts were counted, but 5 encoded: has the file changed"):
+        main(["--model", str(tiny), "--file", str(lines), "--out", str(tmp_path / "v.npy")])
+    assert list(tmp_path.iterdir()) == [lines]
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        (["--truncate-dim", "5"], {"truncate_dim": 5}),
+        (["--truncate-dim", "5", "--normalize"], {"truncate_dim": 5, "normalize": True}),
+        (["--no-normalize", "--batch-tokens", "8"], {"normalize": False, "batch_tokens": 8}),
+        (["--prompt", "the sun "], {"prompt": "the sun "}),
+        (["--prompt-name", "query"], {"prompt": "a bird "}),
+        (["--pooling", "cls"], {}),
+    ],
+)
+def test_flags_are_the_options_of_encode(tiny, lines, tmp_path, flags, options):
+    folder = shutil.copytree(tiny, tmp_path / "model")
+    (folder / "config_sentence_transformers.json").write_text('{"prompts": {"query": "a bird "}}')
+    encoder = SentenceEncoder.load(tiny, pooling="cls" if "cls" in flags else None)
+    for source in (["--file", str(lines)], TEXTS):
+        main(["--model", str(folder), "--out", str(tmp_path / "v.npy"), *flags, *source])
+        np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), encoder.encode(TEXTS, **options))
+
+
+def test_bfloat16_by_flag(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(devices, "CPU_INFO", tmp_path / "cpuinfo")
+    command = ["--model", str(tiny), "--device", "cpu", "--precision", "bfloat16", "--out", str(tmp_path / "v.npy")]
+    (tmp_path / "cpuinfo").write_text("flags : avx2")
+    with pytest.raises(InputError, match="bfloat16 cannot be used: the CPU has none of"):
+        main([*command, *TEXTS])
+    assert not (tmp_path / "v.npy").exists()
+    (tmp_path / "cpuinfo").write_text("flags : avx512_bf16")
+    main([*command, *TEXTS])
+    assert 0 < abs(np.load(tmp_path / "v.npy") - SentenceEncoder.load(tiny).encode(TEXTS)).max() < 0.03
+
+
+def test_states_of_tokens_are_concatenated(tiny, lines, tmp_path, capsys):
+    out = tmp_path / "states.safetensors"
+    main(["--model", str(tiny), "--file", str(lines), "--output", "token", "--out", str(out)])
+    model, found = SentenceEncoder.load(tiny), load_file(out)
+    assert found["lengths"].tolist() == [len(ids) for ids in model.tokenizer.encode(TEXTS).ids]
+    np.testing.assert_array_equal(found["states"], np.concatenate(model.encode(TEXTS, output="token")))
+    assert "wrote 4 texts' states of width 24" in capsys.readouterr().err
+
+
+def test_a_matrix_has_its_limit_and_a_file_has_none(tiny, tmp_path, capsys):
+    texts = ["moon"] * 13
+    with pytest.raises(InputError, match=r"13 texts are too many for a matrix \(at most 12\): give --out"):
+        main(["--model", str(tiny), *texts])
+    main(["--model", str(tiny), *texts[:12]])
+    assert len(capsys.readouterr().out.splitlines()) == 13
+    main(["--model", str(tiny), "--out", str(tmp_path / "v.npy"), *texts])
+    assert np.load(tmp_path / "v.npy").shape == (13, 24)
+
+
+def test_a_heat_map_is_drawn_of_the_matrix(tiny, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    drawn = []
+    monkeypatch.setattr(plots, "draw_heatmap", lambda *given: drawn.append(given) or Figure())
+    main(["--model", str(tiny), "--heatmap", str(tmp_path / "new" / "map.png"), *TEXTS])
+    captured = capsys.readouterr()
+    assert printed_matrix(captured.out)[1] == TEXTS
+    assert captured.err.endswith(f"wrote {tmp_path / 'new' / 'map.png'}\n")
+    ((texts, matrix, similarity),) = drawn
+    assert (texts, similarity) == (TEXTS, "cosine")
+    np.testing.assert_allclose(matrix, cosine_matrix(tiny, TEXTS), atol=1e-6, rtol=0)
+    main(["--model", str(tiny), "--heatmap", str(tmp_path / "many.png"), *["moon"] * 13])
+    assert capsys.readouterr().out == ""  # too many for the terminal
+    assert drawn[-1][1].shape == (13, 13)
+
+
+class Figure:
+    """As much of a figure as is saved."""
+
+    def savefig(self, path: Path, **_: object) -> None:
+        path.write_bytes(b"png")
+
+
+def test_a_heat_map_without_matplotlib_is_refused_before_the_work(tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_, **__: pytest.fail("it was loaded first"))
+    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+        main(["--model", str(tiny), "--heatmap", str(tmp_path / "map.png"), "a cat"])
+
+
+@pytest.mark.parametrize(
+    ("name", "saver", "failure"),
+    [
+        ("v.npy", "corpus.vectors.write_header", OSError(errno.ENOSPC, "No space left on device")),
+        ("v.safetensors", "folder.weights.save_file", SafetensorError("I/O error: No space left on device")),
+    ],
+)
+def test_a_full_disk_leaves_the_old_file(tiny, tmp_path, monkeypatch, name, saver, failure):
+    def full_disk(*_arguments: object, **_options: object) -> None:
+        raise failure
+
+    (tmp_path / name).write_text("the old vectors")
+    monkeypatch.setattr(f"minisbert.{saver}", full_disk)
+    with pytest.raises(OSError, match="No space left on device"):
+        main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
+    assert (tmp_path / name).read_text() == "the old vectors"
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
+
+
+def test_a_path_that_cannot_be_written_fails_before_the_work(tiny, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.npy").mkdir()
+    monkeypatch.setattr(SentenceEncoder, "encode", lambda *_, **__: pytest.fail("it was encoded first"))
+    for name in ("file/v.npy", "folder.npy"):
+        with pytest.raises((InputError, OSError)):
+            main(["--model", str(tiny), "--out", str(tmp_path / name), "a cat"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.npy"]
+
+
+# ---------------------------------------------------------------------------------- what cannot be used
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either texts or --file"),
+        (["a cat", "--file", "texts.txt"], "give either texts or --file"),
+        (["a cat", ""], "an empty text has nothing to encode"),
+        (["--file", "no.txt"], "no.txt does not exist"),
+        (["a cat", "--out", "vectors.csv"], r"vectors\.csv: the name must end in \.npy or \.safetensors"),
+        (["a cat", "--heatmap", "map.jpg"], r"--heatmap map\.jpg: the name must end in \.png"),
+        (["a cat", "--heatmap", "map.png", "--out", "v.npy"], "--out writes vectors, --heatmap draws"),
+        (["a cat"] * 61 + ["--heatmap", "map.png"], r"61 texts are too many for a heat map \(at most 60\)"),
+        (["a cat", "--output", "token"], r"--output token need --out F\.safetensors"),
+        (["a cat", "--output", "token", "--out", "v.npy"], r"--output token need --out F\.safetensors"),
+        (["a cat", "--out", "v.npy", "--overwrite"], "--overwrite is for the folder of --shard-rows"),
+        (["a cat", "--out", "d", "--shard-rows", "5"], "--shard-rows needs --file F and --out DIR"),
+        (["--file", "t.txt", "--shard-rows", "5"], "--shard-rows needs --file F and --out DIR"),
+        (["--file", "t.txt", "--out", "d", "--shard-rows", "0"], "--shard-rows: value must be an integer from 1"),
+        (["--file", "t.txt", "--out", "v.npy", "--shard-rows", "5"], r"v\.npy: --shard-rows writes a folder"),
+        (["--file", "t.txt", "--out", "d", "--shard-rows", "5", "--output", "token"], "--shard-rows writes vectors of"),
+        (["--file", "t.txt", "--out", "d", "--shard-rows", "5"], r"t\.txt does not exist"),
+        (["--file", "/dev/null", "--out", "d", "--shard-rows", "5"], "/dev/null .*can be read only once"),
+        (["--file", __file__, "--out", __file__, "--shard-rows", "5"], "--shard-rows writes a folder"),
+    ],
+)
+def test_invalid_arguments_are_errors_before_the_model_is_loaded(tiny, monkeypatch, arguments, message):
+    monkeypatch.setattr(SentenceEncoder, "load", lambda *_: pytest.fail("the model was loaded first"))
+    with pytest.raises(InputError, match=message):
+        main(["--model", str(tiny), *arguments])
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="this system has no /dev/fd")
+def test_a_pipe_of_the_shell_can_be_the_file(tiny, tmp_path):
+    """``--file <(sort texts.txt)`` can be read only once, though the header of .npy needs the number of texts."""
+    reader, writer = os.pipe()
+    os.write(writer, "\n".join(TEXTS).encode())
+    os.close(writer)
+    main(["--model", str(tiny), "--file", f"/dev/fd/{reader}", "--out", str(tmp_path / "v.npy")])
+    os.close(reader)
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), SentenceEncoder.load(tiny).encode(TEXTS))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems' file names are Unicode")
+@pytest.mark.parametrize("ending", [".npy", ".safetensors"])
+def test_file_names_that_are_not_utf8(tiny, tmp_path, capsys, ending):
+    name = str(tmp_path / "caf\udce9")
+    Path(name).write_text("\n".join(TEXTS))
+    run_command(lambda: main(["--model", str(tiny), "--file", name, "--out", name + ending]))
+    assert capsys.readouterr().err.endswith(rf"caf\udce9{ending}" + "\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["caf\udce9", f"caf\udce9{ending}"]

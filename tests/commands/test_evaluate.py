@@ -1,0 +1,209 @@
+"""Evaluation: four similarities, two correlations, and the command that prints them."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.commands.evaluate import main
+from minisbert.core import InputError
+from minisbert.data.corpora import LabelledPair
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_labelled, load_rows, similarities
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+PAIRS = [
+    ScoredPair("the cat sits on the mat", "a cat sits", 4.5),
+    ScoredPair("a man plays the guitar", "the sun and the moon", 0.5),
+    ScoredPair("a dog runs in the park", "a small dog is running", 4.0),
+    ScoredPair("the woman eats bread", "a child eats an apple", 2.5),
+    ScoredPair("snow", "rain over the garden", 1.0),
+]
+
+
+@pytest.fixture
+def tsv(tmp_path: Path) -> Path:
+    """The pairs above as a file."""
+    path = tmp_path / "pairs.tsv"
+    path.write_text("".join(f"{pair.score}\t{pair.sentence1}\t{pair.sentence2}\n" for pair in PAIRS))
+    return path
+
+
+def test_similarities_by_hand():
+    u, v = np.array([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]]), np.array([[4.0, 3.0], [0.0, 2.0], [1.0, 0.0]])
+    found = similarities(u, v)
+    assert list(found) == ["cosine", "dot", "euclidean", "manhattan"]
+    np.testing.assert_allclose(found["cosine"], [24 / 25, 0, 0], atol=1e-15)  # a zero vector is similar to nothing
+    np.testing.assert_allclose(found["dot"], [24, 0, 0], atol=0)
+    np.testing.assert_allclose(found["euclidean"], [-np.sqrt(2), -np.sqrt(5), -1], atol=1e-15)
+    np.testing.assert_allclose(found["manhattan"], [-2, -3, -1], atol=0)
+
+
+def test_similarities_are_computed_in_float64():
+    """The cosine of this angle, 1 - 2^-27, would be 1 in float32 and tie with a pair of equal vectors."""
+    u, v = np.array([[1.0, 0.0]], dtype=np.float32), np.array([[1.0, 2.0**-13]], dtype=np.float32)
+    np.testing.assert_allclose(1 - similarities(u, v)["cosine"], 2.0**-27, rtol=1e-6)
+
+
+def test_the_scores_of_a_file_against_numpy(tiny, tsv, capsys):
+    """Pearson from numpy, Spearman from squared rank differences, on vectors encoded one at a time."""
+    encoder = SentenceEncoder.load(tiny)
+    scores = np.array([pair.score for pair in PAIRS])
+    cosines = [float(encoder.encode([pair.sentence1])[0] @ encoder.encode([pair.sentence2])[0]) for pair in PAIRS]
+    main(["--model", str(tiny), "--data", str(tsv), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pearson"]["cosine"] == pytest.approx(np.corrcoef(cosines, scores)[0, 1], abs=1e-5)
+    differences = np.argsort(np.argsort(cosines)) - np.argsort(np.argsort(scores))
+    n = len(PAIRS)
+    assert found["spearman"]["cosine"] == pytest.approx(1 - 6 * (differences**2).sum() / (n * (n * n - 1)), abs=1e-12)
+    assert list(found) == ["data", "split", "pairs", "model", "pooling", "pearson", "spearman"]
+    assert list(found.values())[:5] == [str(tsv), None, 5, str(tiny), "mean"]
+
+
+def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
+    main(["--model", str(tiny), "--data", str(tsv), "--pooling", "max"])
+    out = capsys.readouterr().out
+    assert out.startswith(f"model     {tiny}, max pooling\ndata      {tsv}, 5 pairs\nprotocol  {PROTOCOL}\n\nx 100 ")
+    result = evaluate(SentenceEncoder.load(tiny, pooling="max"), PAIRS)
+    for name, line in zip(result["pearson"], out.splitlines()[-4:], strict=True):
+        assert line.split() == [name, *(f"{100 * result[metric][name]:.2f}" for metric in ("pearson", "spearman"))]
+
+
+LABELLED = (
+    [LabelledPair(pair.sentence1, pair.sentence2, int(pair.score > 2)) for pair in PAIRS]
+    + [LabelledPair(pair.sentence2, other.sentence1, 0) for pair, other in pairwise(PAIRS)]
+    + [LabelledPair("the sun and the moon", "rain over the garden", 1)]
+)
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Path:
+    """The labelled pairs as a file, its columns in another order."""
+    path = tmp_path / "labelled.tsv"
+    rows = [f"{pair.sentence1}\t{pair.label}\t{pair.sentence2}\n" for pair in LABELLED]
+    path.write_text("sentence1\tlabel\tsentence2\n" + "".join(rows))
+    return path
+
+
+def test_labelled_pairs_as_in_sentence_transformers(tiny, labelled, capsys):
+    """Each similarity's accuracy, F1, precision, recall, average precision and thresholds, to float32's last digits."""
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.evaluation import BinaryClassificationEvaluator
+
+    columns = ([pair.sentence1 for pair in LABELLED], [pair.sentence2 for pair in LABELLED])
+    names = ["cosine", "dot", "euclidean", "manhattan"]
+    theirs = BinaryClassificationEvaluator(*columns, [pair.label for pair in LABELLED], similarity_fn_names=names)(
+        SentenceTransformer(str(tiny))
+    )
+    main(["--model", str(tiny), "--data", str(labelled), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pairs"] == len(LABELLED)
+    for name in names:
+        ours = {metric.replace("average_precision", "ap"): value for metric, value in found[name].items()}
+        sign = -1 if name in ("euclidean", "manhattan") else 1  # theirs are distances, ours are negated
+        expected = {m: theirs[f"{name}_{m}"] * (sign if m.endswith("threshold") else 1) for m in ours}
+        assert ours == pytest.approx(expected, abs=2e-5), name
+
+
+def test_the_table_of_labelled_pairs(tiny, labelled, capsys):
+    main(["--model", str(tiny), "--data", str(labelled)])
+    out = capsys.readouterr().out
+    assert f"{labelled}, {len(LABELLED)} labelled pairs" in out
+    result = evaluate_labelled(SentenceEncoder.load(tiny), LABELLED)
+    shown = ["average_precision", "f1", "f1_threshold", "precision", "recall", "accuracy", "accuracy_threshold"]
+    for (name, of), line in zip(result.items(), out.splitlines()[-4:], strict=True):
+        values = [of[metric] if metric.endswith("threshold") else 100 * of[metric] for metric in shown]
+        assert line.split()[0] == name
+        assert [float(cell) for cell in line.split()[1:]] == pytest.approx(values, abs=0.006)
+
+
+def test_long_sentences_are_reported(tiny, tmp_path, capsys):
+    path = tmp_path / "long.tsv"
+    path.write_text(f"1\t{'cat ' * 20}\ta dog\n2\ta cat\ta dog\n")
+    main(["--model", str(tiny), "--data", str(path)])
+    assert "1 of 4 texts were longer than 16 tokens and were cut" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("3\ta cat\ta dog\n3\tsun\tmoon\n", "a correlation needs at least two pairs with different scores"),
+        ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "no pair has label 1, so F1 is not defined"),
+        ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "line 1: the score 'rating' is not a number"),
+        ("a cat\ta dog\n", "line 1: 2 texts; anchor, positive and negative are needed"),
+        ("1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine similarity against the scores: .*constant"),
+    ],
+)
+def test_rows_without_a_score_are_an_error(tiny, tmp_path, rows, message):
+    (tmp_path / "rows.csv").write_text(rows)
+    with pytest.raises(InputError, match=message):
+        main(["--model", str(tiny), "--data", str(tmp_path / "rows.csv")])
+
+
+TRIPLETS = [
+    ("the cat sits", "the cat sits", "the sun and the moon"),
+    ("the sun and the moon", "a dog runs", "the sun and the rain"),
+    ("music", "the moon", "music"),
+]
+
+
+def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in TRIPLETS))
+    main(["--model", str(tiny), "--data", str(path), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    encoder = SentenceEncoder.load(tiny)
+    vectors = [[encoder.encode([text])[0] for text in row] for row in TRIPLETS]
+    expected = sum(float(a @ p) > float(a @ n) for a, p, n in vectors) / 3
+    assert 0 < expected < 1
+    assert found.pop("triplet_accuracy") == pytest.approx(expected, abs=1e-12)
+    assert found == {"data": str(path), "split": None, "triplets": 3, "model": str(tiny), "pooling": "mean"}
+    main(["--model", str(tiny), "--data", str(path)])
+    out = capsys.readouterr().out
+    assert f"{path}, 3 triplets\naccuracy  {100 * expected:.2f} % have cos(anchor, positive) > " in out
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        ("a cat\ta dog\tthe sun\n", "triplets"),
+        ('"a, b",c,d\n', "triplets"),
+        ("anchor,positive,negative\n1 cat,b,c\n", "triplets"),
+        ("4.5\ta cat\ta dog\n1\ta\tb\n", "pairs"),
+        ("0\ta cat\ta dog\n1\ta\tb\n", "pairs"),  # labels need a header
+        ("Score,sentence1,sentence2\n1,a,b\n0,c,d\n", "pairs"),
+        ("main\tfile\t2012\t1\t4.5\ta\tb\nmain\tfile\t2012\t1\t0\ta\tb\n", "pairs"),
+        ("question1\tquestion2\tis_duplicate\na\tb\t1\n", "labelled pairs"),
+    ],
+)
+def test_what_a_file_holds(tmp_path, lines, kind):
+    path = tmp_path / ("rows.csv" if "," in lines else "rows.txt")
+    path.write_text(f"\n{lines}")
+    assert load_rows(str(path), "", 5.0)[0] == kind
+
+
+@pytest.mark.weights
+def test_scores_of_the_real_model(minilm, stsb, tmp_path, capsys):
+    """Every tenth pair of the test split; expected are sentence-transformers' vectors in float64 and scipy."""
+    lines = (stsb / "sts-test.csv").read_bytes().split(b"\n")[:-1]
+    (tmp_path / "tenth.csv").write_bytes(b"\n".join(lines[::10]))
+    main(["--model", str(minilm), "--data", str(tmp_path / "tenth.csv"), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["pairs"] == 138
+    assert found["pearson"]["cosine"] == pytest.approx(0.811954, abs=1e-5)
+    assert found["spearman"]["cosine"] == pytest.approx(0.797412, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.weights
+def test_stsb_scores_of_the_real_model(minilm, stsb, capsys):
+    """The published zero-shot scores on test, 82.03 and 82.74, with more digits from the reference."""
+    main(["--model", str(minilm), "--split", "test", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["data"], found["split"], found["pairs"]) == ("stsb", "test", 1379)
+    assert found["pearson"]["cosine"] == pytest.approx(0.827406, abs=1e-5)
+    for name in ("cosine", "dot", "euclidean"):  # on unit vectors all three give the same order
+        assert found["spearman"][name] == pytest.approx(0.820325, abs=1e-5)

@@ -1,0 +1,349 @@
+"""``minisbert inspect``: every planted fault is named with its line, and the command it prints runs."""
+
+import gzip
+import json
+import shlex
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.commands.inspect_ import main
+from minisbert.core import InputError
+from minisbert.data import datasets
+from minisbert.data.findings import FAULTS, NOTE, PROBLEM, WARNING, Findings
+from minisbert.data.rows import Rows
+from minisbert.diagnosis.inspect.inspection import compare_files, inspect, repeats, training_command
+from minisbert.diagnosis.inspect.plot import draw_inspection
+from minisbert.diagnosis.inspect.text_checks import near_empty, normalised, text_hash
+from minisbert.models.tokenizer import Tokenizer
+from minisbert.training.command_line import parse
+from tests import toys
+from tests.conftest import ROOT, exit_code_without_a_reader
+
+SCORED = [f"{i % 6}\ta cat is {i}\ta dog is {i}" for i in range(60)]
+CSV = [line.replace("\t", ",") for line in SCORED]
+LABELLED = [f"{i % 2}\ta cat is {i}\ta dog is {i}" for i in range(60)]
+TRIPLETS = [f"a cat is {i}\tthe cat is {i}\ta dog is {i}" for i in range(60)]
+TUPLES = [json.dumps({"anchor": f"cat {i}", "positive": f"the cat {i}", "negative": f"dog {i}"}) for i in range(60)]
+NLI_ROW = '{{"gold_label": "{}", "sentence1": "a cat {}", "sentence2": "a dog {}"}}'
+NLI = [NLI_ROW.format(toys.NLI_LABELS[i % 3], i, i) for i in range(60)]
+HEADER = "label\tsentence1\tsentence2"
+SENTENCES = [f"a cat is {i}" for i in range(60)]
+
+
+def put(lines: list[str], number: int, line: str) -> bytes:
+    """The lines with another one in the place of the ``number``-th, counted from 1."""
+    return ("\n".join([*lines[: number - 1], line, *lines[number:]]) + "\n").encode(errors="surrogatepass")
+
+
+def joined(lines: list[str], end: str = "\n") -> bytes:
+    return "".join(line + end for line in lines).encode()
+
+
+# name of the fault: a file that has it, its content, where the report says that it is
+PLANTED = {
+    # bytes and lines
+    "damaged": ("a.jsonl.gz", gzip.compress(joined(TUPLES))[:-12], "a.jsonl.gz: Compressed file ended"),
+    "not-utf8": ("a.tsv", put(SCORED, 7, "3\tcafX\tmilk").replace(b"X", b"\xe9"), "line 7: '3\\tcafé\\tmilk'"),
+    "nul-bytes": ("a.tsv", put(SCORED, 8, "3\ta \0cat\tmilk"), "line 8"),
+    "byte-order-mark": ("a.tsv", b"\xef\xbb\xbf" + joined(SCORED), "line 1"),
+    "crlf": ("a.tsv", joined(SCORED, "\r\n"), "line 1"),
+    # columns and keys
+    "wrong-delimiter": ("a.csv", joined(SCORED).replace(b"\t", b";"), "line 1: '0;a cat is 0;a dog is 0'"),
+    "stray-quotes": ("a.csv", put(CSV, 9, '3,"a "small" cat",a dog'), 'line 9: \'3,"a "small" cat",a dog\''),
+    "quoted-tabs": ("a.tsv", put(SCORED, 9, '3\t"a ""small"" cat"\ta dog'), "line 9"),
+    "ragged": ("a.csv", put(CSV, 10, "3,a cat, or two,a dog"), "line 10: '4 columns, not 3'"),
+    "one-column": ("a.csv", joined(SENTENCES), "line 1"),
+    "one-text": ("a.tsv", joined([f"{i % 6}\ta cat {i}" for i in range(60)]), "line 1"),
+    "column-order": ("a.tsv", joined([f"cat {i}\ta dog {i}\t{i % 6}" for i in range(60)]), "line 1"),
+    "nli-table": ("a.tsv", joined([f"neutral\tcat {i}\tdog {i}" for i in range(60)]), "line 1"),
+    "index-column": ("a.csv", joined([f"{i},a cat {i},the cat {i}" for i in range(60)]), "line 1"),
+    "unknown-header": ("a.tsv", joined(["rating\tleft\tright", *SCORED]), "line 1: 'rating, left, right'"),
+    "header-inside": ("a.tsv", put([HEADER, *LABELLED], 11, HEADER), "line 11"),
+    "not-json": ("a.jsonl", put(TUPLES, 12, '{"anchor": "a cat",'), 'line 12: \'{"anchor": "a cat",\''),
+    "json-form": ("a.jsonl", joined([json.dumps({"text": line}) for line in SENTENCES]), "line 1"),
+    "missing-key": ("a.jsonl", put(NLI, 13, '{"gold_label": "neutral", "sentence1": "a cat"}'), "line 13: {"),
+    "number-texts": ("a.csv", joined(["anchor,positive", *(f"{i % 7},a cat {i}" for i in range(60))]), "line 2"),
+    "no-rows": ("a.tsv", b"\n\n", "a.tsv"),
+    # labels
+    "label-unreadable": ("a.tsv", put(SCORED, 14, "3,5\ta cat\ta dog"), "line 14: '3,5'"),
+    "label-off-scale": ("a.tsv", put(SCORED, 15, "45\ta cat\ta dog"), "line 15: '45'"),
+    "other-scale": ("a.tsv", joined([f"{i % 11}\tcat {i}\tdog {i}" for i in range(60)]), "0 to 10"),
+    "constant-label": ("a.tsv", joined(["1\t" + line.split("\t", 1)[1] for line in SCORED]), "line 1: '1'"),
+    "imbalance": ("a.tsv", put(["0" + line[1:] for line in LABELLED], 16, "1\tcat\tdog"), "label 1: 1 of 60 rows"),
+    "no-gold-label": ("a.jsonl", put(NLI, 17, NLI_ROW.format("-", 16, 16)), "line 17"),
+    "contradictions": ("a.tsv", put(SCORED, 18, "5\ta dog is 3\ta cat is 3"), "lines 4 and 18"),
+    "identical-low": ("a.tsv", put(SCORED, 19, "1\ta cat\ta cat"), "line 19: '1'"),
+    # texts
+    "empty-text": ("a.tsv", put(SCORED, 20, "1\ta cat\t "), "line 20"),
+    "short-text": ("a.txt", put(SENTENCES, 21, "-x-"), "line 21: '-x-'"),
+    "html": ("a.txt", put(SENTENCES, 22, "cats &amp; dogs<br>"), "line 22: 'cats &amp; dogs<br>'"),
+    "mojibake": ("a.txt", put(SENTENCES, 23, "a cafÃ© there"), "line 23: 'a cafÃ© there'"),
+    "surrogate": ("a.jsonl", put(TUPLES, 24, '["a \\ud83d", "b", "c"]'), "line 24"),
+    "duplicates": ("a.tsv", put(TRIPLETS, 25, TRIPLETS[2]), "line 25, as line 3"),
+    "whitespace-twins": ("a.tsv", put(TRIPLETS, 26, TRIPLETS[2].replace("a cat", "a  cat")), "line 26, as line 3"),
+    "same-negative": ("a.tsv", put(TRIPLETS, 27, "a cat\tthe cat\ta cat"), "line 27: 'a cat'"),
+    "same-positive": ("a.tsv", put(TRIPLETS, 28, "a cat\ta cat\ta dog"), "line 28: 'a cat'"),
+    "too-long": ("a.txt", put(SENTENCES, 29, "the cat and " * 9), "line 29"),
+    "unknown-script": ("a.txt", put(SENTENCES, 30, "the кошка"), "line 30 (Cyrillic): 'кошка'"),
+}
+OVERLAP = [*SCORED[30:33], "1\tA cat, is 8!\ta dog is 8", *SCORED[34:]]
+PLANTED_BETWEEN = {
+    # the first file's rows, the second file and its content, where the report says that it is
+    "other-form": (SCORED, "b.txt", joined(SENTENCES), "sentences; as --dev cosine reads scored pairs"),
+    "scale-differs": (SCORED, "b.tsv", PLANTED["other-scale"][1], "0 to 10, not 5"),
+    "overlap": (SCORED[:30], "b.tsv", joined(SCORED[28:]), "2 of 32 rows, the first in line 1, are in"),
+    "overlap-normalised": (SCORED[:30], "b.tsv", joined(OVERLAP), "1 of 30 rows, the first in line 4, are in"),
+}
+# problems that the readers cannot see: they would train on nonsense, or on labels that teach nothing
+UNSEEN = ("index-column", "constant-label")
+READERS = {
+    "cosine": datasets.scored_rows,
+    "contrastive": datasets.duplicate_rows,
+    "softmax": datasets.nli_rows,
+    "mnr": datasets.triplet_rows,
+    "simcse": datasets.sentence_rows,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny) -> Tokenizer:
+    return Tokenizer.load(tiny)
+
+
+def write(folder: Path, name: str, content: bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+def train_on(line: str, own: tuple[str, ...] = ("cosine",)) -> None:
+    """Read the rows as the command that is printed would; for objectives of ``own`` they are dev and test as well."""
+    options = parse(shlex.split(line)[3:])
+    if options.objective in own:
+        options.dev = options.test = options.data  # instead of stsb, or of a few rows held out
+    READERS[options.objective](options)
+
+
+# ------------------------------------------------------------------------------------- planted faults
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_named_with_its_line_and_is_as_bad_as_training_finds_it(name, tmp_path, tokenizer):
+    file, content, place = PLANTED[name]
+    path = write(tmp_path, file, content)
+    found = inspect(path, tokenizer if name in ("too-long", "unknown-script") else None)
+    assert place in found.findings[name].places[0]
+    assert found.findings[name].remedy
+    problems = {key for key, finding in found.findings.items() if finding.level == PROBLEM}
+    line = training_command([found])
+    if line is None:
+        assert problems
+    elif problems - set(UNSEEN):
+        with pytest.raises(InputError):
+            train_on(line, ("cosine", "contrastive"))
+    elif not problems:
+        train_on(line, ("cosine", "contrastive"))
+
+
+def test_scores_of_0_to_1_on_a_scale_of_5(tmp_path):
+    path = write(tmp_path, "a.tsv", joined([f"{i / 59}\tcat {i}\tdog {i}" for i in range(60)]))
+    assert inspect(path, scale=5.0).findings["label-off-scale"].places == ["no label is above 1 on a scale of 0 to 5"]
+    assert "label-off-scale" not in inspect(path, scale=1.0).findings
+    path = write(tmp_path, "b.tsv", joined(["3" + line[1:] for line in SCORED]))
+    assert inspect(path).findings["constant-label"].places == ["line 1: '3'"]
+
+
+@pytest.mark.parametrize("label", "01")
+def test_equal_texts_must_not_be_labelled_as_different(tmp_path, label):
+    path = write(tmp_path, "a.tsv", put(LABELLED, 19, f"{label}\ta cat\ta cat"))
+    assert ("identical-low" in inspect(path).findings) == (label == "0")
+
+
+@pytest.mark.parametrize("name", PLANTED_BETWEEN)
+def test_a_planted_fault_between_files_is_named(name, tmp_path):
+    first, second, content, place = PLANTED_BETWEEN[name]
+    files = [inspect(write(tmp_path, "a.tsv", joined(first))), inspect(write(tmp_path, second, content))]
+    compare_files(files)
+    assert place in files[1].findings[name].places[0]
+    assert name not in files[0].findings
+
+
+def test_every_fault_is_planted():
+    assert set(PLANTED) | set(PLANTED_BETWEEN) | {"too-few"} == set(FAULTS)
+    assert {level for level, _, _ in FAULTS.values()} == {PROBLEM, WARNING, NOTE}
+    page = (ROOT / "docs" / "inspect.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in FAULTS)
+
+
+# ---------------------------------------------------------------------------------------- good files
+
+
+QUORA = ["id,question1,question2,is_duplicate", *(f"{i},cat {i},dog {i},{i % 2}" for i in range(60))]
+WIDE = [f"g\tf\t2012\t{i}\t{i % 6}\tcat {i}\tdog {i}" + "\tx" * (i % 3) for i in range(60)]  # as in STS-B
+NEGATIVES = [json.dumps([f"{word} {i}" for word in ("cat", "kitten", "dog", "sun")]) for i in range(60)]
+GOOD = {
+    "stsb.csv": (joined(WIDE), "cosine"),
+    "scored.csv": (joined(["score,sentence1,sentence2", *CSV, '2,"a cat, or two","on\ntwo lines"']), "cosine"),
+    "unit.tsv": (joined([f"{i / 60}\tcat {i}\tdog {i}" for i in range(60)]), "cosine"),
+    "labelled.csv": (joined(QUORA), "contrastive"),
+    "labelled.tsv.gz": (gzip.compress(joined(LABELLED)), "contrastive"),
+    "nli.jsonl": (joined(NLI), "softmax"),
+    "pairs.csv": (joined(["query,answer", *(f"a cat {i},the cat {i}" for i in range(60))]), "mnr"),
+    "triplets.jsonl.gz": (gzip.compress(joined(TUPLES)), "mnr"),
+    "negatives.jsonl": (joined(NEGATIVES), "mnr"),
+    "sentences.txt": (joined([f"a cat, {i}; or, well, a dog" for i in range(60)]), "simcse"),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_a_good_file_has_no_fault_and_the_command_for_its_form(name, tmp_path):
+    content, objective = GOOD[name]
+    path = write(tmp_path, name, content)
+    found = inspect(path)
+    assert set(found.findings) <= {"other-scale"}
+    line = training_command([found], "weights/tiny", 16)
+    scale = " --scale 1" if name == "unit.tsv" else ""
+    start = f"python -m minisbert.train --objective {objective} --data {path}"
+    assert line == f"{start}{scale} --model weights/tiny --max-length 16"
+    assert len(found.lines) == 60 + (name == "scored.csv")
+    train_on(line)
+
+
+def test_dev_and_test_are_in_the_command(tmp_path):
+    files = toys.write_all(tmp_path)
+    found = [inspect(Path(files[name])) for name in ("triplets", "dev", "test")]
+    compare_files(found)
+    assert all(one.findings.usable for one in found)
+    assert training_command(found).endswith(
+        f"--objective mnr --data {files['triplets']} --dev {files['dev']} --test {files['test']}"
+    )
+
+
+# ------------------------------------------------------------------------------------------- pieces
+
+
+def test_reading_goes_on_after_each_bad_row_and_keeps_the_line_numbers(tmp_path):
+    lines = ["1,a,b", "", '2,"x" y,z', "3,c,d", '4,"two', 'lines",e', '5,"open,f', "6,g,h"]
+    findings = Findings()
+    rows = list(Rows(write(tmp_path, "a.csv", joined(lines)), on_fault=findings.add).cells())
+    assert rows == [(1, ["1", "a", "b"]), (4, ["3", "c", "d"]), (5, ["4", "two\nlines", "e"]), (8, ["6", "g", "h"])]
+    assert findings["stray-quotes"].count == 2
+    assert findings["stray-quotes"].places == ["line 3: '2,\"x\" y,z'", "line 7: '5,\"open,f'"]
+
+
+def test_pieces():
+    assert list(repeats([7, 8, 7, 9, 8, 7])) == [(2, 0), (4, 1), (5, 0)]
+    assert normalised("It's  5! ÉCOLE") == "its5école"
+    assert text_hash("a", "bc") != text_hash("ab", "c")
+    assert [near_empty(text) for text in ("...", "a", "ok", "猫", "")] == [True, True, False, False, True]
+
+
+def test_the_order_of_a_pair_matters_in_nli_alone(tmp_path):
+    back = {"gold_label": "neutral", "sentence1": "a dog 1", "sentence2": "a cat 1"}  # line 2 in the other order
+    found = inspect(write(tmp_path, "a.jsonl", put(NLI, 9, json.dumps(back))))
+    assert "contradictions" not in found.findings
+
+
+def test_texts_are_not_kept(tmp_path):
+    """1,000 texts of 4,000 characters need the memory of their hashes, 100 KB, not of 4 MB."""
+    path = write(tmp_path, "a.txt", b"".join(b"%d%s\n" % (i, b"word" * 1000) for i in range(1000)))
+    tracemalloc.start()
+    try:
+        found = inspect(path)
+        assert tracemalloc.get_traced_memory()[1] < 1_500_000
+    finally:
+        tracemalloc.stop()
+    assert len(found.lines) == 1000
+
+
+# ------------------------------------------------------------------------------------------- command
+
+
+def test_the_report(tiny, tmp_path, capsys):
+    path = write(tmp_path, "a.tsv", put(LABELLED, 16, "1\ta cat\tthe 猫 " + "cat " * 20))
+    main([str(path), "--model", str(tiny)])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == f"{path}: labelled pairs, 3 columns separated by tabs"
+    assert out[1:3] == ["  rows     60", "  texts    120, 120 distinct"]
+    assert "the limit of 16 cuts 1 of the texts (0.8 %)" in "\n".join(out)
+    assert "note     too-long: texts longer than the model's limit" in "\n".join(out)
+    train = f"python -m minisbert.train --objective contrastive --data {path} --model {tiny}"
+    assert out[-2:] == ["Train with:", f"  {train}"]
+
+
+def test_many_scores_are_counted_in_ranges_and_what_files_share(tiny, tmp_path, capsys):
+    content = joined([f"{(i + 0.5) / 60}\tcat {i}\tdog {i}" for i in range(60)])
+    files = [str(write(tmp_path, name, content)) for name in ("a.tsv", "b.tsv")]
+    main([*files, "--model", str(tiny)])
+    out = capsys.readouterr().out
+    bars = [line.split("  ") for line in out.splitlines() if line.endswith("#")]
+    assert len(bars) == 20
+    assert [cell.strip() for cell in bars[9] if cell] == ["0.9 to 1", "6", "#" * 24]
+    assert f"shared by {files[0]} and {files[1]}:\n  60 rows, 0 more but for case and punctuation; 120 texts\n" in out
+    assert "warning  overlap (60): rows that are also in another file\n" in out
+
+
+def test_the_exit_code_survives_a_closed_pipe(tiny, tmp_path):
+    file = write(tmp_path, "a.tsv", put(SCORED, 14, "high\ta cat\ta dog"))
+    assert exit_code_without_a_reader("minisbert", "inspect", str(file), "--model", str(tiny)) == 1
+
+
+def test_json_and_the_exit_code_of_a_problem(tiny, tmp_path, capsys):
+    train = write(tmp_path, "a.tsv", put(SCORED, 14, "high\ta cat\ta dog"))
+    dev = write(tmp_path, "b.tsv", joined(SCORED[50:]))
+    with pytest.raises(SystemExit) as end:
+        main([str(train), str(dev), "--model", str(tiny), "--json"])
+    assert end.value.code == 1
+    content = json.loads(capsys.readouterr().out)
+    first, second = content["files"]
+    assert (first["rows"], first["form"], first["usable"], second["usable"]) == (59, "scored pairs", False, True)
+    assert first["tokens"]["limit"] == 16
+    assert first["labels"]["counts"] == {"0": 10, "1": 9, "2": 10, "3": 10, "4": 10, "5": 10}
+    assert [finding["name"] for finding in first["findings"] if finding["level"] == PROBLEM] == ["label-unreadable"]
+    assert content["shared"] == [{"file": str(dev), "with": str(train), "exact": 10, "normalised": 0, "texts": 20}]
+
+
+def test_without_a_model_lengths_are_skipped_in_words(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
+    main([str(write(tmp_path, "a.txt", joined(SENTENCES)))])
+    captured = capsys.readouterr()
+    assert "lengths in tokens are not counted because all-MiniLM-L6-v2 is missing" in captured.err
+    assert "tokens" not in captured.out
+    assert "--objective simcse" in captured.out
+
+
+def test_bad_calls_are_refused(tiny, tmp_path):
+    with pytest.raises(InputError, match=r"missing\.tsv does not exist"):
+        main([str(tmp_path / "missing.tsv"), "--model", str(tiny)])
+    path = str(write(tmp_path, "a.txt", joined(SENTENCES)))
+    with pytest.raises(InputError, match=r"--scale: value must be above 0 and finite"):
+        main([path, "--scale", "-1"])
+    with pytest.raises(InputError, match="no model 'nowhere'"):
+        main([path, "--model", "nowhere"])
+
+
+def test_the_picture(tiny, tokenizer, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the plots extra")
+    files = [write(tmp_path, "a.tsv", joined(SCORED)), write(tmp_path, "b.txt", joined(SENTENCES))]
+    figure = draw_inspection([inspect(path, tokenizer) for path in files])
+    (tokens, characters, labels), (_, _, none) = np.array(figure.axes).reshape(2, 3)
+    found, edges = (getattr(characters.patches[0].get_data(), name) for name in ("values", "edges"))
+    texts = [text for line in SCORED for text in line.split("\t")[1:]]
+    assert found.tolist() == np.histogram([len(text) for text in texts], edges)[0].tolist()
+    assert edges[-1] > max(map(len, texts))
+    assert tokens.patches[0].get_data().values.sum() == 120
+    assert [bar.get_width() for bar in labels.patches] == [10] * 6
+    assert [label.get_text() for label in labels.get_yticklabels()] == list("012345")
+    assert [text.get_text() for text in none.texts] == ["sentences: no labels"]
+    main([str(files[1]), "--model", str(tiny), "--plots", str(tmp_path / "new")])
+    assert (tmp_path / "new" / "inspection.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_without_matplotlib_is_refused_before_the_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"plots need matplotlib .*: pip install '\.\[plots\]'"):
+        main([str(tmp_path / "missing.tsv"), "--plots", str(tmp_path)])

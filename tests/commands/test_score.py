@@ -1,0 +1,109 @@
+"""``minisbert score``: score pairs from the command line."""
+
+import pytest
+import torch
+
+from minisbert.commands.score import EXAMPLES, main
+from minisbert.core import InputError
+from minisbert.core.heads import ConcatHead, JointHead, siamese
+from minisbert.data.formats import NLI_LABELS
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+
+@pytest.fixture(params=["siamese", "joint", "binary", "classes"])
+def trained(request, tiny, tmp_path) -> PairModel:
+    """A saved model with a random head of each kind, and its folder in ``.folder``."""
+    torch.manual_seed(0)
+    encoder = SentenceEncoder.load(tiny)
+    heads = {
+        "siamese": (siamese(24), "regression", ()),
+        "joint": (JointHead(24), "regression", ()),
+        "binary": (ConcatHead(24), "binary", ()),
+        "classes": (ConcatHead(24, outputs=3), "classes", NLI_LABELS),
+    }
+    model = PairModel(encoder, *heads[request.param])
+    model.folder = tmp_path / "model"
+    model.save(model.folder)
+    return model
+
+
+def test_one_pair_has_the_models_score_and_the_six_examples_are_a_table(trained, capsys):
+    main(["--model", str(trained.folder), "a cat sits", "the dog runs"])
+    printed = capsys.readouterr().out.strip()
+    score = trained.scores(["a cat sits"], ["the dog runs"])[0]
+    if trained.task == "classes":
+        assert printed == "  ".join(f"{label} {value:.3f}" for label, value in zip(NLI_LABELS, score, strict=True))
+    else:
+        end = 5 if trained.task == "regression" else 1
+        assert float(printed) == pytest.approx(min(max(float(score), 0), end), abs=0.005)
+    main(["--model", str(trained.folder)])
+    header, *lines = capsys.readouterr().out.splitlines()[-7:]
+    assert header.startswith("people")
+    for (first, second, people, *_), line in zip(EXAMPLES, lines, strict=True):
+        assert line.split()[0] == str(people)
+        assert line.endswith(f"{first} / {second}")
+
+
+def constant(tiny, folder, score: float) -> str:
+    """A model that gives every pair the same score: with zero weights a head returns its bias, a fifth of it."""
+    model = PairModel(SentenceEncoder.load(tiny), siamese(24))
+    torch.nn.init.zeros_(model.head.mlp[-1].weight)
+    torch.nn.init.constant_(model.head.mlp[-1].bias, score / 5)
+    model.save(folder)
+    return str(folder)
+
+
+def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, capsys):
+    """Its two models as it prints them, and the nearest whole scores."""
+    main(["--model", constant(tiny, tmp_path / "model", 2.75)])
+    above, header, *rows = capsys.readouterr().out.splitlines()
+    assert above.split() == ["the", "notebook's:"]
+    assert header.split() == ["people", "model", "joint", "siamese", "pair"]
+    joint = ["0.50 -> 1", "0.74 -> 1", "0.46 -> 0", "4.03 -> 4", "3.91 -> 4", "5.05 -> 5"]
+    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4", "", ""]
+    for people, row in enumerate(rows):
+        assert row.startswith(f"{people:>6}  2.75 -> 3  {joint[people]}  {siamese_ones[people]:<9}  ")
+    assert rows[0].endswith("  I love eating apples / The capital of France is Paris")
+
+
+def test_a_file_is_scored_line_by_line(trained, tmp_path, capsys):
+    pairs = [("a cat", "a small dog"), ("the moon", "the sun and the rain"), ("a cat", "a cat")]
+    (tmp_path / "pairs.tsv").write_text("".join(f"{first}\t{second}\n" for first, second in pairs))
+    main(["--model", str(trained.folder), "--file", str(tmp_path / "pairs.tsv")])
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    scores = trained.scores(*zip(*pairs, strict=True)).reshape(3, -1)
+    assert [tuple(row[-2:]) for row in rows] == pairs
+    assert [float(value) for row in rows for value in row[:-2]] == pytest.approx(scores.flatten().tolist(), abs=1e-5)
+
+
+def test_scores_are_clipped_for_display_but_not_in_files(tiny, tmp_path, capsys):
+    (tmp_path / "pairs.tsv").write_text("a cat\ta dog\n")
+    for raw, shown in ((-2.0, "0.00"), (7.0, "5.00")):
+        model = ["--model", constant(tiny, tmp_path / "model", raw)]
+        main([*model, "a cat", "a dog"])
+        assert capsys.readouterr().out == f"{shown}\n"
+        main(model)
+        assert [line.split()[1] for line in capsys.readouterr().out.splitlines()[-6:]] == [shown] * len(EXAMPLES)
+        main([*model, "--file", str(tmp_path / "pairs.tsv")])
+        assert float(capsys.readouterr().out.split("\t")[0]) == pytest.approx(raw, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nowhere", "a", "b"], "no model 'nowhere': neither a folder nor"),
+        (["--model", "{tiny}", "a", "b"], "has no head.json"),
+        (["--model", "{tiny}", "a"], "give two texts, .*not 1 texts"),
+        (["--model", "{tiny}", "a", "b", "--file", "x.tsv"], "give two texts, each in quotes, or --file"),
+        (["--model", "{tiny}", "--file", "{one}"], "line 2: expected two sentences with a tab between them"),
+        (["--model", "{tiny}", "--file", "{empty}"], "contains no sentence pairs"),
+        (["--model", "{tiny}", "--file", "missing.tsv"], "missing.tsv does not exist"),
+    ],
+)
+def test_bad_input_is_an_error(tiny, tmp_path, arguments, message):
+    (tmp_path / "one.tsv").write_text("a\tb\nonly one\n")
+    (tmp_path / "empty.tsv").write_text("")
+    places = {"tiny": tiny, "one": tmp_path / "one.tsv", "empty": tmp_path / "empty.tsv"}
+    with pytest.raises(InputError, match=message):
+        main([argument.format(**places) for argument in arguments])

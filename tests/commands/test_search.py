@@ -1,0 +1,105 @@
+"""The search command: each query's sentences, as text and JSON, with an index, and what it refuses."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+
+from minisbert.commands.search import main
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+CORPUS = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
+
+
+def slow_cosine(u: np.ndarray, v: np.ndarray) -> float:
+    u, v = u.tolist(), v.tolist()
+    return math.fsum(x * y for x, y in zip(u, v, strict=True)) / math.hypot(*u) / math.hypot(*v)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text("\n".join(CORPUS) + "\n", encoding="utf-8")
+    return path
+
+
+def expected_hits(tiny, query: str, k: int) -> list[tuple[float, int]]:
+    encoder = SentenceEncoder.load(tiny)
+    exact = [slow_cosine(encoder.encode([query])[0], vector) for vector in encoder.encode(CORPUS)]
+    return sorted(((score, i) for i, score in enumerate(exact)), key=lambda hit: (-round(hit[0], 5), hit[1]))[:k]
+
+
+def test_the_command_prints_each_query_and_its_sentences(tiny, corpus, capsys):
+    main([str(corpus), "--model", str(tiny), "--query", "a dog", "--query", "snow", "--top", "3"])
+    out = capsys.readouterr().out
+    blocks = []
+    for query in ("a dog", "snow"):
+        hits = expected_hits(tiny, query, 3)
+        blocks.append("".join([f"{query}\n", *(f"{score:8.4f}  {CORPUS[i]}\n" for score, i in hits)]))
+    assert out == "\n".join(blocks)
+
+
+def test_the_command_as_json(tiny, corpus, tmp_path, capsys):
+    queries = tmp_path / "queries.txt.gz"
+    queries.write_bytes(gzip.compress(b"the dog\n\nsnow\n"))
+    main([str(corpus), "--model", str(tiny), "--queries", str(queries), "--top", "2", "--json"])
+    content = json.loads(capsys.readouterr().out)
+    assert (content["model"], content["corpus"]) == (str(tiny), 5)
+    assert [result["query"] for result in content["results"]] == ["the dog", "snow"]
+    for result in content["results"]:
+        expected = expected_hits(tiny, result["query"], 2)
+        assert [(hit["index"], hit["text"]) for hit in result["hits"]] == [(i, CORPUS[i]) for _, i in expected]
+        # in other batches the last digits of a vector differ
+        np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [s for s, _ in expected], atol=1e-6)
+
+
+def test_a_top_beyond_the_corpus_shows_all_of_it(tiny, corpus, capsys):
+    main([str(corpus), "--model", str(tiny), "--query", "a dog", "--top", "9"])
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1 + len(CORPUS)
+    assert "--top 9: the corpus has only 5 sentences; all are shown" in captured.err
+
+
+def test_an_index_gives_the_same_results(tiny, corpus, tmp_path, capsys):
+    printed = []
+    for flags in ([], ["--index", str(tmp_path / "i.safetensors")], ["--index", str(tmp_path / "i.safetensors")]):
+        main([str(corpus), "--model", str(tiny), "--query", "a dog", *flags])
+        printed.append(capsys.readouterr())
+    assert printed[0].out == printed[1].out == printed[2].out
+    assert ["kept 5 vectors" in captured.err for captured in printed] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either --query TEXT, once or several times, or --queries FILE"),
+        (["--query", "a dog", "--queries", "q.txt"], "give either --query"),
+        (["--query", "a dog", "--query", " "], "an empty query"),
+        (["--queries", "no.txt"], "no.txt does not exist"),
+        (["--query", "a dog", "--top", "0"], "--top: value must be an integer from 1"),
+        (["--query", "a dog", "--index", "i.npy"], r"--index i.npy: the name must end in \.safetensors"),
+    ],
+)
+def test_invalid_arguments_are_errors(tiny, corpus, arguments, message):
+    with pytest.raises(InputError, match=message):
+        main([str(corpus), "--model", str(tiny), *arguments])
+
+
+@pytest.mark.weights
+def test_the_red_planet(minilm, tmp_path, capsys):
+    """The scores that sentence-transformers prints for these sentences, to four digits."""
+    sentences = [
+        "Venus is often called Earth's twin because of its similar size and proximity.",
+        "Mars, known for its reddish appearance, is often referred to as the Red Planet.",
+        "Jupiter, the largest planet in our solar system, has a prominent red spot.",
+        "Saturn, famous for its rings, is sometimes mistaken for the Red Planet.",
+    ]
+    (tmp_path / "planets.txt").write_text("\n".join(sentences))
+    query = "Which planet is known as the Red Planet?"
+    main([str(tmp_path / "planets.txt"), "--model", str(minilm), "--query", query, "--json"])
+    hits = json.loads(capsys.readouterr().out)["results"][0]["hits"]
+    assert [hit["index"] for hit in hits] == [1, 3, 2, 0]
+    np.testing.assert_allclose([hit["score"] for hit in hits], [0.8115, 0.7502, 0.7279, 0.4647], atol=6e-5, rtol=0)

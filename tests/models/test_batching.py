@@ -1,0 +1,119 @@
+"""Many texts to batches: complete, in order, within their budgets, in bounded memory."""
+
+import random
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minisbert.models.batching import budgeted_batches, chunks, packed_batches, same_text, tokenize, unpack
+from minisbert.models.tokenizer import Tokenizer
+
+TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "the horse runs fast over snow"]
+
+# ------------------------------------------------------------------------------------------- chunks
+
+
+@given(st.lists(st.text(max_size=20)), st.integers(1, 50))
+def test_chunks_hold_all_texts_in_order_and_few_characters(texts, characters):
+    found = list(chunks(iter(texts), characters))
+    assert [text for chunk in found for text in chunk] == texts
+    for chunk in found:
+        assert sum(len(text) + 1 for text in chunk[:-1]) < characters
+    for chunk in found[:-1]:
+        assert sum(len(text) + 1 for text in chunk) >= characters
+
+
+def test_chunks_are_made_one_at_a_time():
+    """From an endless stream the first chunk reads only its own texts."""
+
+    def endless():
+        for i in range(1000):
+            assert i < 3, "read past the chunk"
+            yield "ten letter"
+
+    assert next(chunks(endless(), 33)) == ["ten letter"] * 3
+
+
+def test_ids_as_bytes(tiny):
+    tokenizer = Tokenizer.load(tiny)
+    keys, truncated = tokenize(tokenizer, [*TEXTS, "cat " * 15])
+    assert truncated == 1
+    assert [list(memoryview(key).cast("i")) for key in keys] == tokenizer.encode([*TEXTS, "cat " * 15]).ids
+
+
+# ------------------------------------------------------------------------------------ packed batches
+
+KEYS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_size=30).map(
+    lambda rows: [torch.tensor(row, dtype=torch.int32).numpy().tobytes() for row in rows]
+)
+
+
+@given(KEYS, st.integers(1, 200))
+def test_every_text_is_in_one_batch_and_can_be_found_there(keys, batch_tokens):
+    """Its ids at its places, its positions from 0, its number as the owner; the few pads are nobody's."""
+    seen = []
+    for batch in packed_batches(keys, batch_tokens):
+        seen += batch.texts
+        rows, width = batch.ids.shape
+        assert rows == 1 or rows * width <= batch_tokens
+        # an eighth of the first row's rounded length, and what rounding adds
+        assert 8 * (batch.owner >= 0).sum(dim=1).min() >= 7 * width - 7 * 8
+        ids, positions, owner = (x.flatten() for x in (batch.ids, batch.positions, batch.owner))
+        found, real = unpack(ids.view(*batch.ids.shape, 1), batch.places)
+        for number, text in enumerate(batch.texts):
+            expected = list(memoryview(keys[text]).cast("i"))
+            assert found[number, real[number], 0].tolist() == expected
+            places = batch.places[number, real[number]]
+            assert positions[places].tolist() == list(range(len(expected)))
+            assert owner[places].tolist() == [number] * len(expected)
+        assert batch.tokens == int(real.sum()) == int((owner >= 0).sum())
+    assert sorted(seen) == list(range(len(keys)))
+
+
+def test_packed_batches_by_hand():
+    """Two rows for 84 tokens, 42 each; the text of 70 has its own, rounded to 72, and comes first."""
+    keys = [bytes(4 * tokens) for tokens in (20, 70, 40, 22, 2)]
+    long, short = packed_batches(keys, 2048)
+    assert long.texts == [1]
+    assert long.ids.shape == (1, 72)
+    assert short.texts == [2, 4, 3, 0] or short.texts == [3, 0, 2, 4]
+    assert short.ids.shape == (2, 44)
+    assert list(packed_batches([], 11)) == []
+    assert [batch.texts for batch in packed_batches(keys[:2], 4)] == [[1], [0]]
+
+
+def test_who_belongs_together_by_hand():
+    mask = same_text(torch.tensor([[0, 0, 1, -1]]))
+    assert mask.int().tolist() == [[[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]]
+
+
+def test_many_sentences_are_batches_of_few_shapes():
+    """As the compiled encoder and oneDNN make programs for shapes."""
+    generator = random.Random(0)
+    keys = [bytes(4 * generator.choice(range(5, 40))) for _ in range(2000)]
+    shapes = [tuple(batch.ids.shape) for batch in packed_batches(keys, 2048)]
+    assert len({*shapes}) <= 5
+    assert sum(rows * width for rows, width in shapes) < 1.04 * sum(len(key) // 4 for key in keys)
+
+
+# ---------------------------------------------------------------------------------- padded batches
+
+LENGTHS = st.lists(st.integers(2, 50), max_size=40)
+
+
+@given(LENGTHS, st.integers(1, 300))
+def test_padded_batches_hold_every_row_come_longest_first_and_use_their_budget(lengths, batch_tokens):
+    """The largest comes first, so memory runs out immediately or never; no batch had room for another row."""
+    batches = budgeted_batches(lengths, batch_tokens)
+    assert sorted(row for rows in batches for row in rows) == list(range(len(lengths)))
+    assert [lengths[row] for rows in batches for row in rows] == sorted(lengths, reverse=True)
+    for rows in batches:  # each row is padded to the longest; only a single one may exceed the budget
+        assert len(rows) == 1 or len(rows) * lengths[rows[0]] <= batch_tokens
+    for rows in batches[:-1]:
+        assert (len(rows) + 1) * lengths[rows[0]] > batch_tokens
+
+
+def test_batches_by_hand():
+    assert budgeted_batches([3, 9, 4, 4, 2], 8) == [[1], [2, 3], [0, 4]]
+    assert budgeted_batches([], 8) == []

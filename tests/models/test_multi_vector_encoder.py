@@ -1,0 +1,332 @@
+"""MultiVectorEncoder: the reference's vectors and scores, fillers and skipped tokens, folders, commands, bad input."""
+
+import json
+import shutil
+import string
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from minisbert.commands import certify, distill_static, encode, evaluate, search
+from minisbert.core import InputError
+from minisbert.models.multi_vector_encoder import MultiVectorEncoder
+from minisbert.models.multi_vector_settings import PYLATE_KEYS
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.late_interaction import max_sim
+from tests.architectures.tiny import alter, change_tensors, folder_of
+from tests.parity import GRADIENT, PIECE, assert_parity, golden
+from tests.reference.texts import SENTENCES, TEXTS
+
+COLBERT = folder_of("colbert")
+ALL = [*SENTENCES, *TEXTS]
+EXPANSIONS = {
+    "none": None,
+    "fixed": {"strategy": "fixed", "length": 9, "attend": False},
+    "attended": {"strategy": "fixed", "length": 9, "attend": True, "token": "dog"},
+    "at least": {"strategy": "min", "length": 11},
+}
+WORDS = [",", ".", "the", "no-such-word"]
+SENTENCE, TEXT, MASK = "config_sentence_transformers.json", "sentence_bert_config.json", "2_MultiVectorMask/config.json"
+
+
+def write(folder: Path, expansion: dict | None = None, normalize: bool = True) -> Path:
+    """The tiny model in git with other settings."""
+    shutil.copytree(COLBERT, folder)
+    alter(folder, TEXT, document_length=14, max_seq_length=16, query_expansion=expansion or ...)
+    alter(folder, TEXT, **{} if expansion else {"query_length": 12})
+    alter(folder, SENTENCE, prompts={"query": "[MASK] ", "document": "dog "})
+    alter(folder, MASK, skiplist_words=WORDS)
+    return folder if normalize else keep_modules(folder, 3)
+
+
+def keep_modules(folder: Path, count: int) -> Path:
+    """Only the first modules: Transformer, Dense, MultiVectorMask, Normalize."""
+    modules = json.loads((folder / "modules.json").read_text())
+    for module in modules[count:]:
+        shutil.rmtree(folder / module["path"])
+    (folder / "modules.json").write_text(json.dumps(modules[:count]))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "model", EXPANSIONS["fixed"])
+
+
+# ------------------------------------------------------------------------------------- the reference
+
+
+def assert_rows(name: str, found, expected: list[torch.Tensor]) -> None:
+    assert len(found) == len(expected)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_parity(name, torch.as_tensor(ours), theirs, PIECE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("name", "normalize"), [*((name, True) for name in EXPANSIONS), ("at least", False)])
+def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, name, normalize):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    encoder = MultiVectorEncoder.load(write(tmp_path / "model", EXPANSIONS[name], normalize))
+    encoder.save(tmp_path / "saved")
+    for folder in (tmp_path / "model", tmp_path / "saved"):
+        ours, theirs = MultiVectorEncoder.load(folder).double(), Reference(str(folder), device="cpu").double()
+        sides = {"query": theirs.encode_query(ALL), "document": theirs.encode_document(ALL)}
+        found = {side: ours.encode(ALL, prompt_name=side) for side in sides}
+        for side, expected in sides.items():
+            assert_rows(f"{name} {side}", found[side], expected)
+        scores = theirs.similarity(*sides.values()).double()
+        ours_scores = torch.from_numpy(ours.similarity(*found.values()))
+        largest = scores.abs().max()  # the reference rounds them to float32
+        assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_golden_values_also_after_saving(tmp_path, formulas, saved):
+    expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
+    if saved:
+        encoder.save(tmp_path / "saved")
+        encoder = MultiVectorEncoder.load(tmp_path / "saved")
+    encoder.double()
+    for side, prompt in (("queries", "query"), ("documents", "document")):
+        found = encoder.encode(SENTENCES, prompt_name=prompt)
+        assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
+        assert_parity(side, torch.from_numpy(found.rows), expected[side], PIECE)
+    rows, own, _ = encoder.rows_of([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
+    vectors, counted = encoder(rows, own, query=False)
+    (vectors[counted] * expected["pull"]).sum().backward()
+    for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
+        assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
+
+
+# ------------------------------------------------------------------------------------- older layouts
+
+
+def write_old(folder: Path, layout: str) -> Path:
+    """The two layouts before sentence-transformers': of PyLate, and of the Stanford group."""
+    write(folder)
+    if layout.startswith("Stanford"):
+        linear = load_file(folder / "1_Dense" / "model.safetensors")
+        change_tensors(folder, lambda tensors: {f"bert.{name}": x for name, x in tensors.items()} | linear)
+        keep_modules(folder, 1)
+        for name in ("modules.json", SENTENCE, TEXT):
+            (folder / name).unlink()
+        about = {"query_maxlen": 11, "doc_maxlen": 14, "attend_to_mask_tokens": True, "mask_punctuation": False}
+        (folder / "artifact.metadata").write_text(json.dumps(about if layout == "Stanford" else {"dim": 7}))
+        return alter(folder, architectures=["HF_ColBERT"])
+    modules = json.loads((keep_modules(folder, 2) / "modules.json").read_text())
+    modules[1]["type"] = "pylate.models.Dense.Dense"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    alter(folder, "1_Dense/config.json", module_input_name=..., module_output_name=...)
+    (folder / TEXT).write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    about = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", "prompts": {}, "query_length": 10}
+    about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "document_length": 13, "skiplist_words": WORDS}
+    about |= {"attend_to_expansion_tokens": False, "do_query_expansion": "without" not in layout}
+    if "older" in layout:
+        about |= {"model_type": ..., "similarity_fn_name": "cosine", "skiplist_words": None}
+    spec = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(spec.replace('"[unused0]"', '"[Q] "').replace('"[unused1]"', '"[D] "'))
+    return alter(folder, SENTENCE, **about)
+
+
+OLD = {  # of each older layout: tokens of a query, do they see each other all, tokens of a document, skipped words
+    "PyLate": (10, False, 13, WORDS),
+    "PyLate without fillers": (None, False, 13, WORDS),
+    "PyLate, class of an older release": (10, False, 13, [*string.punctuation]),
+    "Stanford": (11, True, 14, []),
+    "Stanford, defaults": (32, False, None, [*string.punctuation]),
+}
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("layout", OLD)
+def test_older_layouts_give_the_references_vectors_and_are_saved_in_the_new_one(tmp_path, layout):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    source = write_old(tmp_path / "old", layout)
+    MultiVectorEncoder.load(source).save(tmp_path / "saved")
+    texts = [*ALL, "[unused0] [Q] a cat [D]"]
+    theirs, back = (Reference(str(folder), device="cpu").double() for folder in (source, tmp_path / "saved"))
+    sides = {"query": theirs.encode_query(texts), "document": theirs.encode_document(texts)}
+    for side, moved in (("query", back.encode_query(texts)), ("document", back.encode_document(texts))):
+        assert_rows(f"{layout} {side}, back", moved, sides[side])
+        for folder in (source, tmp_path / "saved"):
+            found = MultiVectorEncoder.load(folder).double().encode(texts, prompt_name=side)
+            assert_rows(f"{layout} {side}", found, sides[side])
+
+
+@pytest.mark.parametrize("layout", OLD)
+def test_settings_of_older_layouts(tmp_path, layout):
+    """A marker is one token, also where a tokenizer would take it apart; queries are filled up with [MASK]."""
+    encoder = MultiVectorEncoder.load(write_old(tmp_path / "old", layout))
+    filled, attend, length, skipped = OLD[layout]
+    assert encoder.settings.skiplist_words == skipped
+    assert encoder.settings.document_length == length
+    marks = ("[Q] ", "[D] ") if layout.startswith("PyLate") else ("[unused0] ", "[unused1] ")
+    assert encoder.settings.prompts == dict(zip(("query", "document"), marks, strict=True))
+    first = encoder.tokenizer.backend.token_to_id("[Q] " if layout.startswith("PyLate") else "[unused0]")
+    cls, a, cat, sep, mask = map(encoder.tokenizer.backend.token_to_id, ["[CLS]", "a", "cat", "[SEP]", "[MASK]"])
+    own = [cls, first, a, cat, sep]
+    assert encoder.rows_of([marks[0] + "a cat"], query=True)[0] == [own + [mask] * ((filled or 5) - 5)]
+    assert (encoder.expansion.attend if filled else encoder.expansion) == (attend if filled else None)
+    assert encoder.settings.query_length == (None if filled else 10)
+    words = encoder.rows_of([marks[1] + "cat " * 40], query=False)[0][0]
+    assert len(words) == min(length or 99, encoder.tokenizer.limit)
+    matrix = encoder.encode(["a cat ."], prompt_name="document")[0]
+    assert len(matrix) == 6 - ("." in skipped)
+    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
+
+
+def test_older_layouts_that_are_not_computed(tmp_path):
+    stanford, pylate = write_old(tmp_path / "stanford", "Stanford"), write_old(tmp_path / "pylate", "PyLate")
+    with pytest.raises(InputError, match=r"artifact\.metadata: similarity must be cosine, not 'l2'"):
+        MultiVectorEncoder.load(alter(stanford, "artifact.metadata", similarity="l2"))
+    alter(stanford, "artifact.metadata", similarity="cosine")
+    change_tensors(stanford, lambda tensors: {name: x for name, x in tensors.items() if "linear" not in name})
+    with pytest.raises(InputError, match=r"model\.safetensors: no key 'linear\.weight'"):
+        MultiVectorEncoder.load(stanford)
+    with pytest.raises(InputError, match="query_length must be an integer from 1, not 0"):
+        MultiVectorEncoder.load(alter(pylate, SENTENCE, query_length=0))
+    with pytest.raises(InputError, match=r"modules\.json has no MultiVectorMask"):
+        MultiVectorEncoder.load(alter(pylate, SENTENCE, **dict.fromkeys(PYLATE_KEYS, ...)))
+
+
+# ------------------------------------------------------------------------------- queries and documents
+
+
+def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp_path):
+    own, more, attended = (
+        torch.from_numpy(
+            MultiVectorEncoder.load(write(tmp_path / name, EXPANSIONS[name])).encode(["a cat"], query=True)[0]
+        )
+        for name in ("none", "fixed", "attended")
+    )
+    assert (len(own), len(more), len(attended)) == (5, 9, 9)  # [CLS] [MASK] a cat [SEP], and four fillers
+    assert_parity("own tokens", more[:5], own, 2e-6)  # float32
+    assert (attended[:5] - own).abs().max() > 1e-3
+
+
+def test_skipped_words_have_no_vector_in_documents_only(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len("[CLS] cat dog [SEP]".split())
+    assert len(encoder.encode(["the cat ."], query=True)[0]) == 9
+
+
+def test_a_text_has_the_same_vectors_in_any_batch(folder):
+    encoder = MultiVectorEncoder.load(folder).double()
+    for query in (True, False):
+        together = encoder.encode(ALL, query=query, batch_tokens=40)
+        alone = [torch.from_numpy(encoder.encode([text], query=query)[0]) for text in ALL]
+        assert_rows("alone", together, alone)
+    assert encoder.encode([], query=False).shape == (0, 7)
+
+
+def test_in_bfloat16_the_vectors_are_nearly_the_same_and_in_float32(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    with torch.autocast("cpu", torch.bfloat16):  # as ``precision="bfloat16"`` has it, on any CPU
+        low, _ = encoder([[2, 40, 3]], [3], query=False)
+    high, _ = encoder([[2, 40, 3]], [3], query=False)
+    assert low.dtype == torch.float32
+    assert 0 < (low - high).abs().max() < 0.05  # 8 bits in two layers of the encoder, vectors of length 1
+
+
+def test_weights_that_are_too_large_are_named(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    with torch.no_grad():
+        encoder.projection.linear.weight.mul_(1e38).mul_(10)
+    with pytest.raises(InputError, match="a token's vector holds NaN or infinity"):
+        encoder.encode(["a cat"], query=False)
+
+
+def test_long_texts_are_cut_and_counted(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 4]
+    assert encoder.truncated == 1
+    assert len(encoder.encode(["cat " * 40], query=True)[0]) == 9
+
+
+# ----------------------------------------------------------------------------------------- the commands
+
+
+def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
+    texts = [text for text in SENTENCES if text.strip()]
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("".join(f"{text}\n" for text in texts))
+    arguments = [str(corpus), "--model", str(folder), "--query", "a cat sits", "--top", "2"]
+    search.main(arguments)
+    first = capsys.readouterr().out
+    encoder = MultiVectorEncoder.load(folder)
+    query, documents = encoder.encode(["a cat sits"], query=True), encoder.encode(texts, prompt_name="document")
+    scores = [float(max_sim(torch.from_numpy(query[0]), torch.from_numpy(document))) for document in documents]
+    best = int(np.argmax(scores))
+    assert first.splitlines()[1].split(maxsplit=1) == [f"{scores[best]:.4f}", texts[best]]
+    for _ in range(2):  # the index is made, then read
+        search.main([*arguments, "--index", str(tmp_path / "index.safetensors")])
+        assert capsys.readouterr().out == first
+    files = {"queries.jsonl": [{"_id": "q", "text": "a cat"}], "corpus.jsonl": [{"_id": t, "text": t} for t in texts]}
+    for name, rows in files.items():
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "test.tsv").write_text(f"q\t{texts[0]}\t1\n")
+    data = ["--queries", "queries.jsonl", "--corpus", "corpus.jsonl", "--qrels", "test.tsv"]
+    evaluate.main([part if part.startswith("--") else str(tmp_path / part) for part in data] + ["--model", str(folder)])
+    assert "ndcg" in capsys.readouterr().out
+    encode.main(["--model", str(folder), "--file", str(corpus), "--out", str(tmp_path / "out.safetensors")])
+    assert load_file(tmp_path / "out.safetensors").keys() == {"rows", "starts"}
+
+
+def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
+    texts, vectors, model = tmp_path / "corpus.txt", tmp_path / "vectors.npy", ["--model", str(folder)]
+    texts.write_text("a cat\na dog\n")
+    np.save(vectors, np.ones((2, 7), np.float32))
+    out = ["--out", str(tmp_path / "out.safetensors")]
+    for command, arguments, message in (
+        (encode, ["--file", str(texts), "--out", str(tmp_path / "out.npy")], "no single array"),
+        (
+            encode,
+            ["--file", str(texts), "--truncate-dim", "3", *out],
+            "truncate_dim: a MultiVectorEncoder has a vector",
+        ),
+        (distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
+        (evaluate, ["--split", "dev"], "has a vector per token: only search data"),
+        (certify, [str(vectors), "--texts", str(texts)], "certify compares one vector of each text"),
+    ):
+        with pytest.raises(InputError, match=message):
+            command.main([*arguments, *model])
+    with pytest.raises(InputError, match=r"MultiVectorEncoder\.load opens it"):
+        SentenceEncoder.load(folder)
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("1_Dense/config.json", {"module_input_name": "sentence_embedding"}, "module_input_name"),
+        ("1_Dense/config.json", {"out_features": 8}, "misshapen linear.weight"),
+        ("1_Dense/config.json", {"activation_function": "custom.Wave"}, "activation_function 'custom.Wave'"),
+        (TEXT, {"query_expansion": {"length": 0}}, "length must be an integer from 1, not 0"),
+        (TEXT, {"query_expansion": {"length": 9, "strategy": "max"}}, "strategy must be fixed|min"),
+        (TEXT, {"query_expansion": {"length": 9, "token": "[Q]"}}, "has no token [Q]"),
+        (MASK, {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
+        (SENTENCE, {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name must be maxsim"),
+        (SENTENCE, {"similarity_fn_name": "cosine"}, "similarity_fn_name must be maxsim"),
+    ],
+)
+def test_settings_that_are_not_computed(folder, name, changes, message):
+    with pytest.raises(InputError) as error:
+        MultiVectorEncoder.load(alter(folder, name, **changes))
+    assert message in str(error.value)
+    assert str(folder) in str(error.value) or TEXT in str(error.value)
+
+
+def test_a_folder_without_its_projection(folder):
+    with pytest.raises(InputError, match="which pools nothing"):
+        MultiVectorEncoder.load(folder, "cls")
+    modules = json.loads((folder / "modules.json").read_text())
+    (folder / "modules.json").write_text(json.dumps([modules[0], *modules[2:]]))
+    with pytest.raises(InputError, match="only Transformer, Dense, Normalize"):
+        MultiVectorEncoder.load(folder)

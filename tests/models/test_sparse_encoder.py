@@ -1,0 +1,454 @@
+"""SPLADE: the reference's numbers, sparse rows, exact search, folders both ways, commands, bad input."""
+
+import json
+import math
+import shutil
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minisbert import SentenceEncoder, SparseEncoder
+from minisbert.commands import encode, pairs, search
+from minisbert.core import InputError
+from minisbert.core.loop import adamw, fit
+from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
+from minisbert.models.sparse_encoder import flops_loss, splade_loss, splade_pool
+from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
+from minisbert.training import train
+from minisbert.training.command_line import parse
+from minisbert.training.objectives.encoders import Splade
+from minisbert.training.objectives.registry import load_encoder, make_objective
+from tests import toys
+from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
+from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
+from tests.reference.texts import SENTENCES
+
+FOLDER = folder_of("splade")
+TEXTS = [*SENTENCES, "a cat", "birds and dogs running in the rain", "a cat"]
+POOLING, SENTENCE = "1_SpladePooling/config.json", "config_sentence_transformers.json"
+
+
+@pytest.fixture
+def folder(copy) -> Path:
+    return copy("splade")
+
+
+def multiples(rows: int, columns: int, seed: int) -> torch.Tensor:
+    """Rows of multiples of 1/8, of which most are 0: their products and sums are exact in float32, so ties are ties."""
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-6, 4, (rows, columns), generator=generator).clamp(min=0) / 8).float()
+
+
+# ------------------------------------------------------------------------------------------ the numbers
+
+
+def test_worked_numbers_of_the_docstrings():
+    logits = torch.tensor([[[math.e - 1, -3.0], [math.e**2 - 1, 0.0], [50.0, 50.0]]])
+    mask = torch.tensor([[True, True, False]])
+    assert splade_pool(logits, mask)[0].tolist() == pytest.approx([2, 0])
+    assert splade_pool(logits, mask, "sum")[0].tolist() == pytest.approx([3, 0])
+    assert flops_loss(torch.tensor([[1.0, 0.0], [3.0, 0.0]])).item() == 4
+    assert flops_loss(torch.tensor([[2.0, 0.0], [0.0, 2.0]])).item() == 2
+    one = torch.eye(2)
+    assert splade_loss(one, one, 0.0, 0.0).item() == pytest.approx(0.31326, abs=5e-6)
+    assert splade_loss(one, one, 0.2, 0.4).item() == pytest.approx(0.31326 + 0.3, abs=5e-6)
+
+
+def test_golden_values(formulas):
+    expected, encoder = golden("architectures/tiny-splade"), SparseEncoder.load(FOLDER).double()
+    alone = torch.cat([encoder.encode([text], convert="tensor") for text in SENTENCES])
+    assert_parity("SPLADE alone", alone, expected["vectors"], PIECE)
+    assert_parity("SPLADE vectors", encoder.encode(SENTENCES, convert="tensor"), expected["vectors"], PIECE)
+    assert_parity("sparse", encoder.encode(SENTENCES, convert="sparse").to_dense(), expected["vectors"], PIECE)
+    encoded = encoder.tokenizer.encode(SENTENCES)
+    mask = torch.arange(max(map(len, encoded.ids))) < torch.tensor([*map(len, encoded.ids)])[:, None]
+    ids = torch.zeros(mask.shape, dtype=torch.long).masked_scatter(mask, torch.tensor([*chain(*encoded.ids)]))
+    vectors = encoder(ids, mask)
+    assert_parity("SPLADE padded", vectors, expected["vectors"], PIECE)
+    (vectors * expected["pull"]).sum().backward()
+    parameters = dict(encoder.pooling.head.named_parameters())
+    for name in ("bias", "dense.weight", "norm.bias", "words"):
+        assert_parity(f"SPLADE gradient of {name}", parameters[name].grad, expected[f"gradients.{name}"], GRADIENT)
+
+
+def random_folder(folder: Path, family: str, tied: bool) -> None:
+    """A random model with a masked-language head, saved by transformers beside the tiny model's tokenizer."""
+    import transformers
+
+    sizes = {
+        "Bert": {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 19},
+        "DistilBert": {"dim": 12, "n_layers": 2, "n_heads": 3, "hidden_dim": 19},
+    }[family] | {"vocab_size": 131, "max_position_embeddings": 33, "tie_word_embeddings": tied}
+    config = getattr(transformers, f"{family}Config")(**sizes)
+    randomise(getattr(transformers, f"{family}ForMaskedLM")(config)).float().save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(FOLDER / name, folder / name)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(
+    ("family", "tied", "mode"),
+    [("Bert", True, "max"), ("Bert", False, "sum"), ("DistilBert", True, "sum"), ("DistilBert", False, "max")],
+)
+def test_random_models_equal_the_reference(tmp_path, family, tied, mode):
+    """Vectors and gradients, and the same from what we save, which sentence-transformers opens."""
+    import sentence_transformers
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    random_folder(tmp_path / "plain", family, tied)
+    theirs = sentence_transformers.SparseEncoder(str(tmp_path / "plain"), device="cpu").double().eval()
+    theirs[1] = SpladePooling(mode)
+    theirs.save_pretrained(str(tmp_path / "model"), create_model_card=False)
+    expected = theirs(theirs.tokenize(TEXTS))["sentence_embedding"]
+    ours = SparseEncoder.load(tmp_path / "model").double()
+    assert_parity(f"SPLADE {family} {mode}", ours.encode(TEXTS, convert="tensor"), expected.detach(), PIECE)
+
+    ids = torch.tensor(ours.tokenizer.encode(TEXTS[2:3]).ids)
+    vectors = ours(ids), theirs({"input_ids": ids, "attention_mask": torch.ones_like(ids)})["sentence_embedding"]
+    for vector in vectors:
+        (vector * torch.linspace(-1, 1, 131, dtype=torch.float64)).sum().backward()
+    model, head = theirs[0].model, ours.pooling.head
+    decoder, table = model.get_output_embeddings(), model.get_input_embeddings().weight
+    assert (decoder.weight is table) == tied
+    dense = {"Bert": "cls.predictions.transform.dense.weight", "DistilBert": "vocab_transform.weight"}[family]
+    for parameter, reference in (
+        (head.words, decoder.weight),
+        (head.bias, decoder.bias),
+        (head.dense.weight, model.get_parameter(dense)),
+        (ours.bert.embeddings.word.weight, table),
+    ):
+        assert_parity(f"SPLADE {family} gradient", parameter.grad, reference.grad, GRADIENT)
+
+    ours.save(tmp_path / "saved")
+    again = sentence_transformers.SparseEncoder(str(tmp_path / "saved"), device="cpu").double()
+    back = again.encode(TEXTS, convert_to_sparse_tensor=False).cpu()
+    assert_parity("sentence-transformers on our folder", back, expected.detach(), PIECE)
+    assert again.similarity_fn_name == "dot"
+    saved = SparseEncoder.load(tmp_path / "saved").double().encode(TEXTS, convert="tensor")
+    assert_parity("ours again", saved, back, PIECE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("parts", [["weight"], ["bias"], ["weight", "bias"]])
+def test_a_decoder_of_its_own_in_the_file_of_a_tied_model_wins(folder, tmp_path, parts):
+    """As in transformers 5, which then ties nothing, whatever the config says."""
+    from sentence_transformers import SparseEncoder as Reference
+
+    torch.manual_seed(2)
+    shapes = {"weight": (131, 24), "bias": (131,)}
+    own = {f"cls.predictions.decoder.{part}": torch.randn(shapes[part]) for part in parts}
+    change_tensors(folder, lambda tensors: tensors | own)
+    theirs = Reference(str(folder), device="cpu").double().encode(TEXTS, convert_to_sparse_tensor=False).cpu()
+    ours = SparseEncoder.load(folder)
+    ours.save(tmp_path / "saved")
+    for model in (ours, SparseEncoder.load(tmp_path / "saved")):
+        assert_parity(f"own {' and '.join(parts)}", model.double().encode(TEXTS, convert="tensor"), theirs, PIECE)
+
+
+@pytest.mark.reference
+def test_losses_equal_sentence_transformers():
+    from sentence_transformers import SparseEncoder as Reference
+    from sentence_transformers.sparse_encoder import losses
+
+    model = Reference(str(FOLDER), device="cpu").double().eval()
+    ranking = losses.SparseMultipleNegativesRankingLoss(model)
+    theirs = losses.SpladeLoss(model, ranking, document_regularizer_weight=0.3, query_regularizer_weight=0.7)
+    columns = [TEXTS[:2], TEXTS[2:4], TEXTS[5:7]]
+    parts = theirs([model.tokenize(texts) for texts in columns])
+    queries, *documents = (model(model.tokenize(texts))["sentence_embedding"] for texts in columns)
+    assert_parity("SpladeLoss", splade_loss(queries, torch.cat(documents), 0.7, 0.3), sum(parts.values()), PIECE)
+    flops = losses.FlopsLoss(model).compute_loss_from_embeddings(queries)
+    assert_parity("FlopsLoss", flops_loss(queries), flops, PIECE)
+
+
+# --------------------------------------------------------------------------------- sparse rows and search
+
+
+def test_sparse_rows_keep_the_heaviest_words():
+    rows = sparse_rows(torch.tensor([[1.0, 3, 3, 2], [0, 0, 0, 5], [0, 0, 0, 0]]), top=2)
+    assert rows.to_dense().tolist() == [[0, 3, 3, 0], [0, 0, 0, 5], [0, 0, 0, 0]]
+    assert rows.values().tolist() == [3, 3, 5]
+    encoder = SparseEncoder.load(FOLDER)
+    dense = encoder.encode(TEXTS)
+    sparse = encoder.encode(TEXTS, convert="sparse", top=3).to_dense().numpy()
+    assert (np.sort(sparse, axis=1)[:, -3:] == np.sort(dense, axis=1)[:, -3:]).all()
+    assert ((sparse > 0).sum(axis=1) == 3).all()
+
+
+def test_many_texts_are_encoded_in_chunks(monkeypatch):
+    encoder, long = SparseEncoder.load(FOLDER), ["a cat " * 30, "a dog", "the sun " * 30]
+    whole = encoder.encode(long, convert="sparse")
+    monkeypatch.setattr("minisbert.models.sparse_encoder.DENSE_ROWS", 1)
+    assert torch.allclose(encoder.encode(long, convert="sparse").to_dense(), whole.to_dense(), atol=1e-6)
+    assert encoder.truncated == 2
+    assert encoder.encode([], convert="sparse").shape == (0, 131)
+
+
+def test_words_of_a_text():
+    encoder = SparseEncoder.load(FOLDER)
+    vectors = np.zeros((2, 131), np.float32)
+    vectors[0, [encoder.tokenizer.backend.token_to_id(word) for word in ("cat", "kitten", "##z")]] = 2, 1, 0.5
+    words = [[("cat", 2.0), ("kitten", 1.0)], []]
+    assert encoder.words(vectors, top=2) == encoder.words(sparse_rows(torch.from_numpy(vectors)), top=2) == words
+
+
+def test_the_inverted_index_equals_dense_search_exactly():
+    """Scores, order and ties; some documents and queries have no word at all."""
+    queries, corpus = multiples(23, 40, 1), multiples(301, 40, 2)
+    queries[3], corpus[7], corpus[100:140] = 0, 0, corpus[:40]
+    dense = queries @ corpus.T
+    order = (-dense).argsort(dim=1, stable=True)
+    for k in (1, 10, 301):
+        scores, places = sparse_top_k(sparse_rows(queries), sparse_rows(corpus), k)
+        assert (places == order[:, :k].numpy()).all()
+        assert (scores == dense.gather(1, order[:, :k]).numpy()).all()
+    assert len(dense[0].unique()) < 150  # so there were ties
+
+
+@pytest.mark.parametrize(("width", "k", "message"), [(9, 1, "width 9 and a corpus of 8"), (8, 0, "0"), (8, 6, "6")])
+def test_search_of_a_width_or_number_that_does_not_fit(width, k, message):
+    with pytest.raises(InputError, match=message if width == 9 else f"k is {message}"):
+        sparse_top_k(sparse_rows(multiples(2, width, 1)), sparse_rows(multiples(5, 8, 1)), k)
+
+
+def test_retrieval_ranks_by_dot_products():
+    """Document 1 has the larger dot product with the query, document 0 the larger cosine."""
+
+    class Planted(SparseEncoder):
+        def encode(self, texts, **options):
+            table = {"q": [1.0, 1, 0], "d0": [1, 1, 0], "d1": [3, 1, 4]}
+            return sparse_rows(torch.tensor([table[text] for text in texts]))
+
+    encoder = SparseEncoder.load(FOLDER)
+    encoder.__class__ = Planted
+    task = Retrieval(["q"], ["d0", "d1"], [{1: 1}], [None], 0)
+    assert retrieval_scores(encoder, task, progress=False)["accuracy@1"] == 1
+
+
+# --------------------------------------------------------------------------------------------- commands
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    path = tmp_path / "corpus.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS if text))
+    return path
+
+
+def test_encode_writes_sparse_rows_and_search_reads_an_index(folder, corpus, tmp_path, capsys):
+    out, model = tmp_path / "rows.safetensors", ["--model", str(folder), "--device", "cpu"]
+    encode.main(["--file", str(corpus), "--out", str(out), *model])
+    encoder, texts = SparseEncoder.load(folder), corpus.read_text().splitlines()
+    expected = encoder.encode(texts)
+    assert torch.equal(read_sparse(out).to_dense(), torch.from_numpy(expected))
+    query = encoder.encode(["a happy cat"])
+    best = (-(query @ expected.T)[0]).argsort(kind="stable")[:3].tolist()
+    for _ in range(2):  # the second time from the index
+        capsys.readouterr()
+        index = ["--index", str(tmp_path / "index.safetensors")]
+        search.main([str(corpus), "--query", "a happy cat", "--top", "3", "--json", *index, *model])
+        hits = json.loads(capsys.readouterr().out)["results"][0]["hits"]
+        assert [hit["index"] for hit in hits] == best
+        assert [hit["score"] for hit in hits] == pytest.approx((query @ expected.T)[0][best].tolist(), rel=1e-6)
+    encode.main(["a cat", "Dogs!", *model])
+    shown = capsys.readouterr().out
+    assert shown.startswith("dot")
+    word, weight = encoder.words(encoder.encode(["Dogs!"]))[0][0]
+    assert f"{word} {weight:.2f}, " in shown.splitlines()[-1]
+
+
+def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_path):
+    model, run = ["--model", str(folder)], ["--data", str(corpus), "--out", str(tmp_path / "run")]
+    for flags, name in ((["--quantize", "int8"], "codes.safetensors"), (["--shard-rows", "2"], "shards")):
+        encode.main(["--file", str(corpus), "--model", str(tiny), *flags, "--out", str(tmp_path / name)])
+    for command, arguments, message in (
+        (pairs, [str(corpus), *model], "is a SparseEncoder: mine, pairs, shards"),
+        (search, [str(corpus), "--query", "a cat", "--index", str(tmp_path / "codes.safetensors"), *model], "codes"),
+        (search, [str(corpus), "--query", "a cat", "--index", str(tmp_path / "shards"), *model], "shards, codes"),
+        (train, [*model, "--objective", "mnr", *run], "a SparseEncoder is not trained by objective mnr"),
+        (train, ["--model", str(tiny), "--objective", "splade", *run], "not a SparseEncoder's folder"),
+        (
+            encode,
+            ["--file", str(corpus), "--quantize", "int8", "--out", str(tmp_path / "c.safetensors"), *model],
+            "--quantize is for arrays of vectors",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            command.main(arguments)
+    with pytest.raises(InputError, match="only a SentenceEncoder is compiled"):
+        SparseEncoder.load(folder, compiled=True)
+
+
+# --------------------------------------------------------------------------------------------- training
+
+
+def arguments(folder: Path) -> list[str]:
+    files = toys.write_all(folder)
+    given = ["--objective", "splade", "--model", str(FOLDER), "--data", files["triplets"]]
+    return [*given, "--dev", files["dev"], "--test", files["test"]]
+
+
+def splade(folder: Path, *flags: str) -> Splade:
+    options = parse([*arguments(folder), *flags])
+    return make_objective(options, load_encoder(options, torch.device("cpu")))
+
+
+def test_the_objective_is_the_loss_with_rising_prices(tmp_path):
+    objective = splade(tmp_path, "--query-flops", "0.5", "--document-flops", "0.25")
+    objective.model.double().eval()
+    rows = [line.split("\t") for line in (tmp_path / "triplets.tsv").read_text().splitlines()[:3]]
+    vectors = [objective.model.encode(column, convert="tensor") for column in zip(*rows, strict=True)]
+    for done, risen in ((0.0, 0.0), (1 / 6, 0.25), (1 / 3, 1.0), (0.9, 1.0)):
+        objective.done = done
+        expected = splade_loss(vectors[0], torch.cat(vectors[1:]), 0.5 * risen, 0.25 * risen)
+        assert_parity("objective", objective.loss(objective.network, [0, 1, 2]), expected, PIECE)
+
+
+def test_a_price_for_words_makes_vectors_sparse(tmp_path):
+    """Twenty steps of the loop: without a price most words stay, and the head stays the table of words."""
+    counts = []
+    for price in ("0", "3"):
+        objective = splade(tmp_path, "--query-flops", price, "--document-flops", price)
+        objective.done = 1.0
+        optimizer = adamw(objective.network.parameters(), lr=5e-3)
+        batches = [[*range(8)], [*range(8, 16)]] * 10
+        assert len([*fit(objective.network, objective.loss, batches, optimizer, lambda step: 1.0)]) == 20
+        assert objective.model.pooling.head.words is objective.model.bert.embeddings.word.weight
+        counts.append((objective.model.encode(TEXTS) > 0).sum())
+    assert counts[1] < counts[0] / 2
+
+
+def test_a_run_raises_the_price_and_its_model_opens(tmp_path, monkeypatch):
+    seen = []
+    loss = Splade.loss
+    monkeypatch.setattr(Splade, "loss", lambda self, *given: seen.append(self.done) or loss(self, *given))
+    out = ["--out", str(tmp_path / "run"), "--batch-size", "8", "--max-steps", "4", "--epochs", "2", "--device", "cpu"]
+    train.main([*arguments(tmp_path), *out])
+    assert seen == [0, 0.25, 0.5, 0.75]
+    assert SparseEncoder.load(tmp_path / "run" / "model").encode(TEXTS).shape == (len(TEXTS), 131)
+
+
+# ---------------------------------------------------------------------------------------- folders, bad input
+
+
+def test_a_save_keeps_every_number_and_setting(folder, tmp_path):
+    alter(folder, SENTENCE, prompts={"query": "a "}, similarity_fn_name="cosine", truncate_dim=7)
+    encoder = SparseEncoder.load(folder)
+    encoder.save(tmp_path / "saved")
+    again = SparseEncoder.load(tmp_path / "saved")
+    assert again.settings.prompts == {"query": "a "}
+    assert encoder.encode(TEXTS, convert="sparse").shape == encoder.encode(TEXTS).shape == (len(TEXTS), 131)
+    assert (again.settings.similarity, SparseEncoder.load(FOLDER).settings.similarity) == ("cosine", "dot")
+    assert again.pooling.head.words is again.bert.embeddings.word.weight
+    assert (again.encode(TEXTS) == encoder.encode(TEXTS)).all()
+    pooling = {"pooling_strategy": "max", "activation_function": "relu", "embedding_dimension": 131}
+    assert json.loads((tmp_path / "saved" / POOLING).read_text()) == pooling
+
+
+def write_modules(folder: Path, *kinds: str) -> Path:
+    """As sentence-transformers 5 has them; each but the first in a subfolder."""
+    modules = [
+        {"path": f"{i}_{kind}" if i else "", "type": f"sentence_transformers.sparse_encoder.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    return folder
+
+
+def test_names_of_older_versions(folder):
+    """sentence-transformers 5 called the first module MLMTransformer; TensorFlow's files say gamma and beta."""
+    (folder / POOLING).write_text("{}")  # the defaults
+    write_modules(folder, "MLMTransformer", "SpladePooling")
+    change_tensors(folder, lambda tensors: {key.replace("Norm.weight", "Norm.gamma"): x for key, x in tensors.items()})
+    assert (SparseEncoder.load(folder).encode(TEXTS) == SparseEncoder.load(FOLDER).encode(TEXTS)).all()
+
+
+def test_each_class_opens_its_own_folders(folder, tiny):
+    with pytest.raises(InputError, match=r"model is not a SentenceEncoder's folder: SparseEncoder.load opens it"):
+        SentenceEncoder.load(folder)
+    with pytest.raises(InputError, match=r"not a SparseEncoder's folder: SentenceEncoder.load opens it"):
+        SparseEncoder.load(tiny)
+    with pytest.raises(InputError, match="pooling must be splade-max, not 'cls'"):
+        SparseEncoder.load(folder, pooling="cls")
+
+
+@pytest.mark.parametrize("kinds", [["Router"], ["Transformer", "SparseAutoEncoder"], ["SpladePooling"]])
+def test_other_sparse_models_are_refused_by_name(folder, kinds):
+    """Inference-free SPLADE has a router, CSR an autoencoder."""
+    with pytest.raises(InputError, match=rf"modules.json: modules {', '.join(kinds)} are not supported"):
+        SparseEncoder.load(write_modules(folder, *kinds))
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (POOLING, {"activation_function": "log1p_relu"}, "activation_function must be relu, not 'log1p_relu'"),
+        (POOLING, {"pooling_strategy": "mean"}, r"pooling_strategy must be max\|sum"),
+        (
+            "sentence_bert_config.json",
+            {"transformer_task": "feature-extraction"},
+            "transformer_task 'feature-extraction' is not supported",
+        ),
+        ("config.json", {"tie_word_embeddings": False}, "model.safetensors has no cls.predictions.decoder.weight"),
+    ],
+)
+def test_settings_are_refused_by_file_and_key(folder, name, changes, message):
+    with pytest.raises(InputError, match=message) as error:
+        SparseEncoder.load(alter(folder, name, **changes))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["cls.predictions.bias", "cls.predictions.transform.dense.weight"])
+def test_a_missing_head_and_one_that_does_not_fit(folder, name):
+    change_tensors(folder, lambda tensors: tensors | {name: torch.ones(130)})
+    with pytest.raises(InputError, match=rf"misshapen {name}: \(130,\)"):
+        SparseEncoder.load(folder)
+    change_tensors(folder, lambda tensors: {key: tensor for key, tensor in tensors.items() if key != name})
+    with pytest.raises(InputError, match=rf"model.safetensors has no {name}: a SparseEncoder needs"):
+        SparseEncoder.load(folder)
+
+
+def test_a_family_without_a_head_here(tmp_path):
+    shutil.copytree(REFERENCE / "tiny-roberta", tmp_path / "model", ignore=shutil.ignore_patterns("modules.json"))
+    with pytest.raises(InputError, match=r"config.json: model_type 'roberta' is not supported: a SparseEncoder is a"):
+        SparseEncoder.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"indices": torch.tensor([5, 1])}, "col_indices < ncols"),
+        ({"indptr": torch.tensor([0, 2, 1])}, "crow_indices"),
+        ({"values": torch.ones(3)}, "nnz"),
+        ({"width": ...}, "no key 'width'"),
+    ],
+)
+def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
+    """Also from ``search --index``, which reads the same four tensors."""
+    right = {"indptr": torch.tensor([0, 1, 2]), "indices": torch.tensor([0, 1]), "values": torch.ones(2)}
+    right["width"] = torch.tensor(2)
+    path = tmp_path / "rows.safetensors"
+    save_file(right, path)
+    assert read_sparse(path).to_dense().tolist() == [[1, 0], [0, 1]]
+    save_file({name: x for name, x in (load_file(path) | changes).items() if x is not ...}, path)
+    with pytest.raises(InputError, match=r"rows.safetensors: .*" + message):
+        read_sparse(path)
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (["a"], {"truncate_dim": 5}, "top keeps the heaviest"),
+        (["a"], {"top": 0, "convert": "sparse"}, "top must be an integer from 1"),
+        (["a"], {"top": 3}, "convert must be sparse"),
+        (["a"], {"convert": "sparse", "output": "token"}, "output must be sentence"),
+        (["a", 3], {"convert": "sparse"}, "text 1 is not a string"),
+    ],
+)
+def test_arguments_that_encode_cannot_honour(texts, options, message):
+    with pytest.raises(InputError, match=message):
+        SparseEncoder.load(FOLDER).encode(texts, **options)

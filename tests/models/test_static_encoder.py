@@ -1,0 +1,213 @@
+"""Static tables: the reference's vectors, Model2Vec's rules, saving, distillation, the commands, bad input."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Backend
+
+from minisbert.commands.distill_static import main
+from minisbert.commands.encode import main as encode
+from minisbert.commands.search import main as search
+from minisbert.core import InputError
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.static_distillation import distill, principal_components, sif_weights, token_vectors
+from minisbert.models.static_encoder import StaticEncoder, bag_mean, read_table
+from minisbert.training.command_line import parse
+from minisbert.training.objectives.registry import load_encoder
+from tests.parity import PIECE, ROOT, assert_parity
+from tests.reference.texts import SENTENCES, TEXTS
+
+TINY = ROOT / "weights" / "tiny"
+WORDS = [*SENTENCES, *TEXTS, "", "a", "the cat " * 400]
+
+
+def table(rows: int = 131, width: int = 7) -> torch.Tensor:
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(5))
+
+
+def model2vec(folder: Path, normalize: bool = True, **tensors: torch.Tensor) -> Path:
+    """A folder as Model2Vec writes it: float16, and of newer versions a mapping and weights."""
+    folder.mkdir()
+    shutil.copy(TINY / "tokenizer.json", folder)
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": normalize}))
+    save_file({"embeddings": table().half()} | tensors, folder / "model.safetensors")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("static") / "table"
+    distill(SentenceEncoder.load(TINY), dim=9, coefficient=0.01).save(path)
+    return path
+
+
+# ----------------------------------------------------------------------------------------- the numbers
+
+
+def test_worked_numbers_of_the_docstrings():
+    found = bag_mean(torch.tensor([[1.0], [3.0], [8.0]]), torch.tensor([0, 1, 2]), torch.tensor([0, 2, 3]))
+    assert found.tolist() == [[2], [8], [0]]
+    assert_parity("weights", sif_weights(2, 0.4), torch.tensor([0.4, 0.5]).double(), 1e-7)
+    assert principal_components(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).abs().tolist() == [[1], [1]]
+
+
+def test_principal_components_keep_what_varies_most():
+    x = table(40, 6).double() * torch.tensor([5, 4, 3, 2, 1, 0.5])
+    full, three = principal_components(x, 6), principal_components(x, 3)
+    distances = [torch.cdist(y, y, compute_mode="donot_use_mm_for_euclid_dist") for y in (full, x)]
+    assert_parity("distances", *distances, PIECE)
+    assert_parity("shorter", three, full[:, :3], PIECE)
+    assert (full.var(dim=0).diff() < 0).all()
+    kept = np.linalg.svd((x - x.mean(dim=0)).numpy(), compute_uv=False)
+    assert_parity("variances", full.square().sum(dim=0).sqrt(), torch.tensor(kept), PIECE)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("normalize", [True, False])
+def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
+
+    static = StaticEmbedding(Backend.from_file(str(TINY / "tokenizer.json")), embedding_weights=table())
+    theirs = SentenceTransformer(
+        modules=[static, Normalize()][: 1 + normalize], device="cpu", prompts={"query": "the "}
+    )
+    theirs.save(str(tmp_path / "theirs"), create_model_card=False)
+    encoder = StaticEncoder.load(tmp_path / "theirs")
+    encoder.save(tmp_path / "ours")
+    again = SentenceTransformer(str(tmp_path / "ours"), device="cpu")
+    for options in ({}, {"prompt_name": "query"}):
+        expected = theirs.double().encode(WORDS, convert_to_tensor=True, **options)
+        assert_parity("static", encoder.double().encode(WORDS, convert="tensor", **options), expected, PIECE)
+        assert_parity("saved", again.double().encode(WORDS, convert_to_tensor=True, **options), expected, PIECE)
+
+
+# ---------------------------------------------------------------------------------- the rules of Model2Vec
+
+
+def test_a_model2vec_folder_has_a_mapping_weights_and_no_unknown_tokens(tmp_path):
+    mapping, weights = torch.arange(131) % 40, torch.linspace(0.5, 2, 131)
+    folder = model2vec(tmp_path / "m", mapping=mapping, weights=weights)
+    encoder = StaticEncoder.load(folder)
+    rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
+    backend = Backend.from_file(str(TINY / "tokenizer.json"))
+    for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert="tensor"), strict=True):
+        ids = [i for i in backend.encode(text, add_special_tokens=False).ids if i != backend.token_to_id("[UNK]")]
+        mean = rows[ids].mean(dim=0) if ids else torch.zeros(7)
+        assert_parity("Model2Vec", vector, mean / mean.norm().clamp_min(1e-12), 1e-6)  # float32
+    assert not encoder.encode(["\u4e2d"]).any(), "a text of unknown tokens only"
+    plain = StaticEncoder.load(model2vec(tmp_path / "n", normalize=False))
+    assert np.linalg.norm(plain.encode(["a cat"])) != pytest.approx(1, abs=1e-3)
+
+
+def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_path):
+    encoder = StaticEncoder.load(model2vec(tmp_path / "m"))
+    same = encoder.encode(["cat " * 512, "cat " * 511 + "cat dog", "cat " * 200 + "dog"])
+    assert (same[0] == same[1]).all()
+    assert (same[0] != same[2]).any()
+    lengths = sorted(map(len, encoder.tokenizer.backend.get_vocab()))
+    assert encoder.tokenizer.characters == 512 * lengths[65]
+
+
+# ----------------------------------------------------------------------------------------------- encoding
+
+
+def test_a_vector_does_not_depend_on_its_batch(distilled):
+    encoder = StaticEncoder.load(distilled)
+    together = encoder.encode(WORDS)
+    assert np.abs(together[::-1] - encoder.encode(WORDS[::-1])).max() <= 1e-6  # float32, in other batches
+    for text, vector in zip(WORDS, together, strict=True):
+        assert np.abs(encoder.encode([text])[0] - vector).max() <= 1e-6
+    encoder = encoder.double()
+    tokens = encoder.encode(WORDS, output="token", convert="tensor")
+    means = torch.stack([x.mean(dim=0) if len(x) else torch.zeros(9) for x in tokens])
+    assert_parity("tokens", means, encoder.encode(WORDS, normalize=False, convert="tensor"), PIECE)
+    assert encoder.encode([]).shape == (0, 9)
+
+
+def test_gradients_reach_the_rows_that_were_used(distilled):
+    encoder = StaticEncoder.load(distilled).double()
+    encoder(torch.tensor([7, 7, 9]), torch.tensor([0, 2])).sum().backward()
+    expected = torch.zeros(131, 9, dtype=torch.float64).index_fill_(0, torch.tensor([7, 9]), 1)
+    assert_parity("gradient", encoder.embedding.weight.grad, expected, PIECE)
+
+
+# -------------------------------------------------------------------------------------------- distillation
+
+
+def test_a_distilled_table_is_what_its_parts_say(distilled):
+    encoder = SentenceEncoder.load(TINY)
+    vectors = token_vectors(encoder)
+    ids, mask = torch.tensor([[2, 40, 3]]), torch.ones(1, 3, dtype=torch.bool)
+    assert_parity("a token alone", vectors[40], encoder.unscaled(ids, mask)[0], 2e-6)  # float32
+    rows = principal_components(vectors.double(), 9) * sif_weights(131, 0.01)[:, None]
+    found = load_file(distilled / "model.safetensors")["embedding.weight"]
+    assert_parity("the table", found.abs(), rows.float().abs(), 1e-5)
+    assert np.allclose(np.linalg.norm(StaticEncoder.load(distilled).encode(["a cat"]), axis=1), 1)
+
+
+def test_the_commands_take_it(tmp_path, capsys, distilled):
+    main(["--model", str(TINY), "--dim", "5", "--out", str(tmp_path / "t"), "--device", "cpu"])
+    assert "wrote 131 vectors of width 5" in capsys.readouterr().err
+    main(["--model", str(TINY), "--dim", "4", "--out", str(tmp_path / "t"), "--device", "cpu"])  # replaces its own
+    (tmp_path / "corpus.txt").write_text("a cat sits\na red house\n")
+    encode(["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out", str(tmp_path / "v.npy")])
+    assert np.load(tmp_path / "v.npy").shape == (2, 4)
+    search([str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"])
+    assert "1.0000  a red house" in capsys.readouterr().out
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ({"weight": table()}, "no key 'embeddings'"),
+        (
+            {"embedding.weight": table(), "bias": table()},
+            "a table of floating point numbers is needed (embedding.weight)",
+        ),
+        ({"embeddings": table().to(torch.int8)}, "not {'embeddings': 'torch.int8'}"),
+        ({"embeddings": table()[0]}, "table must be (V, D), not (7,)"),
+        ({"embeddings": table(), "mapping": torch.full((131,), 131)}, "index out of range"),
+        ({"embeddings": table(), "mapping": torch.full((131,), -1)}, "index out of range"),
+        ({"embeddings": table(), "weights": torch.ones(130)}, "must match"),
+        ({"embeddings": table() * torch.inf}, "table must be finite"),
+        ({"embeddings": table(rows=130)}, "the embedding table has 130 rows, and the tokenizer has"),
+    ],
+)
+def test_tables_that_do_not_fit(tmp_path, tensors, message):
+    folder = model2vec(tmp_path / "m")
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError) as error:
+        StaticEncoder.load(folder)
+    assert message in str(error.value)
+    assert str(folder) in str(error.value)
+
+
+def test_what_a_table_cannot_do(tmp_path, distilled):
+    table, mine = str(distilled), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "mine.txt").write_text("mine")
+    for refused, message in (
+        (lambda: StaticEncoder.load(table, "cls"), "a table of static vectors: pooling must be mean, not 'cls'"),
+        (lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]), "there is nothing to compile"),
+        (lambda: StaticEncoder.load(table).encode(["a"], precision="bfloat16"), "precision must be float32"),
+        (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),
+        (lambda: main(["--model", table, "--out", str(tmp_path / "t")]), "only an encoder of dense vectors"),
+        (lambda: load_encoder(parse(["--model", table]), torch.device("cpu")), "is not trained by objective cosine"),
+        (lambda: main(["--model", str(TINY), "--out", str(mine)]), r"holds what is not a model's \('mine\.txt'\)"),
+    ):
+        with pytest.raises(InputError, match=message):
+            refused()
+
+
+def test_a_table_may_be_any_kind_of_float():
+    for kind in (torch.float16, torch.bfloat16, torch.float64):
+        assert read_table(Path("x"), {"embeddings": table().to(kind)}).dtype == torch.float32

@@ -1,0 +1,131 @@
+"""int8, bits and rescoring: sentence-transformers' codes byte for byte, searches against plain ones, bad input.
+
+Parity by counting is in ``pipeline_checks.py``.
+"""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from minisbert.search.quantized import (
+    calibrate,
+    from_bits,
+    from_int8,
+    hamming,
+    hamming_top_k,
+    rescore,
+    to_bits,
+    to_int8,
+)
+
+
+def random(rows: int, columns: int, seed: int = 0, scale: float = 1.0) -> np.ndarray:
+    return scale * np.random.default_rng(seed).standard_normal((rows, columns), dtype=np.float32)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize(("rows", "columns"), [(200, 384), (120, 37), (150, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_codes_are_those_of_sentence_transformers_byte_for_byte(rows, columns, dtype):
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    corpus, others = random(rows, columns).astype(dtype), random(50, columns, 1, scale=1.5).astype(dtype)
+    corpus[:, 0] = 0.25  # an empty range
+    others[0] = 0
+    ranges = calibrate(corpus)
+    for vectors in (corpus, others):  # some of the others are outside the ranges
+        theirs = quantize_embeddings(vectors, "int8", ranges=ranges)
+        assert (to_int8(vectors, ranges).dtype, to_int8(vectors, ranges).tobytes()) == (np.int8, theirs.tobytes())
+        assert to_bits(vectors).tobytes() == quantize_embeddings(vectors, "ubinary").tobytes()
+        binary = quantize_embeddings(vectors, "binary")
+        assert (to_bits(vectors).astype(np.int16) - 128).astype(np.int8).tobytes() == binary.tobytes()
+    assert to_int8(corpus, ranges).tobytes() == quantize_embeddings(corpus, "int8").tobytes()
+
+
+def test_a_code_comes_back_within_half_a_step_and_bits_as_signs():
+    corpus = random(300, 24)
+    ranges = calibrate(corpus)
+    assert ranges.tolist() == [corpus.min(0).tolist(), corpus.max(0).tolist()]
+    step = (ranges[1] - ranges[0]) / 255
+    assert (np.abs(from_int8(to_int8(corpus, ranges), ranges) - corpus) <= 0.501 * step).all()
+    assert from_bits(to_bits(corpus), 24).tolist() == np.sign(corpus).tolist()
+    assert from_bits(to_bits(corpus[:, :21]), 21).shape == (300, 21)
+
+
+def test_tensors_and_arrays_of_any_layout_have_the_same_codes():
+    corpus = random(40, 24)
+    ranges, codes, bits = calibrate(corpus), to_int8(corpus, calibrate(corpus)), to_bits(corpus)
+    for same in (torch.tensor(corpus), np.asfortranarray(corpus), corpus[::-1][::-1], corpus.tolist()):
+        assert calibrate(same).tolist() == ranges.tolist()
+        assert to_int8(same, ranges).tolist() == codes.tolist()
+        assert to_bits(same).tolist() == bits.tolist()
+    assert to_bits(torch.tensor(corpus).bfloat16()).tolist() == bits.tolist()
+
+
+def test_without_numpys_bit_count_the_distances_are_the_same(monkeypatch):
+    a, b = to_bits(random(5, 100)), to_bits(random(9, 100, 1))
+    expected = hamming(a, b)
+    monkeypatch.delattr(np, "bitwise_count", raising=False)
+    assert hamming(a, b).tolist() == expected.tolist()
+    assert not hasattr(np, "bitwise_count")
+
+
+def test_the_documented_search_finds_nearly_what_the_exact_one_finds():
+    """Clusters, as real vectors have them: the nearest ten of 400 by bits and int8 against those by cosine."""
+    centres, noise = random(40, 64), random(400, 64, 1)
+    corpus = np.repeat(centres, 10, axis=0) + 0.3 * noise
+    queries = centres[:8]
+    ranges = calibrate(corpus)
+    codes, bits = to_int8(corpus, ranges), to_bits(corpus)
+    candidates = hamming_top_k(queries, bits, 40)[1]
+    scores, indices = rescore(queries, candidates, from_int8(codes[candidates], ranges), 10)
+    assert (scores.dtype, indices.dtype, indices.shape) == (np.float32, np.int64, (8, 10))
+    assert np.sort(indices).tolist() == [list(range(10 * i, 10 * i + 10)) for i in range(8)]
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (queries, corpus)]
+    exact = np.take_along_axis(unit[0] @ unit[1].T, indices, axis=1)
+    assert np.abs(scores - exact).max() < 0.01
+
+
+def test_the_nearest_of_all():
+    distances, indices = hamming_top_k(random(6, 16), to_bits(random(6, 16)), 6)
+    assert (distances[:, 0].tolist(), indices[:, 0].tolist()) == ([0] * 6, list(range(6)))
+    assert [sorted(row) for row in indices.tolist()] == [list(range(6))] * 6
+
+
+X, BYTES = random(3, 16), to_bits(random(3, 16))
+RANGES = calibrate(X)
+ROWS = np.arange(6).reshape(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: to_int8(X, RANGES[:, :8]), "ranges must be (2, 16)"),
+        (lambda: to_int8(X, RANGES[::-1]), "ranges must be (2, 16)"),
+        (lambda: to_int8(X, np.array([[-np.inf] * 16, [np.inf] * 16])), "ranges must be (2, 16)"),
+        (lambda: from_int8(to_int8(X, RANGES), None), "ranges must be (2, 16)"),
+        (lambda: from_int8(BYTES, RANGES), "codes must be int8"),
+        (lambda: from_bits([[1]], 8), "bits must be uint8"),
+        (lambda: from_bits(BYTES, 17), "2 bytes do not hold 17 columns: 3 are needed"),
+        (lambda: from_bits(BYTES, 8), "2 bytes do not hold 8 columns: 1 are needed"),
+        (lambda: to_int8(X[0], RANGES), "vectors must be (N, D), not (16,)"),
+        (lambda: to_bits(np.empty((0, 16))), "vectors must be (N, D), not (0, 16)"),
+        (lambda: to_bits(X / 0), "vectors must be finite"),
+        (lambda: to_bits(X * 1j), "Cannot cast array data from dtype('complex"),
+        (lambda: to_bits(torch.tensor(X * 1j)), "Cannot cast array data from dtype('complex"),
+        (lambda: to_bits([["a", "b"]]), "Cannot cast array data"),
+        (lambda: calibrate(X[:1]), "one vector has no ranges"),
+        (lambda: hamming(BYTES, X[:, :2]), "b must be uint8"),
+        (lambda: hamming_top_k(X[:, :8], BYTES, 1), "b must be (N, W)"),
+        (lambda: hamming_top_k(X, BYTES, 4), "k is 4: it must be 1 to 3, the size of the corpus"),
+        (lambda: rescore(X, ROWS, X[ROWS % 3], 3), "k is 3: it must be 1 to 2, the number of candidates"),
+        (lambda: rescore(X, ROWS[:2], X[ROWS % 3], 1), "candidates must be (Q, C), Q = 3"),
+        (lambda: rescore(X, ROWS, X[ROWS % 3][..., :8], 1), "vectors must be (Q, C, D)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")
+def test_bad_input_is_refused(call, says):
+    with pytest.raises((ValueError, TypeError), match=re.escape(says)):
+        call()

@@ -1,0 +1,544 @@
+"""Objectives: which rows, in which order, reach which loss with which setting; and what cannot be trained on."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from minisbert.core import InputError, encoder, loop, losses
+from minisbert.core.metrics import spearman
+from minisbert.core.tokenizer import pad_batch
+from minisbert.data.augmentation import augment
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.training import losses as more_losses
+from minisbert.training.command_line import parse
+from minisbert.training.objectives.base import Objective
+from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.train import main
+from tests import toys
+
+FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")
+HEADS = ("cross-encoder", "siamese", "cross-attention", "softmax", "binary")
+IN_BATCH = ("mnr", "simcse", "simcse-supervised")
+STSB = [ScoredPair("the cat", "a cat", 5), ScoredPair("the cat", "music", 1), ScoredPair("the moon", "the sun", 2)]
+
+
+@pytest.fixture(autouse=True)
+def small_stsb(monkeypatch):
+    """Softmax reports STS-B's correlation; here of three pairs."""
+    monkeypatch.setattr("minisbert.training.objectives.pairs.load_scored_pairs", lambda name, split: STSB)
+
+
+@pytest.fixture
+def run(tiny: Path, files: dict[str, str], tmp_path: Path):
+    """``run("mnr", "--epochs", "2")`` trains the tiny model on toy rows of the right form -> the folder of the run."""
+
+    def start(objective: str, *flags: str) -> Path:
+        out = ["--model", str(tiny), "--batch-size", "8", "--overwrite", "--out", str(tmp_path / "run")]
+        main([*out, *toys.flags(files, objective, *flags)])
+        return tmp_path / "run"
+
+    return start
+
+
+@pytest.fixture
+def make(tiny: Path, files: dict[str, str]):
+    """``make("mnr", "--symmetric")`` -> the objective on the tiny model in float64 and eval mode."""
+
+    def build(objective: str, *flags: str, model: Path = tiny) -> Objective:
+        given = toys.flags(files, objective)
+        if "--dev" not in given:  # nothing is held out, so that row numbers are those of the file
+            given += ["--dev", files[FORM[objective]], "--test", files[FORM[objective]]]
+        options = parse([*given, *flags])
+        torch.manual_seed(3)
+        task = make_objective(options, SentenceEncoder.load(model, options.pooling))
+        task.model.double().eval()
+        return task
+
+    return build
+
+
+def cells(files: dict[str, str], objective: str, rows: list[int]) -> list[list[str]]:
+    """The columns of some rows of the objective's toy file, the label first."""
+    lines = Path(files[FORM[objective]]).read_text().splitlines()
+    if FORM[objective] == "nli":
+        table = [[row["gold_label"], row["sentence1"], row["sentence2"]] for row in map(json.loads, lines)]
+    else:
+        table = [line.split("\t") for line in lines]
+    return [list(column) for column in zip(*(table[row] for row in rows), strict=True)]
+
+
+# ------------------------------------------------------------------------------------- whole runs
+
+MEMORIZE = ("--limit", "8", "--epochs", "40", "--lr", "5e-3")  # eight rows, one batch: a head must get them by heart
+LEARN = ("--epochs", "10", "--lr", "5e-3")
+SLOWER = ("--epochs", "15", "--lr")
+
+
+DECISIONS = {"accuracy", "f1", "precision", "recall", "loss"}
+SCORES = {"pearson", "spearman", "loss"}
+SPACE = {"pearson", "spearman", "alignment", "uniformity", "mean_cosine"}
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "least", "best", "reported"),
+    [
+        ("cosine", MEMORIZE, 0.06, "spearman", SCORES),
+        ("cosent", MEMORIZE, 2.0, "spearman", SCORES - {"loss"}),  # log(1 + 16): at 2.8 all cosines are the same
+        ("cross-encoder", MEMORIZE, 0.03, "pearson", SCORES),  # mean squared errors: .16 is that of a constant
+        ("siamese", MEMORIZE, 0.03, "pearson", SCORES),
+        ("cross-attention", MEMORIZE, 0.03, "pearson", SCORES),
+        # log 3 = 1.1 knows nothing
+        ("softmax", ("--limit", "30", *SLOWER, "1e-2"), 0.9, "accuracy", {"accuracy", "stsb_spearman", "loss"}),
+        ("binary", ("--concat", "|u-v|,u*v", "--head-hidden", "32", *SLOWER, "5e-3"), 0.55, "f1", DECISIONS),
+        ("contrastive", (*LEARN, "--epochs", "20"), 0.03, "f1", DECISIONS | {"threshold"}),
+        ("triplet", LEARN, 0.1, "spearman", SPACE),
+        ("mnr", LEARN, 2.2, "spearman", SPACE),
+        ("simcse-supervised", LEARN, 2.2, "spearman", SPACE),
+        ("simcse", LEARN, 1.4, "spearman", SPACE),
+    ],
+)
+def test_every_objective_learns_and_its_model_loads_again(run, tiny, objective, flags, least, best, reported):
+    folder = run(objective, *flags, "--log-every", "1")
+    curve = toys.losses(folder)
+    assert np.mean(curve[-5:]) < least < np.mean(curve[:3])
+
+    model = (PairModel if objective in HEADS else SentenceEncoder).load(folder / "model")
+    encoder = model.encoder if objective in HEADS else model
+    assert encoder.state_dict().keys() == SentenceEncoder.load(tiny).state_dict().keys()
+    assert (folder / "model" / "head.json").exists() == (objective in HEADS)
+
+    results = toys.results(folder)
+    assert results["after"]["dev"][best] == max(toys.dev_scores(folder, best))
+    assert set(results["after"]["dev"]) == set(results["before"]["test"]) == reported
+
+
+def test_the_limit_of_a_run_is_that_of_its_model(run):
+    """In the run's settings and the saved model; a caller may set another one."""
+    folder = run("siamese", "--max-length", "6", "--max-steps", "1")
+    assert json.loads((folder / "config.json").read_text())["max_length"] == 6
+    assert json.loads((folder / "model" / "sentence_bert_config.json").read_text())["max_seq_length"] == 6
+    model = PairModel.load(folder / "model")
+    assert len(model.encoder.tokenizer.encode(["the cat " * 9]).ids[0]) == 6
+    assert PairModel.load(folder / "model", limit=5).encoder.tokenizer.limit == 5
+    assert SentenceEncoder.load(folder / "model", limit=9).tokenizer.limit == 9
+
+
+def test_softmax_reports_the_encoders_own_correlation(make):
+    """By hand: the three cosines of STS-B's stand-in, ranked."""
+    task = make("softmax")
+    cosines = [float(np.dot(*task.encoder.encode([pair.sentence1, pair.sentence2]))) for pair in STSB]
+    ranks, wanted = np.argsort(np.argsort(cosines)), np.array([2, 0, 1])  # of scores 5, 1, 2
+    expected = 1 - 6 * ((ranks - wanted) ** 2).sum() / (3 * (9 - 1))
+    assert task.evaluate("dev")["stsb_spearman"] == pytest.approx(expected, abs=1e-9)
+
+
+# ------------------------------------------------------------------------------- the loss of a batch
+
+ROWS = [7, 0, 3, 12, 5]  # of no order, of lengths that differ
+
+
+def vectors(encoder: SentenceEncoder, texts: list[str], scaled: bool = True) -> Tensor:
+    """Each text alone through the encoder: no pads, no mask. (B, D) float64."""
+    forward = encoder if scaled else encoder.unscaled
+    return torch.cat([forward(torch.tensor([ids])) for ids in encoder.tokenizer.encode(texts).ids])
+
+
+HARD = partial(losses.simcse_loss, temperature=0.5, hard_negative_weight=1.25)
+RANKING = losses.multiple_negatives_ranking_loss
+BETWEEN_VECTORS = [
+    ("cosine", "", losses.cosine_mse_loss),
+    ("cosent", "", partial(more_losses.cosent_loss, scale=20)),
+    ("cosent", "--temperature 0.5", partial(more_losses.cosent_loss, scale=2)),
+    ("contrastive", "", partial(losses.contrastive_loss, margin=0.5)),
+    ("contrastive", "--margin 1.5", partial(losses.contrastive_loss, margin=1.5)),
+    ("triplet", "", partial(losses.triplet_loss, margin=1)),
+    ("triplet", "--margin 0.25", partial(losses.triplet_loss, margin=0.25)),
+    ("mnr", "", partial(RANKING, scale=20)),
+    ("mnr", "--temperature 0.5 --symmetric", partial(RANKING, scale=2, symmetric=True)),
+    ("simcse-supervised", "", partial(losses.simcse_loss, temperature=0.05)),
+    ("simcse-supervised", "--temperature 0.5 --hard-negative-weight 1.25", HARD),
+    ("simcse", "", lambda u: losses.simcse_loss(u, u, temperature=0.05)),
+    ("simcse", "--temperature 0.5", lambda u: losses.simcse_loss(u, u, temperature=0.5)),
+    ("simcse", "--same-mask", lambda u: losses.simcse_loss(u, u, temperature=0.05)),
+    ("simcse", "--nt-xent", lambda u: more_losses.nt_xent_loss(u, u, temperature=0.05)),
+    ("simcse", "--nt-xent --temperature 0.5", lambda u: more_losses.nt_xent_loss(u, u, temperature=0.5)),
+]
+
+
+@pytest.mark.parametrize(("objective", "flags", "formula"), BETWEEN_VECTORS)
+def test_the_loss_of_a_batch_of_vectors(make, files, objective, flags, formula):
+    """And the sum over prefixes, with the gradient of the word embeddings; 24 is the width of the vectors."""
+    task = make(objective, *flags.split(), "--matryoshka", "11,5")
+    assert task.prefixes == [24, 11, 5]
+    columns, fixed = cells(files, objective, ROWS), []
+    if FORM[objective] in ("scored", "duplicates"):
+        fixed = [targets(objective, columns.pop(0))]
+    whole = [vectors(task.model, column) for column in columns]
+    torch.testing.assert_close(task.loss(task.network, ROWS), formula(*whole, *fixed), rtol=0, atol=1e-10)
+    expected = sum(formula(*(functional.normalize(x[:, :dim]) for x in whole), *fixed) for dim in (24, 11, 5))
+    found = task.nested_loss(task.network, ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    weight = task.model.bert.embeddings.word.weight
+    gradients = [torch.autograd.grad(loss, weight)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-9)
+
+
+def targets(objective: str, labels: list[str]) -> Tensor:
+    """Scores of 0 to 5 are learned as 0 to 1, 0 and 1 as they are, names of NLI's classes by their place."""
+    if FORM[objective] == "nli":
+        return torch.tensor([["contradiction", "entailment", "neutral"].index(label) for label in labels])
+    return torch.tensor([float(label) / (5 if FORM[objective] == "scored" else 1) for label in labels])
+
+
+@pytest.mark.parametrize("objective", ["mnr", "simcse-supervised"])
+@pytest.mark.parametrize("width", [2, 3, 5])
+def test_pairs_and_rows_with_several_negatives(make, files, tmp_path, objective, width):
+    """Each anchor picks its positive among all positives and all negatives of the batch."""
+    words = [[toys.NOUNS[i - 3 * column] for column in range(width)] for i in range(20)]
+    path = tmp_path / "rows.tsv"
+    path.write_text("".join("\t".join(f"{word} {i}" for word in row) + "\n" for i, row in enumerate(words)))
+    task = make(objective, "--data", str(path), "--temperature", "0.25")
+    columns = [[f"{words[row][column]} {row}" for row in ROWS] for column in range(width)]
+    anchors, *others = (vectors(task.model, column) for column in columns)
+    logits = functional.cosine_similarity(anchors[:, None], torch.cat(others)[None], dim=-1) / 0.25  # (B, (n - 1) B)
+    expected = functional.cross_entropy(logits, torch.arange(len(ROWS)))
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+    assert task.notes["train"] == f"{path} (20 { ({2: 'pairs', 3: 'triplets', 5: 'rows of 3 negatives'}[width]) })"
+    if width != 3 and objective == "simcse-supervised":
+        with pytest.raises(InputError, match="--hard-negative-weight is for rows with one negative"):
+            make(objective, "--data", str(path), "--hard-negative-weight", "1")
+
+
+def test_the_nested_loss_is_what_trains_and_prefixes_are_scored(run, tiny, files):
+    one = toys.losses(run("cosine", "--max-steps", "1"))[0]
+    folder = run("cosine", "--max-steps", "1", "--matryoshka", "8")
+    assert toys.losses(folder)[0] > 1.2 * one  # the same loss, and that of eight columns
+    rows = [line.split("\t") for line in Path(files["dev"]).read_text().splitlines()]
+    u, v = (SentenceEncoder.load(tiny).encode([row[i] for row in rows], truncate_dim=8) for i in (1, 2))
+    cosines = functional.cosine_similarity(torch.from_numpy(u).double(), torch.from_numpy(v).double())
+    expected = spearman(cosines.numpy(), np.array([float(row[0]) for row in rows]))
+    assert toys.results(folder)["before"]["dev"]["spearman@8"] == pytest.approx(expected, abs=1e-12)
+
+
+BINARY = more_losses.binary_cross_entropy_loss
+HEADED = [
+    ("cross-encoder", "", losses.mse_loss),
+    ("cross-encoder", "--loss weighted-mse", more_losses.weighted_mse_loss),
+    ("siamese", "", losses.mse_loss),
+    ("siamese", "--loss weighted-mse --pooling cls", more_losses.weighted_mse_loss),
+    ("siamese", "--loss weighted-mse-literal", lambda s, y: ((s - y).pow(2) * torch.where(y < 1, 2, 1)).mean()),
+    ("cross-attention", "", losses.mse_loss),
+    ("cross-attention", "--variant published --loss weighted-mse", more_losses.weighted_mse_loss),
+    ("binary", "", BINARY),
+    ("binary", "--pos-weight 3 --concat u,u*v --head-hidden 10", partial(BINARY, pos_weight=3)),
+    ("softmax", "", losses.softmax_cross_entropy_loss),
+    ("softmax", "--concat |u-v|,u*v --head-hidden 10", losses.softmax_cross_entropy_loss),
+]
+
+
+@pytest.mark.parametrize(("objective", "flags", "formula"), HEADED)
+def test_the_loss_of_a_batch_with_a_head(make, files, objective, flags, formula):
+    task = make(objective, *flags.split())
+    model, encoder = task.model, task.model.encoder
+    label, first, second = cells(files, objective, ROWS)
+    if objective == "cross-encoder":
+        joined = encoder.tokenizer.encode_pairs(first, second)
+        pairs = zip(joined.ids, joined.token_types, strict=True)
+        outputs = [model.head(encoder.bert(torch.tensor([ids]), None, torch.tensor([types]))) for ids, types in pairs]
+    elif objective == "cross-attention":
+        pairs = zip(encoder.tokenizer.encode(first).ids, encoder.tokenizer.encode(second).ids, strict=True)
+        outputs = [model.head(*(encoder.bert(torch.tensor([ids])) for ids in pair)) for pair in pairs]
+    else:
+        outputs = [model.head(*(vectors(encoder, texts, scaled=False) for texts in (first, second)))]
+    outputs = torch.cat(outputs)  # (B, outputs)
+    outputs = outputs if objective == "softmax" else outputs[:, 0]  # (B, 3) or (B,)
+    expected = formula(outputs, targets(objective, label))
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+
+
+def test_a_softmax_head_without_a_bias(run):
+    """Its parameters are the paper's 3 n k, and three zeros in the file."""
+    out = run("softmax", "--bias-free", "--max-steps", "3", "--lr", "0.1", "--warmup", "0")
+    (linear,) = PairModel.load(out / "model").head.mlp
+    assert tuple(linear.weight.shape) == (3, 3 * 24)
+    assert linear.bias.tolist() == [0, 0, 0]
+
+
+def test_attention_pooling_starts_as_the_mean_or_at_random(tiny):
+    def weights(*flags: str) -> torch.nn.Linear:
+        torch.manual_seed(3)
+        return load_encoder(parse(["--model", str(tiny), *flags]), torch.device("cpu")).pooling.score
+
+    assert not weights("--pooling", "attention").weight.any()
+    found = weights("--objective", "binary", "--pooling", "attention", "--attention-start", "random")
+    again = weights("--objective", "binary", "--pooling", "attention", "--attention-start", "random")
+    assert torch.equal(found.weight, again.weight), "the seed decides"
+    assert 0.5 * 24**-0.5 < found.weight.abs().max() <= 24**-0.5, "uniform between -1 / sqrt(D) and 1 / sqrt(D)"
+
+
+@pytest.mark.parametrize("objective", HEADS)
+def test_the_heads_dropout_is_the_chosen_one(make, objective):
+    hidden = () if FORM[objective] == "scored" else ("--head-hidden", "10")
+    head = make(objective, "--head-dropout", "0.25", *hidden).model.head
+    assert [module.p for module in head.modules() if isinstance(module, torch.nn.Dropout)] == [0.25]
+
+
+# --------------------------------------------------------------------------------- shuffled negatives
+
+
+@pytest.mark.parametrize("objective", ["cosine", "cosent"])
+def test_shuffled_negatives_are_training_rows_of_score_0(make, tmp_path, objective):
+    """Sentences in two languages, label 1: as the notes on SBERT fine-tune across languages."""
+    path = tmp_path / "parallel.tsv"
+    path.write_text("".join(f"1\tthe {noun}\ta {noun}\n" for noun in toys.NOUNS[:6]))
+    (tmp_path / "dev.tsv").write_text("0.8\ta cat\tthe cat\n0.3\ta cat\tthe sun\n")
+    files = ["--data", str(path), "--dev", str(tmp_path / "dev.tsv"), "--test", str(tmp_path / "dev.tsv")]
+    task = make(objective, *files, "--scale", "1", "--shuffled-negatives", "2")
+    assert task.targets.tolist() == [1] * 6 + [0] * 12
+    pairs = task.rows["train"]
+    assert all(pair.sentence1.split()[1] != pair.sentence2.split()[1] for pair in pairs[6:])
+    assert task.notes["train"] == f"{path} (6 pairs) and 12 shuffled ones of score 0"
+    assert len(task.lengths) == 18
+
+
+# ------------------------------------------------------------------------------- in-batch negatives
+
+
+@pytest.mark.parametrize("objective", IN_BATCH)
+def test_no_text_is_in_a_batch_twice(make, tmp_path, objective):
+    """Each text in up to three rows, and in any column."""
+    nouns = toys.NOUNS
+    rows = [[f"the {nouns[i % 12]}", f"a {nouns[i % 9]}", f"the {nouns[(i + 5) % 12]}"] for i in range(36)]
+    path = tmp_path / "repeats.txt"
+    lines = [row[0] for row in rows] if objective == "simcse" else ["\t".join(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    task = make(objective, "--data", str(path))
+    for epoch in range(3):
+        batches = task.batches(8, torch.Generator().manual_seed(epoch))
+        assert sorted(row for batch in batches for row in batch) == list(range(36))
+        for batch in batches:
+            texts = [text for row in batch for text in ({rows[row][0]} if objective == "simcse" else {*rows[row]})]
+            assert len(batch) > 1
+            assert len(texts) == len({*texts})
+
+
+@pytest.mark.parametrize("objective", ["cosine", "cross-encoder", "softmax", "contrastive", "triplet"])
+def test_other_objectives_fill_their_batches(make, objective):
+    task = make(objective)
+    count = len(task.lengths)
+    batches = task.batches(7, torch.Generator().manual_seed(1))
+    assert sorted(map(len, batches)) == sorted([7] * (count // 7) + [count % 7] * (count % 7 > 0))
+
+
+# -------------------------------------------------------------------------------------- the loss on dev
+
+
+@pytest.mark.parametrize(
+    "objective", ["cosine", "cross-encoder", "siamese", "cross-attention", "softmax", "binary", "contrastive"]
+)
+def test_the_loss_on_dev_is_the_objectives_own(make, files, objective):
+    """The training rows as dev rows, in float32: the loss of the batch of all of them."""
+    flags = {"binary": ["--pos-weight", "3"], "contrastive": ["--margin", "0.9"]}.get(objective, [])
+    task = make(objective, *flags, "--dev", files[FORM[objective]])
+    task.model.float()
+    with torch.no_grad():
+        expected = task.loss(task.network, list(range(len(task.lengths))))
+    assert task.evaluate("dev")["loss"] == pytest.approx(float(expected), abs=2e-6)
+
+
+# ---------------------------------------------------------------------------------- unsupervised SimCSE
+
+
+@pytest.fixture
+def views(monkeypatch) -> list[tuple[Tensor, Tensor]]:
+    """The vectors that each loss of SimCSE gets."""
+    seen = []
+    for module, name in ((losses, "simcse_loss"), (more_losses, "nt_xent_loss")):
+        formula = getattr(module, name)
+        spy = lambda u, v, f=formula, **rest: seen.append((u.detach(), v.detach())) or f(u, v, **rest)  # noqa: E731
+        monkeypatch.setattr(module, name, spy)
+    return seen
+
+
+def test_the_two_views_of_a_sentence_differ_by_dropout(make, views):
+    """The first view first in both losses, and both of the same rows."""
+    for flags in ([], ["--nt-xent"]):
+        task = make("simcse", *flags)
+        task.model.train()
+        torch.manual_seed(0)
+        task.loss(task.network, ROWS)
+    (u, v), (other_u, other_v) = views
+    assert u.shape == (5, 24)
+    assert (u != v).any(dim=1).all()
+    assert (encoder.cosine(u, v) > 0.8).all()  # but they are views of one sentence
+    assert (encoder.cosine(u, v) < 0.9999).all()
+    assert torch.equal(u, other_u)
+    assert torch.equal(v, other_v)
+
+
+def test_an_augmented_view_has_other_words_and_needs_no_dropout(make, tiny, tmp_path, files, views):
+    model = toys.without_dropout(tiny, tmp_path / "none")
+    task = make("simcse", "--augment", "delete-one", "--seed", "7", model=model)
+    lines = Path(files["sentences"]).read_text().splitlines()
+    first_ids, second_ids = (column.ids for column in task.encoded)
+    assert first_ids == task.encoder.tokenizer.encode(lines).ids
+    assert second_ids == task.encoder.tokenizer.encode(augment(lines, "delete-one", 7)).ids
+    task.loss(task.network, ROWS)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+
+
+@pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
+def test_either_dropout_makes_two_views(make, tiny, tmp_path, views, rate):
+    task = make("simcse", model=toys.without_dropout(tiny, tmp_path / "one", **{rate: 0.2}))
+    task.model.train()
+    task.loss(task.network, ROWS)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+
+
+def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
+    """And the saved model says so; 0 makes two views one, unless that is asked for."""
+    model = str(toys.without_dropout(tiny, tmp_path / "none"))
+    folder = run("simcse", "--max-steps", "1", "--model", model, "--dropout", "0.3")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.3)
+    assert (views[0][0] != views[0][1]).any(dim=1).all()
+    for flags in (["--dropout", "0"], ["--model", model]):
+        with pytest.raises(InputError, match=r"this model has no dropout, .*; pass --allow-no-dropout to train anyway"):
+            run("simcse", "--max-steps", "1", *flags)
+        run("simcse", "--max-steps", "1", *flags, "--allow-no-dropout")
+        torch.testing.assert_close(*views[-1], rtol=0, atol=1e-6)  # float32, two places of a batch
+
+
+def test_the_same_mask_twice_is_two_forwards_from_one_random_state(make, files):
+    """Loss and gradient: each view computed alone, with the generator set back in between."""
+    task = make("simcse", "--same-mask", "--temperature", "0.5")
+    encoder = task.model.train()
+    encoded = encoder.tokenizer.encode(Path(files["sentences"]).read_text().splitlines())
+    ids, mask = pad_batch([encoded.ids[row] for row in ROWS], encoder.tokenizer.pad_id)
+    views = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        views.append(encoder(ids, mask))
+    expected = losses.simcse_loss(*views, temperature=0.5)
+    gradient = torch.autograd.grad(expected, encoder.bert.embeddings.word.weight)[0]
+    torch.manual_seed(1)
+    found = task.loss(task.network, ROWS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    found_gradient = torch.autograd.grad(found, encoder.bert.embeddings.word.weight)[0]
+    torch.testing.assert_close(found_gradient, gradient, rtol=0, atol=1e-9)
+    encoder.eval()
+    assert abs(task.loss(task.network, ROWS) - found) > 1e-4  # dropout was alive
+
+
+@pytest.mark.parametrize("objective", ["cross-encoder", "cross-attention"])
+def test_a_plain_bert_needs_no_pooling_where_nothing_is_pooled(run, tiny, tmp_path, objective):
+    plain = toys.without_dropout(tiny, tmp_path / "plain")
+    (plain / "modules.json").unlink()
+    PairModel.load(run(objective, "--max-steps", "1", "--model", str(plain)) / "model")
+
+
+@pytest.mark.parametrize("objective", ["simcse", "mnr"])
+def test_the_projection_is_between_encoder_and_loss(make, files, objective):
+    """tanh(W x + b) of each vector, by hand."""
+    task = make(objective, "--projection", "--temperature", "0.5")
+    linear, _ = task.network.projection.double()
+    texts = cells(files, objective, ROWS)
+    columns = [torch.tanh(vectors(task.model, column) @ linear.weight.T + linear.bias) for column in texts]
+    if objective == "simcse":
+        expected = losses.simcse_loss(columns[0], columns[0], temperature=0.5)
+    else:
+        expected = losses.multiple_negatives_ranking_loss(*columns, scale=2)
+    torch.testing.assert_close(task.loss(task.network, ROWS), expected, rtol=0, atol=1e-10)
+
+
+def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
+    groups = []
+
+    def spy(parameters, *rest):
+        groups.extend([(p, p.detach().clone()) for p in group["params"]] for group in parameters)
+        return adamw(parameters, *rest)
+
+    adamw = loop.adamw
+    monkeypatch.setattr("minisbert.training.train.adamw", spy)
+    folder = run("simcse", "--projection", "--epochs", "2", "--lr", "1e-3")
+    encoder, projection = groups
+    assert [tuple(parameter.shape) for parameter, _ in projection] == [(24, 24), (24,)]
+    assert not any(torch.equal(parameter, before) for parameter, before in projection)
+    whole = SentenceEncoder.load(tiny)
+    unread = sum(parameter.numel() for parameter in whole.bert.pooler.parameters())  # mean pooling has no use for it
+    assert sum(p.numel() for p, _ in encoder) == sum(p.numel() for p in whole.parameters()) - unread
+    modules = json.loads((folder / "model" / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["Transformer", "Pooling", "Normalize"]
+    assert [*(folder / "model").rglob("*.safetensors")] == [folder / "model" / "model.safetensors"]
+    assert SentenceEncoder.load(folder / "model").state_dict().keys() == whole.state_dict().keys()
+
+
+# --------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("objective", "flags", "message"),
+    [
+        ("cosine", "--data {nli}", "holds lines of JSON: objective cosine reads stsb or a file of scored pairs"),
+        ("cosine", "--data {duplicates}", "no score is above 1, but the scale is 0 to 5"),
+        ("siamese", "--data {triplets}", "line 1: the score 'the cat' is not a number"),
+        ("cross-encoder", "--data {sentences}", "line 1: 1 columns; 3 are needed"),
+        ("binary", "--data {scored}", "the label '4' is not 0 or 1"),
+        ("contrastive", "--data {triplets}", "line 1: the label 'the cat' is not 0 or 1"),
+        ("softmax", "--data {sentences}", "holds no lines of JSON: objective softmax reads snli or a file of NLI rows"),
+        ("triplet", "--data {scored}", "the first column holds numbers: scores or labels of pairs?"),
+        ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
+        ("simcse", "--data {triplets}", "line 1: a table; objective simcse reads plain sentences, one a line"),
+        ("simcse", "--data {nli}", "holds lines of JSON: objective simcse reads a file of plain sentences"),
+        ("cosine", "--data snli", "snli has no rows of the kind that is needed: objective cosine reads stsb or a file"),
+        ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: objective simcse reads a file of"),
+        ("binary", "--data missing.tsv", "missing.tsv does not exist"),
+        ("cosine", "--dev stsb.tsv", "stsb.tsv does not exist"),
+        ("cross-attention", "--dev quora", "quora has no rows of the kind that is needed"),
+        *((name, "--batch-size 1", f"objective {name} compares the rows of a batch") for name in (*IN_BATCH, "cosent")),
+        ("contrastive", "--margin 2.5", "--margin 2.5 must be at most 2, as 1 - cosine is"),
+        ("mnr", "--matryoshka 25,8", "--matryoshka 25: the vectors of"),
+        ("mnr", "--matryoshka 8 --projection", "--matryoshka and --projection: give one of them"),
+        ("simcse", "--augment crop:0.3 --same-mask", "--same-mask and --augment: give one of them"),
+        ("cosine", "--attention-start random", "--attention-start random needs --pooling attention"),
+        ("softmax", "--concat u,w", "objective softmax: concat 'u,w': name some of u, v, |u-v|, u*v"),
+        ("binary", "--head-dropout 0.1", "objective binary: dropout must be 0, not 0.1"),
+        ("binary", "--limit 5", "5 pairs are too few to hold some out as dev and test: give more, or --dev FILE"),
+        ("binary", "--limit 10", "no pair has label 1, so F1 is not defined"),
+        ("simcse", "--limit 1", "any two rows share a text, so no batch has a negative"),
+        ("cosine", "--max-length 9999", "a maximum length of 9999 is above the position table of"),
+        ("cross-encoder", "--max-length 2", "a token limit of 2 is too small: a pair needs 5"),
+    ],
+)
+def test_bad_rows_and_settings_exit_2_with_one_line(run, files, tmp_path, capsys, objective, flags, message):
+    with pytest.raises(SystemExit, match="2"):
+        run_command(lambda: run(objective, *flags.format(**files).split()))
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert message in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_sentences_have_no_default():
+    with pytest.raises(InputError, match="objective simcse needs --data FILE: plain sentences, one a line"):
+        make_objective(parse(["--objective", "simcse"]), None)
+
+
+@pytest.mark.reference
+def test_a_joint_model_trained_with_that_head_opens_as_a_cross_encoder(run):
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    folder = run("cross-encoder", "--pooler-head", "--max-steps", "2", "--lr", "1e-2") / "model"
+    pairs = [(pair.sentence1, pair.sentence2) for pair in STSB]
+    expected = sentence_transformers.CrossEncoder(str(folder), device="cpu").predict(pairs)
+    found = PairModel.load(folder).scores(*zip(*pairs, strict=True))
+    np.testing.assert_allclose(found, 5 * expected, rtol=0, atol=1e-5)  # 0 to 5, of numbers equal within 2e-6

@@ -1,0 +1,283 @@
+"""A run's state: it is restored as it was saved, and a state that does not fit is refused."""
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from minisbert.core import InputError
+from minisbert.core.loop import fit
+from minisbert.core.tokenizer import Encoded
+from minisbert.data.scored_pairs import ScoredPair
+from minisbert.system.devices import random_state, set_random_state
+from minisbert.system.files import recover
+from minisbert.training import resume as state
+from minisbert.training.objectives.base import Objective
+from minisbert.training.resume import RunState, content_hash, identity, load_state, save_state
+
+CPU = torch.device("cpu")
+PROGRESS = RunState(
+    step=7, position=2, before={"dev": {"spearman": 0.25}}, evaluated=5, best=0.1 + 0.2, waited=1, recent=[1 / 3, 2e-17]
+)
+
+
+def made(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    network[0].bias.requires_grad_(False)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return network, torch.optim.AdamW([{"params": trained[:1]}, {"params": trained[1:], "lr": 0.1}], fused=True)
+
+
+def steps(network: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+    def loss(network: nn.Module, _: list[int]) -> torch.Tensor:
+        return network(torch.rand(5, 3)).pow(2).sum()  # the state of rand's generator is saved too
+
+    list(fit(network, loss, [[0]] * count, optimizer, lambda step: 1.0))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A network after three steps, its state saved at ``tmp_path/state``."""
+    network, optimizer = made(seed=1)
+    steps(network, optimizer, 3)
+    save_state(tmp_path / "state", network, optimizer, random_state(CPU), PROGRESS, "rows")
+    return network, optimizer
+
+
+def test_training_continues_from_a_state_bit_for_bit(saved, tmp_path):
+    network, optimizer = saved
+    steps(network, optimizer, 4)
+    other, its_optimizer = made(seed=2)
+    progress, randomness = load_state(tmp_path / "state", other, its_optimizer, "rows")
+    set_random_state(randomness, CPU)
+    steps(other, its_optimizer, 4)
+    assert progress == PROGRESS
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), other.parameters(), strict=True))
+
+
+def test_a_state_before_the_first_step(tmp_path):
+    network, optimizer = made(seed=1)
+    save_state(tmp_path / "state", network, optimizer, random_state(CPU), RunState(), "rows")
+    other, its_optimizer = made(seed=2)
+    progress, _ = load_state(tmp_path / "state", other, its_optimizer, "rows")
+    assert progress == RunState()
+    assert torch.equal(network[1].weight, other[1].weight)
+
+
+def test_a_state_of_other_rows_another_network_or_version_is_refused(saved, tmp_path):
+    folder, path = tmp_path / "state", tmp_path / "state" / "state.json"
+    with pytest.raises(InputError, match="the training rows, dev, test, the model or"):
+        load_state(folder, *made(seed=1), "other rows")
+    network = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    with pytest.raises(InputError, match=r"state\.safetensors: Error\(s\) in loading state_dict"):
+        load_state(folder, network, torch.optim.AdamW(network.parameters()), "rows")
+    about = json.loads(path.read_text())
+    signed(folder, about | {"progress": about["progress"] | {"phase_of_the_moon": "full"}})
+    with pytest.raises(InputError, match=r"state\.json: RunState.*unexpected keyword argument 'phase_of_the_moon'"):
+        load_state(folder, *made(seed=1), "rows")
+    about.pop("sha256")
+    path.write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"state\.json: no key 'sha256'"):
+        load_state(folder, *made(seed=1), "rows")
+
+
+def signed(folder: Path, about: dict) -> None:
+    """Write a ``state.json`` with the hash that belongs to it."""
+    about = {key: value for key, value in about.items() if key != "sha256"}
+    digest = content_hash(load_file(folder / "state.safetensors"), about)
+    (folder / "state.json").write_text(json.dumps(about | {"sha256": digest}))
+
+
+def flipped(tensors: dict[str, torch.Tensor], name: str) -> None:
+    tensors[name] = tensors[name].clone()
+    tensors[name].view(-1).view(torch.uint8)[0] ^= 1
+
+
+W, M = "network.1.weight", "optimizer.1.weight.exp_avg"
+DAMAGED_TENSORS = {
+    "a frozen weight's last bit": lambda t: flipped(t, "network.0.bias"),
+    "the step of a moment": lambda t: t["optimizer.1.weight.step"].add_(1),
+    "a random state": lambda t: flipped(t, "random.cpu"),
+    "no moments": lambda t: [t.pop(name) for name in list(t) if name.startswith("optimizer")],
+    "a short moment": lambda t: t.update({M: t[M][:1].clone()}),
+    "a flat moment": lambda t: t.update({M: t[M].flatten()}),
+    "another dtype": lambda t: t.update({W: t[W].double()}),
+    "the same bytes as int32": lambda t: t.update({W: t[W].view(torch.int32)}),
+    "another name": lambda t: t.update({"random.cuda": t.pop("random.cpu")}),
+}
+DAMAGED_SETTINGS = {
+    "progress null": {"progress": None},
+    "another step": {"progress": dataclasses.asdict(PROGRESS) | {"step": 8}},
+    "threads": {"threads": "many"},
+    "a hash of another type": {"sha256": 5},
+}
+
+
+@pytest.mark.parametrize("name", [*DAMAGED_TENSORS, *DAMAGED_SETTINGS])
+def test_a_damaged_state_is_refused(saved, tmp_path, name):
+    if name in DAMAGED_TENSORS:
+        path = tmp_path / "state" / "state.safetensors"
+        tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+        DAMAGED_TENSORS[name](tensors)
+        save_file(tensors, path)
+    else:
+        path = tmp_path / "state" / "state.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | DAMAGED_SETTINGS[name]))
+    network, optimizer = made(seed=2)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    with pytest.raises(InputError, match="is damaged or was edited") as refused:
+        load_state(tmp_path / "state", network, optimizer, "rows")
+    assert "\n" not in str(refused.value)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in network.state_dict().items())
+    assert not optimizer.state
+
+
+def test_any_flipped_byte_is_refused(saved, tmp_path):
+    path = tmp_path / "state" / "state.safetensors"
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")  # of the tensors' bytes
+    for place in (*range(start, start + 64), *range(start, len(content), 97), len(content) - 1):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        with pytest.raises(InputError, match="is damaged or was edited"):
+            load_state(tmp_path / "state", *made(seed=1), "rows")
+
+
+def test_the_hash_by_hand():
+    """The same on every machine: a state may move to another one."""
+    tensors = {"b": torch.tensor([[1, 2]], dtype=torch.uint8), "a": torch.tensor([0.5])}
+    expected = b'{"step": 7}["a", "torch.float32", [1]]\x00\x00\x00?["b", "torch.uint8", [1, 2]]\x01\x02'
+    assert content_hash(tensors, {"step": 7}) == hashlib.sha256(expected).hexdigest()
+
+
+def test_another_torch_is_reported_and_the_number_of_threads_restored(saved, tmp_path, capsys):
+    path = tmp_path / "state" / "state.json"
+    about = json.loads(path.read_text())
+    assert about["threads"] == torch.get_num_threads()
+    signed(tmp_path / "state", about | {"torch": "2.0.1", "threads": 2})
+    load_state(tmp_path / "state", *made(seed=1), "rows")
+    assert "the run started with 2.0.1: the last bits may differ" in capsys.readouterr().err
+    assert torch.get_num_threads() == 2
+
+
+def test_a_full_disk_keeps_the_previous_state(saved, tmp_path, monkeypatch):
+    before = (tmp_path / "state" / "state.safetensors").read_bytes()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(state, "write_json", full)  # the tensors are written by then
+    with pytest.raises(OSError, match="No space left"):
+        save_state(tmp_path / "state", *made(seed=3), random_state(CPU), RunState(step=8), "rows")
+    assert (tmp_path / "state" / "state.safetensors").read_bytes() == before
+    assert load_state(tmp_path / "state", *made(seed=1), "rows")[0] == PROGRESS
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+
+
+FILE_EVENTS = ("open", "os.", "shutil.", "tempfile.")  # Python's audit events of files and folders
+
+
+def killed_at(operation: int, work: Callable[[], None]) -> bool:
+    """Do ``work`` in another process that dies at a file operation, counted from 1. Was there one of that number?"""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    seen = 0
+
+    def die(event: str, _: tuple) -> None:
+        nonlocal seen
+        seen += event.startswith(FILE_EVENTS)
+        if seen == operation:
+            os._exit(9)  # no handler runs, nothing is cleaned up
+
+    def synced(descriptor: int) -> None:
+        die("os.fsync", ())  # not an audit event
+        sync(descriptor)
+
+    try:
+        sys.addaudithook(die)
+        sync, os.fsync = os.fsync, synced
+        work()
+    finally:
+        os._exit(0 if sys.exc_info()[0] is None else 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork there")
+@pytest.mark.parametrize("first", [True, False])
+def test_a_kill_at_any_file_operation_of_a_save_leaves_a_whole_state_or_none(tmp_path, first):
+    old, new = RunState(step=7), RunState(step=8)
+
+    def save(progress: RunState) -> None:
+        save_state(tmp_path / "run" / "state", *made(seed=1), random_state(CPU), progress, "rows")
+
+    found, operation, killed = [], 0, True
+    while killed:
+        operation += 1
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        (tmp_path / "run").mkdir()
+        if not first:
+            save(old)
+        killed = killed_at(operation, partial(save, new))
+        recover(tmp_path / "run" / "state")
+        left = [path.name for path in (tmp_path / "run").iterdir()]
+        assert left in ([["state"], []] if first else [["state"]]), operation
+        found.append(load_state(tmp_path / "run" / "state", *made(seed=2), "rows")[0] if left else None)
+    assert len(found) > 15
+    before = None if first else old
+    assert (found[0], found[-1]) == (before, new)
+    assert found == [before] * found.count(before) + [new] * found.count(new)  # from one to the other, once
+
+
+def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **model: Any) -> Objective:
+    model = {"dropout": 0.1, "pooling": "mean", "activation": "tanh", "normalize": True, "prompts": ""} | model
+    encoder = SimpleNamespace(
+        bert=SimpleNamespace(config=model["dropout"]),
+        pooling_mode=model["pooling"],
+        dense=[SimpleNamespace(activation=model["activation"])],
+        normalize=model["normalize"],
+        settings=model["prompts"],
+        device=torch.device(model.get("device", "cpu")),
+    )
+    encoded = Encoded([list(row) for row in ids], types or [[0] * len(row) for row in ids], 0)
+    made = Objective(SimpleNamespace(model=encoder), [encoded], [], {"dev": "a file"})
+    made.targets = torch.tensor(targets)
+    made.rows = {"train": [], "dev": [ScoredPair("a", "b", score) for score in dev], "test": []}
+    return made
+
+
+OTHER_ROWS = [[[1, 2], [3, 4]], [[1, 2, 3]], [[1], [2, 3]], [[3], [1, 2]], [[1, 2]]]
+CHANGES = [{"targets": (0.5, 0.75)}, {"targets": (1.0, 0.5)}, {"dev": (2.5,)}, {"dev": (2.0, 2.0)}]
+CHANGES += [{"types": [[0, 1], [0]]}, {"dropout": 0.2}, {"pooling": "cls"}, {"activation": "identity"}]
+CHANGES += [{"normalize": False}, {"prompts": "query: "}]
+
+
+@pytest.mark.parametrize("change", [*({"ids": ids} for ids in OTHER_ROWS), *CHANGES])
+def test_the_fingerprint_covers_rows_targets_evaluation_rows_and_model(change):
+    assert objective().fingerprint == objective().fingerprint
+    assert objective(**change).fingerprint != objective().fingerprint
+
+
+def test_the_identity_of_a_run_is_its_data_and_the_settings_that_may_not_change():
+    def of(lr: float = 1e-3, **others) -> str:
+        return identity(objective(**others), SimpleNamespace(**options | {"lr": lr}))
+
+    options = {"device": "auto", "save_every": 100, "out": None}
+    before = of()
+    options = {"device": "cpu", "save_every": 7, "out": "run"}
+    assert of() == before
+    assert of(lr=2e-3) != before
+    assert of(dev=(1.0,)) != before
+    assert of(device="cuda:0") == of(device="cuda:1") != before

@@ -1,0 +1,77 @@
+"""Frozen layers, other dropout rates, and parameters counted."""
+
+import pytest
+import torch
+from torch import nn
+
+from minisbert.architectures.relatives import build_bert
+from minisbert.core.bert import Bert, BertConfig
+from minisbert.core.heads import CrossHead, JointHead, siamese
+from minisbert.training.trainable import count_parameters, freeze, set_dropout
+
+MINILM = BertConfig(30522, 384, 6, 12, 1536, 512)
+
+
+@pytest.mark.parametrize(
+    ("make", "total", "trainable"),
+    [
+        (JointHead, 22_812_033, 19_263_105),
+        (siamese, 23_008_641, 19_459_713),
+        (CrossHead, 23_501_697, 19_952_769),
+        (lambda width: CrossHead(width, "compare"), 23_501_697, 19_952_769),
+    ],
+)
+def test_parameter_counts_on_minilm(make, total, trainable):
+    """Those of the published notebook, whose encoder has its unused pooler (147,840)."""
+    with torch.device("meta"):
+        model = nn.ModuleList([Bert(MINILM), make(384)])
+    assert count_parameters(model) == (total, total)
+    freeze(model[0], 2)
+    assert count_parameters(model) == (total, trainable)
+
+
+def test_frozen_layers_are_the_lowest():
+    with torch.device("meta"):
+        bert = Bert(MINILM)
+    assert count_parameters(bert.pooler) == (147_840, 147_840)
+    freeze(bert, 0)
+    assert count_parameters(bert) == (22_713_216, 22_713_216)
+    freeze(bert, 2)
+    trained = [count_parameters(layer)[1] > 0 for layer in bert.layers]
+    assert trained == [False, False, True, True, True, True]
+    assert count_parameters(bert.embeddings)[1] == count_parameters(bert.embeddings)[0] > 0
+    freeze(bert, 6, embeddings=True)
+    assert count_parameters(bert) == (22_713_216, 147_840)
+    for layers in (-1, 7):
+        with pytest.raises(ValueError, match=f"{layers} layers cannot be frozen: this encoder has 6"):
+            freeze(bert, layers)
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert"])
+def test_dropout_at_another_rate(family):
+    """The share of zeros that leave each dropout of hidden states, and of probabilities that attention drops."""
+    torch.manual_seed(0)
+    bert = build_bert(BertConfig(50, 32, 2, 4, 48, 64, model_type=family), pooler=True)
+    set_dropout(bert, 0.25)
+    bert.train()
+    zeros = []
+    dropouts = [module for module in bert.modules() if isinstance(module, nn.Dropout)]
+    assert len(dropouts) == 3  # of the embeddings, and one in each layer for both sums
+    for module in dropouts:
+        module.register_forward_hook(lambda _, inputs, output: zeros.append((output == 0).double().mean()))
+    bert(torch.randint(50, (40, 20)))
+    assert len(zeros) == (5 if family == "bert" else 3)
+    assert all(abs(share - 0.25) < 0.02 for share in zeros)
+    assert [layer.attention.dropout for layer in bert.layers] == [0.25, 0.25]
+    assert (bert.config.hidden_dropout_prob, bert.config.attention_probs_dropout_prob) == (0.25, 0.25)
+
+
+def test_without_dropout_training_is_evaluation():
+    torch.manual_seed(0)
+    bert, ids = Bert(BertConfig(50, 32, 2, 4, 48, 64)).double(), torch.randint(50, (3, 5))
+    assert not torch.equal(bert.train()(ids), bert.eval()(ids))
+    set_dropout(bert, 0.0)
+    assert torch.equal(bert.train()(ids), bert.eval()(ids))
+    for rate in (-0.1, 1.0, float("nan")):
+        with pytest.raises(ValueError, match="hidden_dropout_prob must be at least 0 and below 1"):
+            set_dropout(bert, rate)
