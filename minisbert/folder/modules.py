@@ -19,7 +19,6 @@ class Kind:
     order: str
 
 
-STANFORD = "HF_ColBERT"  # the architecture of late interaction's first folders
 SENTENCE_ENCODER = "SentenceEncoder"  # any folder that no other kind claims
 KINDS = {
     "SparseEncoder": Kind(
@@ -29,8 +28,8 @@ KINDS = {
     ),
     "MultiVectorEncoder": Kind(
         "multi_vector_encoder",
-        f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
-        "Transformer Dense( Normalize)?( MultiVectorMask)?( Normalize)?",
+        "MultiVectorEncoder MultiVectorMask ColBERT query_prefix HF_ColBERT",  # the last three are refused
+        "Transformer Dense( Normalize)? MultiVectorMask( Normalize)?",
     ),
     "StaticEncoder": Kind("static_encoder", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
