@@ -91,13 +91,13 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
 
 def read_tensors(folder: ModelFolder, names: set[str]) -> dict[str, Tensor]:
     """Those of the tensors that are in the folder's weights."""
+    canonical = FAMILIES[folder.model.model_type].canonical
     found = {}
     for file in weight_files(folder):
         with reading(file), safe_open(file, "pt") as tensors:
-            for key in tensors.keys():  # noqa: SIM118 (it is no dictionary)
-                name = FAMILIES[folder.model.model_type].canonical(key)
-                if name in names:
-                    found[name] = tensors.get_tensor(key)
+            stored = {canonical(key): key for key in tensors.keys()}  # noqa: SIM118 (it is no dictionary)
+            for name in names & stored.keys():
+                found[name] = tensors.get_tensor(stored[name])
     return found
 
 
