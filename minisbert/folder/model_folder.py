@@ -102,8 +102,8 @@ class ModelFolder:
                 kind, path = OWN.sub("", module["type"]), Path(module["path"])
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
-                # MLMTransformer is a Transformer with another head, PyLate's Dense that of sentence-transformers
-                found.append((kind.removeprefix("MLM").removeprefix("pylate.models.Dense."), path.as_posix()))
+                # MLMTransformer is a Transformer with another head
+                found.append((kind.removeprefix("MLM"), path.as_posix()))
         return [(kind, place) for kind, place in found if kind != "Dropout"]  # changes no vector
 
     @cached_property

@@ -18,7 +18,6 @@ class Kind:
     order: str
 
 
-STANFORD = "HF_ColBERT"  # the architecture of late interaction's first folders
 POOLING_NAMES = (
     *("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"),
     *("attention", "first-last", "pooler"),
@@ -30,8 +29,8 @@ KINDS = {
         "Transformer SpladePooling",
     ),
     "MultiVectorEncoder": Kind(
-        f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
-        "Transformer Dense( Normalize)?( MultiVectorMask)?( Normalize)?",
+        "MultiVectorEncoder MultiVectorMask ColBERT query_prefix HF_ColBERT",  # the last three are refused
+        "Transformer Dense( Normalize)? MultiVectorMask( Normalize)?",
     ),
     "StaticEncoder": Kind("StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
     SENTENCE_ENCODER: Kind("", "Transformer Pooling( Dense)*( Normalize)?"),
