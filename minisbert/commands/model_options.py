@@ -11,13 +11,11 @@ from minisbert.core import InputError
 from minisbert.folder.model_folder import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.models.prompts import ROLES, choose_prompt, role_prompt_name
 from minisbert.system.console import say
 from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
-
-ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
@@ -105,6 +103,6 @@ def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> 
     """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
-    if prompt is None and name is None:
-        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    if role and prompt is None and name is None:
+        name = role_prompt_name(encoder.settings, role)
     return choose_prompt(encoder.settings, prompt, name)

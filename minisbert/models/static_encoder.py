@@ -22,12 +22,12 @@ from minisbert.core import reading, tokenizer
 from minisbert.core.checks import check
 from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
 from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings
 from minisbert.folder.tokenizer_classes import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES, budgeted_batches
-from minisbert.models.layout import write_modules, write_settings
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
@@ -76,12 +76,10 @@ class StaticEncoder(TextEncoder, nn.Module):
 
     pooling_mode = "mean"
 
-    def __init__(
-        self, table: Tensor, words: BareTokenizer, normalize: bool, settings: EncoderSettings = EncoderSettings()
-    ):
+    def __init__(self, table: Tensor, words: BareTokenizer, normalize: bool, settings: EncoderSettings | None = None):
         super().__init__()
         self.embedding = nn.EmbeddingBag(*table.shape, mode="mean", _weight=table)
-        self.tokenizer, self.normalize, self.settings = words, normalize, settings
+        self.tokenizer, self.normalize, self.settings = words, normalize, settings or EncoderSettings()
         self.width = self.hidden_size = table.shape[1]
 
     @property
@@ -129,9 +127,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def _computed(
-        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, _: dict[bytes, str]
-    ) -> Iterator[tuple[Bag, Any]]:
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Bag, Any]]:
         counts = torch.tensor([len(key) // ID_BYTES for key in keys])  # tokens
         for texts in budgeted_batches((counts + 1).tolist(), max(batch_tokens, BAG_TOKENS)):
             lengths, data = counts[texts], b"".join(keys[text] for text in texts)
@@ -148,7 +144,7 @@ class StaticEncoder(TextEncoder, nn.Module):
             write_modules(partial, ["StaticEmbedding"] + ["Normalize"] * self.normalize)
             write_safetensors({"embedding.weight": self.embedding.weight}, partial / WEIGHTS)
             self.tokenizer.save(partial)
-            write_settings(self, partial)
+            self.write_settings(partial)
 
 
 def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:
