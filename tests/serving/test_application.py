@@ -73,6 +73,7 @@ def test_a_shortened_vector_has_length_one(client, encoder):
 
 def test_prompts_by_input_type(tiny):
     encoder = SentenceEncoder.load(tiny)
+    del encoder.settings.prompts["document"]
     encoder.settings.prompts.update({"query": "query: ", "passage": "passage: "})
     with TestClient(Server(Engine("tiny", encoder)).application()) as client:
         for kind, prompt in (("query", "query: "), ("document", "passage: "), (None, None)):
