@@ -21,7 +21,7 @@ from minisbert.system.devices import choose_device
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("serve", __doc__)
-    add_model_options(parser)
+    add_model_options(parser, name="model")
     parser.add_argument("--reranker", metavar="MODEL", help="a cross-encoder for /v1/rerank")
     parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0 for all networks (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="0 for a free one (default: %(default)s)")
@@ -41,10 +41,10 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError("--max-waiting, --max-texts and --timeout must be above 0")
     try:
         import uvicorn
-
-        from minisbert.serving.application import Limits, Server
     except ImportError as error:
         raise InputError(f"minisbert serve needs {error.name}: pip install 'minisbert[serve]'") from None
+    from minisbert.serving.application import Limits, Server  # here: it imports Starlette
+
     encoder = load_encoder(options)
     reranker = None
     if options.reranker:
