@@ -82,24 +82,18 @@ class Batcher:
             await self.compute_batch(batch)
 
     def next_batch(self) -> list[Piece]:
-        """The piece that has waited longest, and as many after it as fit and have its key; cancelled ones go."""
+        """The piece that has waited longest, and those after it that fit beside it. Pieces given up are left out."""
         batch: list[Piece] = []
-        others: list[Piece] = []
         items = 0
         while self.waiting:
-            piece = self.waiting.popleft()
+            piece = self.waiting[0]
             if piece.result.done():
-                self.waiting_items -= len(piece.items)
+                self.waiting_items -= len(self.waiting.popleft().items)
                 continue
-            fits = items + len(piece.items) <= self.batch_items
-            if batch and not (fits and piece.key == batch[0].key):
-                others.append(piece)
-                if items >= self.batch_items:
-                    break
-                continue
-            batch.append(piece)
+            if batch and (piece.key != batch[0].key or items + len(piece.items) > self.batch_items):
+                break
+            batch.append(self.waiting.popleft())
             items += len(piece.items)
-        self.waiting.extendleft(reversed(others))
         self.waiting_items -= items
         return batch
 
@@ -111,11 +105,11 @@ class Batcher:
         try:
             results = await loop.run_in_executor(self.executor, self.compute, batch[0].key, items)
         except Exception as error:
-            if len(batch) == 1:
-                fail(batch[0], error)
-                return
-            for piece in batch:
-                await self.compute_batch([piece])
+            if len(batch) > 1:
+                for piece in batch:
+                    await self.compute_batch([piece])
+            elif not batch[0].result.done():
+                batch[0].result.set_exception(error)
             return
         self.seconds_per_item = 0.9 * self.seconds_per_item + 0.1 * (loop.time() - start) / len(items)
         self.on_batch(len(items))
@@ -123,9 +117,3 @@ class Batcher:
             own, results = results[: len(piece.items)], results[len(piece.items) :]
             if not piece.result.done():
                 piece.result.set_result(own)
-
-
-def fail(piece: Piece, error: Exception) -> None:
-    """Hand an error to the request that waits for a piece, if it still does."""
-    if not piece.result.done():
-        piece.result.set_exception(error)

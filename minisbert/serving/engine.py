@@ -41,7 +41,9 @@ class Engine:
         return self.encoder.settings.truncate_dim or self.encoder.width
 
     def shortened(self, vector: np.ndarray, columns: int) -> np.ndarray:
-        """The first columns, scaled to length 1 as OpenAI does (Matryoshka embeddings)."""
+        """The first columns, scaled to length 1 again as OpenAI does (Matryoshka embeddings); or all, as they are."""
+        if columns == len(vector):
+            return vector
         return normalize(torch.from_numpy(vector[None, :columns]))[0].numpy()
 
     def prompt(self, role: str | None) -> str:

@@ -52,8 +52,8 @@ def test_what_waits_is_computed_together_and_by_key(compute, executor):
         return await asyncio.gather(*tasks)
 
     assert asyncio.run(scenario()) == [[2], [4, 6], [8], [10], [12]]
-    # the first was alone when it came; then the oldest, with those of its key that fit
-    assert compute.calls == [("a", [1]), ("a", [2, 3, 5, 6]), ("b", [4])]
+    # the first was alone when it came; then the oldest, with those after it that have its key and fit
+    assert compute.calls == [("a", [1]), ("a", [2, 3]), ("b", [4]), ("a", [5, 6])]
 
 
 def test_a_large_request_is_cut_and_keeps_its_order(compute, executor):
