@@ -13,7 +13,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -63,9 +63,7 @@ class MultiVectorEncoder(SentenceEncoder):
             self.filler = filler_id(tokenizer, self.expansion.token)
 
     @classmethod
-    def from_folder(
-        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
-    ) -> "MultiVectorEncoder":
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
         settings = read_settings(folder)

@@ -7,11 +7,11 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.weights import fill
@@ -125,22 +125,12 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str | torch.device = "cpu",
-        limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "PairModel | CompiledPairModel":
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", limit: int | None = None) -> Self:
         """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
-        ``limit``, ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones
-        compile. ``InputError`` for anything missing, unknown or misshapen.
+        ``limit`` as for ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
         """
         folder = ModelFolder(find_model(folder))
-        if compiled:
-            return CompiledPairModel(folder, compiled, limit, precision)
         if folder.has(HEAD_FILE):
             file, parts = HEAD_FILE, read_pair_model(folder, limit)
         elif folder.model.classifier:

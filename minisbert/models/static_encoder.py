@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -100,17 +100,13 @@ class StaticEncoder(TextEncoder, nn.Module):
         pooling: str | None = None,
         device: str | torch.device = "cpu",
         limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "StaticEncoder":
+    ) -> Self:
         """A folder, or a name on the hub, as for ``SentenceEncoder``. Raises ``InputError`` for what does not fit."""
-        if compiled:
-            raise InputError(f"{model} is a table of static vectors: there is nothing to compile")
         choose_device(device)  # a table is fastest where the texts are: on the CPU
         return cls.from_folder(ModelFolder(find_model(model)), pooling, limit)
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "StaticEncoder":
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")

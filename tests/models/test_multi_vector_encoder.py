@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
-from minisbert.commands.model_options import open_kind
 from minisbert.core import InputError
+from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.late_interaction import max_sim

@@ -16,6 +16,7 @@ from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
+from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
 from minisbert.training import train
@@ -281,7 +282,7 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
         with pytest.raises(InputError, match=message):
             command.main(arguments)
     with pytest.raises(InputError, match="only a SentenceEncoder is compiled"):
-        SparseEncoder.load(folder, compiled=True)
+        load(folder, compiled=True)
 
 
 # --------------------------------------------------------------------------------------------- training
