@@ -25,9 +25,7 @@ def runtime() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model", [ROOT / "weights" / "tiny", REFERENCE / "tiny-roberta", REFERENCE / "tiny-distiluse", *NEWER]
-)
+@pytest.mark.parametrize("model", MODELS, ids=[path.name for path in MODELS])
 def test_a_graph_gives_the_encoders_vectors_for_any_sizes(runtime, model, tmp_path):
     encoder = SentenceEncoder.load(model)
     onnx_export.export_onnx(encoder, tmp_path / "model.onnx")
