@@ -71,7 +71,7 @@ class Engine:
 
     def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
         self.encoder, self.options = encoder, options
-        self.stored = self.columns(encode_with(encoder, documents, "corpus", False))  # (N, D)
+        self.stored = self.columns(encode_with(encoder, documents, "document", False))  # (N, D)
         self.ranges = quantized.calibrate(self.stored)
         if options.store == "int8":
             self.stored = quantized.to_int8(self.stored, self.ranges)

@@ -7,13 +7,13 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
-from minisbert.commands.model_options import load_encoder
 from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable
+from minisbert.loading import load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill
 from minisbert.system.console import check_options, command_parser, run_command, say
-from minisbert.system.devices import add_threads_option
+from minisbert.system.devices import add_threads_option, choose_device, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -27,12 +27,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sif", type=float, default=1e-4, metavar="A", help=about + "(default: %(default)s)")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(parser)
-    parser.set_defaults(compiled=None, pooling=None, max_length=None)
     options = parser.parse_args(arguments)
     check_options(options, dim="an integer from 1", sif="above 0 and finite")
 
     check_replaceable(options.out)
-    encoder = load_encoder(options)
+    use_threads(options.threads)
+    encoder = load_encoder(options.model, device=choose_device(options.device))
     if not isinstance(encoder, SentenceEncoder) or encoder.searched:
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
     table = distill(encoder, options.dim, options.sif, progress=True)

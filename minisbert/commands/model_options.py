@@ -11,19 +11,23 @@ from minisbert.core import InputError
 from minisbert.folder.model_folder import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
-from minisbert.models.prompts import ROLES, choose_prompt, role_prompt_name
+from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.console import say
 from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
 
+ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 
-def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
-    """The options that ``load_encoder`` reads."""
+
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
+    """The options that ``load_encoder`` reads. With the name "model" the model is an argument, which must be given."""
     add_compiled_option(group)
-    group.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
-    )
+    about = "name, folder, or owner/name on the Hub"
+    if name == "model":
+        group.add_argument(name, metavar="MODEL", help=about)
+    else:
+        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{about} (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
@@ -92,8 +96,10 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
     """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
-    flag = f"--{role}-prompt" if role else "--prompt"
-    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    flag, default = "--prompt", "the model's choice"
+    if role:
+        names = " or ".join(PROMPT_NAMES[ROLES[role]])
+        flag, default = f"--{role}-prompt", f"the model's {names} prompt, else its own choice"
     one = group.add_mutually_exclusive_group()
     one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
@@ -104,5 +110,5 @@ def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> 
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
     if role and prompt is None and name is None:
-        name = role_prompt_name(encoder.settings, role)
+        name = role_prompt_name(encoder.settings, ROLES[role])
     return choose_prompt(encoder.settings, prompt, name)

@@ -158,7 +158,7 @@ def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool =
     """
     queries = encode_with(encoder, task.queries, "query", progress)  # (Q, D)
     cut = encoder.truncated
-    corpus = encode_with(encoder, task.corpus, "corpus", progress)  # (N, D)
+    corpus = encode_with(encoder, task.corpus, "document", progress)  # (N, D)
     encoder.truncated += cut
     ranked = ranked_grades(task, queries, corpus, progress, encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
@@ -166,7 +166,7 @@ def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool =
 
 
 def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool) -> np.ndarray:
-    """Vectors (N, D) of texts, with the model's prompt for "query" or "corpus" if it has one, else its default."""
+    """Vectors (N, D) of texts, with the model's prompt for a "query" or "document" if it has one, else its default."""
     name = role_prompt_name(encoder.settings, role)
     return encoder.encode(texts, progress=progress, prompt_name=name, **encoder.searched)
 

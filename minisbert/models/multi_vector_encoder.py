@@ -32,7 +32,7 @@ from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_ids
 from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, TokenModule, read_settings
 from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
-from minisbert.models.prompts import ROLES, role_prompt_name, with_prompt
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt_name, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.models.tokenizer import Tokenizer
@@ -157,7 +157,7 @@ class MultiVectorEncoder(SentenceEncoder):
         name = role_prompt_name(self.settings, "query")
         if query is None:
             asks = bool(prompt) and prompt == self.settings.prompts.get(name)
-            query = asks or prompt_name in ROLES["query"]
+            query = asks or prompt_name in PROMPT_NAMES["query"]
         if query and prompt is None and prompt_name is None:
             prompt_name = name
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)

@@ -9,13 +9,13 @@ from minisbert.core import InputError, one_line
 from minisbert.folder.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 
-# the names under which models keep their prompts for queries and for a corpus, as in sentence-transformers
-ROLES = {"query": ("query",), "corpus": ("document", "passage", "corpus")}
+# the names under which models keep their prompts for queries and documents, as in sentence-transformers
+PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
 def role_prompt_name(settings: EncoderSettings, role: str) -> str | None:
-    """The name of the model's prompt for "query" or "corpus"; None if it has none for them."""
-    return next((name for name in ROLES[role] if name in settings.prompts), None)
+    """The name of the model's prompt for a "query" or a "document"; None if it has none for them."""
+    return next((name for name in PROMPT_NAMES[role] if name in settings.prompts), None)
 
 
 def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:

@@ -1,5 +1,6 @@
 """What every encoder does with texts: ``SentenceEncoder``, a compiled package, a table of static vectors."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -101,54 +102,61 @@ class TextEncoder:
         check_choice("normalize", normalize, (None, True, False))
         check_choice("output", output, ("sentence", "token"))
         check_choice("convert", convert, ("array", "tensor"))
+        if output == "token" and (normalize is not None or truncate_dim is not None):
+            raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         columns = self._columns(truncate_dim)
-        with as_progress(progress, len(texts)) as line:
-            if output == "sentence":
-                vectors = self._vectors(texts, batch_tokens, skip, normalize, columns, precision, line)
-                return as_array(vectors) if convert == "array" else vectors
-            if normalize is not None or truncate_dim is not None:
-                raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
-            states = self._token_states(texts, batch_tokens, precision, line)
-            return [as_array(matrix) for matrix in states] if convert == "array" else states
-
-    def _vectors(
-        self,
-        texts: list[str],
-        batch_tokens: int,
-        skip: int,
-        normalize: bool | None,
-        columns: int,
-        precision: str | None,
-        line: Progress,
-    ) -> Tensor:
-        """The vectors (N, ``columns``) of N texts; each distinct text is computed once."""
-        keys, distinct = self._tokenized(texts, line)
-        # created here, not in inference mode: a caller may compute gradients with it
-        vectors = torch.empty(len(distinct), columns, dtype=self.dtype)
-        with self.computing(precision):
-            for batch, found in self._finite(distinct, batch_tokens, skip, "sentence", line):
-                vectors[batch.texts] = self._scaled(found, normalize, columns).cpu()
-        if len(distinct) == len(keys):
-            return vectors
-        rows = {key: row for row, key in enumerate(distinct)}
-        return vectors[[rows[key] for key in keys]]
-
-    def _token_states(self, texts: list[str], batch_tokens: int, precision: str | None, line: Progress) -> list[Tensor]:
-        """The hidden states (T, D) of each text."""
-        keys, distinct = self._tokenized(texts, line)
-        names, states = list(distinct), {}
-        with self.computing(precision):
-            for batch, found in self._finite(distinct, batch_tokens, 0, "token", line):
-                for text, matrix in zip(batch.texts, found, strict=True):
-                    states[names[text]] = matrix.cpu()
-        return [states[key].clone() for key in keys]  # copies, outside of inference mode
-
-    def _tokenized(self, texts: list[str], line: Progress) -> tuple[list[bytes], dict[bytes, str]]:
-        """The tokens of each text, and the distinct ones among them with a text that has them."""
         keys, self.truncated = tokenize(self.tokenizer, texts)
-        distinct = dict(zip(keys, texts, strict=True))
-        line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
-        return keys, distinct
+        distinct = dict(zip(keys, texts, strict=True))  # a text for each sequence of tokens
+        with as_progress(progress, len(texts)) as line:
+            line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
+            batches = self._finite(distinct, batch_tokens, skip, output, line)
+            if output == "token":
+                states = self._gather_states(batches, keys, precision)
+                return [as_array(matrix) for matrix in states] if convert == "array" else states
+            vectors = self._gather(batches, keys, columns, normalize, precision)
+        return as_array(vectors) if convert == "array" else vectors
+
+    def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
+        """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
+
+        ``skip`` tokens at the start of each row are left out of the pooling.
+        """
+        keys = [array("i", ids).tobytes() for ids in rows]
+        names = {key: f"with the tokens {list(ids)[:8]} ..." for key, ids in zip(keys, rows, strict=True)}
+        with Progress(None, shown=False) as line:
+            batches = self._finite(names, BATCH_TOKENS, skip, "sentence", line)
+            return as_array(self._gather(batches, keys, self._columns(None)))
+
+    def _gather(
+        self,
+        batches: Iterator[tuple[Batch, Tensor]],
+        keys: list[bytes],
+        columns: int,
+        normalize: bool | None = None,
+        precision: str | None = None,
+    ) -> Tensor:
+        """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
+        rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        # created here, not in inference mode: a caller may compute gradients with it
+        vectors = torch.empty(len(rows), columns, dtype=self.dtype)
+        with self.computing(precision):
+            for batch, found in batches:
+                vectors[batch.texts] = self._scaled(found, normalize, columns).cpu()
+        if len(rows) < len(keys):
+            vectors = vectors[[rows[key] for key in keys]]
+        return vectors
+
+    def _gather_states(
+        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], precision: str | None
+    ) -> list[Tensor]:
+        """The hidden states (T, D) of each of N texts."""
+        distinct = list(dict.fromkeys(keys))
+        states: dict[bytes, Tensor] = {}
+        with self.computing(precision):
+            for batch, found in batches:
+                for text, matrix in zip(batch.texts, found, strict=True):
+                    states[distinct[text]] = matrix.cpu()
+        return [states[key].clone() for key in keys]  # copies, outside of inference mode
 
     def _finite(
         self, distinct: dict[bytes, str], batch_tokens: int, skip: int, output: str, line: Progress

@@ -17,7 +17,7 @@ class TokenColumns:
     def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
         self.own, self.encoded = [], []
         for place, column in enumerate(columns):
-            role = "corpus" if place else "query"
+            role = "document" if place else "query"
             prompt = choose_prompt(encoder.settings, name=role_prompt_name(encoder.settings, role))
             tokenized = encoder.document_rows if place else encoder.query_rows
             ids, own, truncated = tokenized([prompt + text for text in column])
