@@ -54,22 +54,21 @@ class BareTokenizer(Tokenizer):
     def __init__(self, backend: Backend, limit: int = UNLIMITED, cut_start: bool = False):
         backend.post_processor = None
         super().__init__(backend, limit)
-        self.drop_start = cut_start
+        self.cut_start = cut_start
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """The tokens of each text; unlike in other tokenizers there may be none."""
         pieces = self._pieces(check_texts(texts))
-        kept = slice(self.limit)
-        if self.drop_start:
-            kept = slice(-self.limit, None)
-        rows = [ids[kept] for ids in pieces]
+        rows = [ids[: self.limit] for ids in pieces]
+        if self.cut_start:  # the pieces are in reverse order
+            rows = [ids[::-1] for ids in rows]
         return Encoded(rows, [[0] * len(ids) for ids in rows], sum(len(ids) > self.limit for ids in pieces))
 
     def save(self, folder: str | Path) -> None:
         """``tokenizer.json``, with the limit in it, which sentence-transformers obeys."""
         backend = Backend.from_str(self.backend.to_str())
         if self.limit < UNLIMITED:
-            backend.enable_truncation(self.limit, direction="left" if self.drop_start else "right")
+            backend.enable_truncation(self.limit, direction="left" if self.cut_start else "right")
         backend.save(str(Path(folder) / "tokenizer.json"))
 
 
@@ -114,6 +113,10 @@ class StaticEncoder(TextEncoder, nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
 
     @classmethod
     def load(

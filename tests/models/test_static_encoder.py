@@ -226,8 +226,15 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
     (tmp_path / "corpus.txt").write_text("a cat sits\na red house\n")
     encode(["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out", str(tmp_path / "v.npy")])
     assert np.load(tmp_path / "v.npy").shape == (2, 4)
-    search([str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"])
-    assert "1.0000  a red house" in capsys.readouterr().out
+    query = [str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"]
+    file = ["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out"]
+    encode([*file, str(tmp_path / "codes.safetensors"), "--quantize", "int8"])
+    encode([*file, str(tmp_path / "shards"), "--shard-rows", "1"])
+    # twice by an index: it is made, then read
+    for index in (None, "index.safetensors", "index.safetensors", "codes.safetensors", "shards"):
+        search([*query, *(["--index", str(tmp_path / index)] if index else [])])
+        score, text = capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)
+        assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
 
 
 # ------------------------------------------------------------------------------------------------ bad input
