@@ -30,7 +30,6 @@ from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 from minisbert.system.files import check_ending
-from minisbert.training.distributed import write_error_file
 
 ENDINGS = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
@@ -125,11 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:
         load = partial(load_encoder, options, own_device)
-        try:
-            encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
-        except (InputError, OSError) as error:
-            write_error_file(error)  # torchrun, which stops the other ranks, repeats it at the end
-            raise
+        encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
         return
     texts = file_lines(options.file) if options.file else options.texts
     if texts == ["-"]:

@@ -14,10 +14,11 @@ from minisbert.models.pair_model import PairModel
 from minisbert.system.console import run_command
 from minisbert.training import train as training
 from minisbert.training.command_line import ABOUT, list_recipes, make_parser, parse, read_settings, recipes
-from minisbert.training.objectives.registry import MAKERS, load_encoder, make_objective
+from minisbert.training.objectives.registry import MAKERS, make_objective
 from minisbert.training.run_folder import create_folder
 from minisbert.training.settings import OBJECTIVES, SETTINGS, RunSettings
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.parity import REFERENCE
 

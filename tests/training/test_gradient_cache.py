@@ -10,9 +10,11 @@ from minisbert.core import InputError
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.micro_batches import CACHED_TOKENS, divide, micro_batches
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
-from minisbert.training.train import CACHED_TOKENS, divide, main, micro_batches, prepare
+from minisbert.training.train import main, prepare
+from minisbert.training.trainable import load_encoder
 from tests import toys
 
 CPU = torch.device("cpu")

@@ -21,8 +21,9 @@ from minisbert.system.console import run_command
 from minisbert.training import losses as more_losses
 from minisbert.training.command_line import parse
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 
 FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")

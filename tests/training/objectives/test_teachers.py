@@ -17,10 +17,11 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.command_line import parse, read_settings
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.resume import identity
 from minisbert.training.students import kl_divergence_loss, margin_mse_loss, principal_columns
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.conftest import ROOT
 
