@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
-from minisbert.core import InputError
 from minisbert.corpus.codes import QUANTIZATIONS
 from minisbert.corpus.shard_vectors import merge_shards
 from minisbert.corpus.sharding import encode_shards, own_device

@@ -16,7 +16,7 @@ from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
 from minisbert.diagnosis.inspect.plot import draw_inspection
 from minisbert.evaluation.plots import require, save
-from minisbert.folder.model_folder import find_model
+from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset
 from minisbert.system.console import check_options, command_parser, exiting, run_command, say
@@ -40,7 +40,7 @@ def find_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
             f"minisbert assets fetch {DEFAULT}, or give --model FOLDER"
         )
         return None
-    return Tokenizer.load(folder if model is None else find_model(model), max_length)
+    return load_tokenizer(folder if model is None else model, max_length)
 
 
 def print_line(name: str, text: str) -> None:

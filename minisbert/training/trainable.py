@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from minisbert.commands.model_options import open_kind
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
