@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minisbert.core import InputError, read_json, reading
-from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, recover_run
+from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, publish, recover_run
 from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, SETTINGS, UNIQUE, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
@@ -153,9 +153,10 @@ def list_recipes() -> str:
 def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     """The settings of a stopped run."""
     recover_run(run)
-    config = vars(read_settings(run / CONFIG))
     if (run / RESULTS).is_file():
+        run = publish(run)  # if it was killed while it replaced another run
         raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
+    config = vars(read_settings(run / CONFIG))
     if not (run / STATE / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
     for name, value in explicit.items():

@@ -8,7 +8,6 @@ DistributedDataParallel combines the gradients. Without torchrun the group is a 
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -165,15 +164,13 @@ def say_once(text: str) -> None:
 
 def run_distributed_command(main: Callable[[], None]) -> None:
     """``run_command`` for a command that torchrun may start in several processes, each of which reports its errors."""
-    code = 0
     try:
         run_command(main)
     except SystemExit as end:
-        code = end.code or 0
-    if processes() > 1:
+        if processes() == 1:
+            raise
         settle_output()
-        os._exit(code)  # without Python's clean-up, in which gloo's threads sometimes abort the process
-    sys.exit(code)
+        os._exit(end.code or 0)  # without Python's clean-up, in which gloo's threads sometimes abort the process
 
 
 def lost_contact(error: BaseException) -> bool:

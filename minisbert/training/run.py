@@ -5,7 +5,6 @@ Of several processes only rank 0 prints and writes.
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,22 +20,13 @@ from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
 from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.system.files import atomic_file, naming, write_json
+from minisbert.system.files import naming
 from minisbert.system.interrupts import Interrupts
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
+from minisbert.training.report import print_table
 from minisbert.training.resume import RunState, identity, load_state, save_state
-from minisbert.training.run_folder import (
-    LAST,
-    METRICS,
-    MODEL,
-    RESULTS,
-    STATE,
-    create_folder,
-    open_log,
-    print_table,
-    publish,
-)
+from minisbert.training.run_folder import LAST, METRICS, MODEL, STATE, create_folder, finish_folder, open_log
 from minisbert.training.settings import RunSettings
 
 RECENT = 20  # losses in the live line's mean
@@ -234,11 +224,7 @@ class Run:
         results = {"before": state.before, "after": after, "steps": state.step}
         with self.interrupts.defer():
             self.log.close()
-            with atomic_file(folder / RESULTS) as partial:
-                write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
-            for name in (STATE, LAST):
-                shutil.rmtree(folder / name, ignore_errors=True)
-            folder = publish(folder)
+            folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
         print(f"\ntrained {state.step} steps in {duration(state.seconds)}; best by dev in {folder / MODEL}\n")
         print_table(state.before, after)
 

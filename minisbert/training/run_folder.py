@@ -1,4 +1,4 @@
-"""A training run's folder, and the tables that people see.
+"""A training run's folder.
 
 runs/NAME/config.json      every setting, resolved
 runs/NAME/metrics.jsonl    a line every few steps and for every evaluation
@@ -13,15 +13,13 @@ With ``--overwrite`` a run is made in ``runs/NAME.replacement/`` and moves to ``
 import os
 import shutil
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
 from minisbert.core import InputError, one_line
-from minisbert.evaluation.model_scores import Scores
 from minisbert.folder.overwrite import SAVED
-from minisbert.system.console import say
-from minisbert.system.files import foreign_entries, listed, lock, recover, write_json
+from minisbert.system.files import atomic_file, foreign_entries, listed, lock, recover, write_json
 from minisbert.system.version import __version__
 from minisbert.training.objectives.base import Objective
 from minisbert.training.settings import RunSettings
@@ -48,8 +46,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
         folder.mkdir(exist_ok=True)
     log = open_log(folder)
     try:
-        for name in (MODEL, LAST, STATE, RESULTS):  # of an earlier replacement that was not finished
-            recover(folder / name)
+        recover_run(folder)
+        for name in (MODEL, LAST, STATE):  # of an earlier replacement that was not finished
             shutil.rmtree(folder / name, ignore_errors=True)
         (folder / RESULTS).unlink(missing_ok=True)
         log.truncate(0)  # and not removed: it holds the lock
@@ -91,20 +89,28 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
             raise InputError(f"{out / name} holds files that no run wrote ({listed(foreign)}): move them elsewhere")
 
 
+def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
+    """Write ``results.json`` and delete what only a resumed run needs; return the folder, which may have moved."""
+    with atomic_file(folder / RESULTS) as partial:
+        write_json(partial, results)
+    for name in (STATE, LAST):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return publish(folder)
+
+
 def publish(folder: Path) -> Path:
     """Move a finished run over the one that it replaces, if it does; return the folder where it is now."""
     folder = Path(os.path.realpath(folder))
     out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
     if out == folder or not out.is_dir():
         return folder
-    for name in (MODEL, METRICS, CONFIG, RESULTS):  # results.json last: if killed, --resume goes on here
-        if (folder / name).exists():
-            if (out / name).is_dir():
-                (out / name).rename(folder / f"replaced-{name}")
-            (folder / name).replace(out / name)
     for name in (LAST, STATE):
         shutil.rmtree(out / name, ignore_errors=True)
-    shutil.rmtree(folder)
+    for name in (MODEL, METRICS, CONFIG, RESULTS):  # results.json last: if killed, --resume goes on here
+        if (folder / name).exists():
+            shutil.rmtree(out / name, ignore_errors=True)
+            (folder / name).replace(out / name)
+    folder.rmdir()
     return out
 
 
@@ -123,34 +129,3 @@ def recover_run(out: Path) -> None:
     """Clean up after processes of this run that were killed while they saved."""
     for name in (STATE, MODEL, LAST, RESULTS):
         recover(out / name)
-
-
-def describe(options: RunSettings, objective: Objective, counts: tuple[int, int], total: int, precision: str) -> None:
-    """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
-    encoder, (parameters, trainable) = objective.encoder, counts
-    size = f"{parameters:,} parameters"
-    if trainable < parameters:
-        size += f" ({trainable:,} trainable)"
-    unused = sum(parameter.numel() for parameter in objective.unused_parameters())
-    if unused:
-        size += f", {unused:,} of them not used"
-    say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
-    say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
-    say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, {precision}, seed {options.seed}")
-    truncated = sum(encoded.truncated for encoded in objective.encoded)
-    if truncated:
-        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
-
-
-def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
-    """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
-    print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    for metric in before["dev"]:
-        if metric == "loss":
-            continue
-        shown = []
-        for split in ("dev", "test"):
-            first, last = before[split], after[split]
-            # test may have no alike pairs for alignment, and no qrels for a search
-            shown.append(f"{100 * first[metric]:.2f} -> {100 * last[metric]:.2f}" if metric in first else "")
-        print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}".rstrip())

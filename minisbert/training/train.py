@@ -13,8 +13,8 @@ from minisbert.training.distributed import ProcessGroup, lost_contact, process_g
 from minisbert.training.micro_batches import check_micro_tokens, divide
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
+from minisbert.training.report import describe
 from minisbert.training.run import Run
-from minisbert.training.run_folder import describe
 from minisbert.training.schedules import SCHEDULES
 from minisbert.training.settings import RunSettings
 from minisbert.training.trainable import count_parameters, freeze, load_encoder

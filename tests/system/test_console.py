@@ -20,7 +20,7 @@ from minisbert.system.console import LiveLine, Progress, duration, run_command
 from tests.conftest import ROOT
 
 # all but assets, which imports no large library
-COMMANDS = ["ablate", "checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
+COMMANDS = ["checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
 
 
 def raising(error: BaseException) -> Callable[[], None]:
