@@ -18,13 +18,14 @@ from lessons.search.measure import interval, ndcg_of_each
 from minisbert.core import bert
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.sparse_encoder import flops_loss, splade_pool
+from minisbert.models.sparse_encoder import splade_pool
 from minisbert.models.static_distillation import distill, principal_components
 from minisbert.models.static_encoder import bag_mean
 from minisbert.search import late_interaction
 from minisbert.search.dense import top_k
 from minisbert.search.late_interaction import Matrices, max_sim
 from minisbert.system.assets import ensure
+from minisbert.training.losses import flops_loss
 
 bert.FUSED = True  # lesson 13: the same numbers in less time
 

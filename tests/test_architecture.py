@@ -29,7 +29,6 @@ ROOMS = [
     *("data", "evaluation", "training", "corpus", "diagnosis"),
 ]
 UPWARD = {  # still to be cured
-    ("corpus/index.py", "commands"),
     ("folder/model_folder.py", "models"),
     ("models/pair_model.py", "compiled"),
     ("models/sentence_encoder.py", "compiled"),

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
+from minisbert.commands.corpus_options import add_corpus_options, in_shards, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, check_written, prompt_of
 from minisbert.core import InputError
-from minisbert.corpus.index import add_corpus_options, encode_with_progress, in_shards, load_and_encode, read_corpus
+from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.data.corpora import read_tuples
 from minisbert.evaluation.retrieval import texts_by_id

@@ -6,8 +6,8 @@ minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.sa
 
 import json
 
+from minisbert.commands.corpus_options import add_corpus_options, load_and_encode, read_corpus
 from minisbert.core import InputError
-from minisbert.corpus.index import add_corpus_options, load_and_encode, read_corpus
 from minisbert.search.dense import closest_pairs
 from minisbert.system.console import check_options, command_parser, run_command, say
 

@@ -10,9 +10,10 @@ minisbert search corpus.txt --query "A guitar." --query-prompt "query: " --corpu
 import argparse
 import json
 
+from minisbert.commands.corpus_options import add_corpus_options, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, prompt_of
 from minisbert.corpus.codes import RESCORE, Bits
-from minisbert.corpus.index import add_corpus_options, encode_with_progress, load_and_encode, read_corpus
+from minisbert.corpus.index import encode_with_progress
 from minisbert.data.corpora import read_sentences
 from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
 

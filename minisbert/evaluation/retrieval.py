@@ -4,9 +4,10 @@ The files have BEIR's layout (Thakur et al. 2021): queries and corpus as .jsonl,
 as .tsv. The formulas are in ``retrieval_metrics``; the command is ``minisbert evaluate``.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
+from minisbert.system.console import say
 
 CUTOFFS = (1, 3, 5, 10, 100)
 REPORTED = ("accuracy@1", "recall@10", "mrr@10", "ndcg@10", "map@100")  # of a training run
@@ -30,7 +32,7 @@ class Retrieval:
     corpus: list[str]
     grades: list[dict[int, int]]  # of each query: row of a judged document -> its grade, above 0 if relevant
     skipped: list[int | None]  # of each query: row of a document that is excluded from its ranking
-    unjudged: int  # queries of the file without a relevant document, which are not evaluated
+    unjudged: int = 0  # queries of the file without a relevant document, which are not evaluated
 
 
 def load_retrieval(
@@ -43,20 +45,27 @@ def load_retrieval(
     - qrels: tab-separated query-id, corpus-id, score, with or without this header; scores are whole numbers
 
     ``ignore_identical_ids`` excludes the document with the query's own id from its ranking, for data whose queries are
-    documents themselves. Raises ``InputError`` with file and line for anything else in a file, a repeated id, a
-    judgement on an unknown query or document, an empty corpus, and if no document is relevant.
+    documents themselves. A judged document that the corpus lacks counts as never found, as in trec_eval. Raises
+    ``InputError`` with file and line for anything else in a file, a repeated id, a judgement on an unknown query, an
+    empty corpus, and if no document is relevant.
     """
     texts, documents = texts_by_id(queries), texts_by_id(corpus)
     rows = {identity: row for row, identity in enumerate(documents)}
     grades = read_qrels(qrels, texts, rows)
+    missing = len(rows) - len(documents)
+    if missing:
+        say(f"{qrels}: {missing:,} judged documents are not in the corpus; they count as never found, as in trec_eval")
     judged = [identity for identity in texts if any(grade > 0 for grade in grades.get(identity, {}).values())]
     if not judged:
         raise InputError(f"{qrels}: no query has a relevant document (a score above 0)")
+    skipped: list[int | None] = [None] * len(judged)
+    if ignore_identical_ids:
+        skipped = [rows.get(identity) for identity in judged]
     return Retrieval(
         queries=[texts[identity] for identity in judged],
         corpus=list(documents.values()),
         grades=[grades[identity] for identity in judged],
-        skipped=[rows.get(identity) if ignore_identical_ids else None for identity in judged],
+        skipped=skipped,
         unjudged=len(texts) - len(judged),
     )
 
@@ -66,9 +75,27 @@ def load_retrieval_folder(folder: str | Path) -> dict[str, Retrieval | None]:
 
     Raises ``InputError`` as ``load_retrieval`` does.
     """
-    queries, corpus, test = (Path(folder) / name for name in ("queries.jsonl", "corpus.jsonl", "qrels/test.tsv"))
-    found = {"dev": load_retrieval(queries, corpus, Path(folder) / "qrels/dev.tsv"), "test": None}
-    return found | ({"test": load_retrieval(queries, corpus, test)} if test.exists() else {})
+    folder = Path(folder)
+    splits: dict[str, Retrieval | None] = {"dev": None, "test": None}
+    for split in splits:
+        qrels = folder / "qrels" / f"{split}.tsv"
+        if split == "dev" or qrels.exists():
+            splits[split] = load_retrieval(folder / "queries.jsonl", folder / "corpus.jsonl", qrels)
+    return splits
+
+
+def retrieval_from_pairs(pairs: Iterable[Sequence[str]]) -> Retrieval:
+    """A search for each anchor's positive among all positives; a row is (anchor, positive, ...).
+
+    Equal anchors are one query with several relevant documents, equal positives one document.
+    ``[("a", "x"), ("b", "y"), ("a", "y")]`` has the queries a and b and the documents x and y; y is relevant to both.
+    """
+    corpus: dict[str, int] = {}
+    grades: dict[str, dict[int, int]] = {}
+    for anchor, positive, *_ in pairs:
+        row = corpus.setdefault(positive, len(corpus))
+        grades.setdefault(anchor, {})[row] = 1
+    return Retrieval(list(grades), list(corpus), list(grades.values()), [None] * len(grades))
 
 
 def texts_by_id(path: str | Path) -> dict[str, str]:
@@ -76,22 +103,33 @@ def texts_by_id(path: str | Path) -> dict[str, str]:
     texts: dict[str, str] = {}
     with reading(path) as at:
         for at.line, row in Rows(path).values():
-            parts = [row.get(key) for key in ("_id", "text", "title")] if isinstance(row, dict) else [None] * 3
-            identity, text, title = str(parts[0]) if type(parts[0]) is int else parts[0], parts[1], parts[2] or ""
-            if not all(isinstance(part, str) for part in (identity, text, title)):
-                raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
-            identity = identity.strip()
+            identity, text = text_with_id(row)
             if identity in texts:
                 raise ValueError(f"the _id {one_line(identity)} occurs twice")
-            texts[identity] = f"{title} {text}".strip()
-            f"{identity}{texts[identity]}".encode()  # ValueError for a lone surrogate, which JSON can escape
+            texts[identity] = text
     if not texts:
         raise InputError(f'{path} is empty: a line like {{"_id": "7", "text": "..."}} is needed for each text')
     return texts
 
 
+def text_with_id(row: Any) -> tuple[str, str]:
+    """The id and the text of one line's JSON value; ``ValueError`` says what is wrong with it."""
+    fields = row if isinstance(row, dict) else {}
+    identity, text, title = fields.get("_id"), fields.get("text"), fields.get("title") or ""
+    if type(identity) is int:
+        identity = str(identity)
+    if not all(isinstance(part, str) for part in (identity, text, title)):
+        raise ValueError(f"_id, text and maybe title are needed, all strings, not {one_line(row)}")
+    identity, text = identity.strip(), f"{title} {text}".strip()
+    f"{identity}{text}".encode()  # ValueError for a lone surrogate, which JSON can escape
+    return identity, text
+
+
 def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int]) -> dict[str, dict[int, int]]:
-    """The grades of the judged documents of each query by their ``rows`` in the corpus."""
+    """The grades of the judged documents of each query, by their ``rows`` in the corpus.
+
+    Documents that ``rows`` lacks are added to it: they get the rows after the corpus.
+    """
     grades: dict[str, dict[int, int]] = {}
     with reading(path) as at:
         for index, (at.line, cells) in enumerate(Rows(path).cells("\t")):
@@ -102,12 +140,12 @@ def read_qrels(path: str | Path, queries: Collection[str], rows: dict[str, int])
             query, document, grade = cells[0], cells[1], float(cells[2])
             if grade != int(grade) or abs(grade) >= 2**31:
                 raise ValueError(f"the score {one_line(cells[2])} is not a whole number, or far too large")
-            if query not in queries or document not in rows:
-                name, file = (document, "corpus") if query in queries else (query, "queries")
-                raise ValueError(f"{one_line(name)} is not an _id of the {file}")
-            if rows[document] in grades.setdefault(query, {}):
+            if query not in queries:
+                raise ValueError(f"{one_line(query)} is not an _id of the queries")
+            row = rows.setdefault(document, len(rows))
+            if row in grades.setdefault(query, {}):
                 raise ValueError(f"the document {one_line(document)} is judged twice for this query")
-            grades[query][rows[document]] = int(grade)
+            grades[query][row] = int(grade)
     return grades
 
 

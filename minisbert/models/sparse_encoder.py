@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, reading
-from minisbert.core.checks import check, check_negatives, check_texts
-from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.core.checks import check, check_texts
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import CONFIG, SENTENCE
 from minisbert.folder.weights import load_transformer
@@ -49,29 +48,6 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
         logits = logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf)
     # subtle: log and relu never decrease, so they may follow the maximum: V numbers a text, not T V
     return logits.max(dim=1).values.relu().log1p()
-
-
-def flops_loss(vectors: Tensor) -> Tensor:
-    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
-
-    A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
-    [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
-    """
-    return vectors.mean(dim=0).square().sum()
-
-
-def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
-    """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
-
-    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
-    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
-    over the first third of the steps: words are learned before they are taken away.
-    Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
-    """
-    check("queries (B, V), documents (M, V)", queries, documents)
-    check_negatives(documents)
-    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
-    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
 
 
 class SpladePooling(nn.Module):

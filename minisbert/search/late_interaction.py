@@ -1,6 +1,6 @@
 """Late interaction: a text as one vector per token, compared token by token (ColBERT, Khattab and Zaharia 2020).
 
-The formulas, many matrices in one array and on disk, exact search and a loss; ``multi_vector.py`` makes the matrices.
+The formulas, many matrices in one array and on disk, and exact search; ``multi_vector.py`` makes the matrices.
 Legend as in ``core/bert.py``; here K is the width of a token's vector, Q the number of queries, N that of texts.
 """
 
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core.losses import softmax_cross_entropy_loss
 from minisbert.search.inverted import rank
 
 
@@ -27,12 +26,6 @@ def max_sim_matrix(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
     """``max_sim`` of all with all: (B, Tq, K), (M, Td, K), and the documents' real tokens (M, Td) -> (B, M)."""
     scores = torch.einsum("bqk,mdk->bmqd", queries, documents)  # (B, M, Tq, Td)
     return scores.masked_fill(~real[:, None], -torch.inf).max(dim=-1).values.sum(dim=-1)
-
-
-def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
-    """Each query picks its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives."""
-    scores = max_sim_matrix(queries, documents, real)  # (B, M)
-    return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))
 
 
 @dataclass(frozen=True)

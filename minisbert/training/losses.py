@@ -1,4 +1,4 @@
-"""Losses beyond the book: weighted squares, binary cross-entropy, CoSENT and NT-Xent.
+"""Losses beyond the book: weighted squares, binary cross-entropy, CoSENT, NT-Xent, SPLADE and late interaction.
 
 Pure functions like those of ``core/losses.py``: tensors in, a scalar out, the mean over the batch unless stated
 otherwise; ``ValueError`` for shapes that do not fit, an empty batch, or an argument outside its range.
@@ -11,6 +11,7 @@ from torch.nn.functional import logsigmoid
 from minisbert.core.checks import check, check_negatives
 from minisbert.core.encoder import cosine, cosine_matrix
 from minisbert.core.losses import softmax_cross_entropy_loss
+from minisbert.search.late_interaction import max_sim_matrix
 
 
 def weighted_mse_loss(scores: Tensor, target: Tensor, threshold: float = 0.2, weight: float = 2.0) -> Tensor:
@@ -66,3 +67,32 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     own = torch.eye(len(z), dtype=torch.bool, device=z.device)
     logits = (cosine_matrix(z, z) / temperature).masked_fill(own, -torch.inf)  # (2 B, 2 B)
     return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))
+
+
+def flops_loss(vectors: Tensor) -> Tensor:
+    """The sum over words of the squared mean weight in a batch (Paria et al. 2020, arXiv 2004.05665): (B, V) -> scalar.
+
+    A word's mean is about how often it is in a text, and its square how often two texts must be compared for it.
+    [[1, 0], [3, 0]] costs 4, [[2, 0], [0, 2]] costs 2: the same weights, but two words share the work.
+    """
+    return vectors.mean(dim=0).square().sum()
+
+
+def splade_loss(queries: Tensor, documents: Tensor, query_weight: float, document_weight: float) -> Tensor:
+    """Each query picks its document by the dot product, at a price for words: (B, V), (M, V) -> scalar.
+
+    Formal et al. 2021, arXiv 2107.05720: the ranking loss and the FLOPS of both sides. Document i belongs to query i,
+    those from B on are negatives of all. The weights rise from 0 with the square of the step, in sentence-transformers
+    over the first third of the steps: words are learned before they are taken away.
+    Queries and documents [[1, 0], [0, 1]] give log(1 + 1/e) = 0.31326 and with weights 0.2 and 0.4 another 0.3.
+    """
+    check("queries (B, V), documents (M, V)", queries, documents)
+    check_negatives(documents)
+    ranking = softmax_cross_entropy_loss(queries @ documents.T, torch.arange(len(queries), device=queries.device))
+    return ranking + query_weight * flops_loss(queries) + document_weight * flops_loss(documents)
+
+
+def late_ranking_loss(queries: Tensor, documents: Tensor, real: Tensor) -> Tensor:
+    """Each query picks its document by ``max_sim_matrix``; document i belongs to query i, the others are negatives."""
+    scores = max_sim_matrix(queries, documents, real)  # (B, M)
+    return softmax_cross_entropy_loss(scores, torch.arange(len(queries), device=queries.device))

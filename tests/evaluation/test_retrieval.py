@@ -21,6 +21,7 @@ from minisbert.evaluation.retrieval import (
     load_retrieval_folder,
     padded,
     ranked_grades,
+    retrieval_from_pairs,
     retrieval_scores,
 )
 from minisbert.evaluation.retrieval_metrics import METRICS, map_at_k
@@ -60,7 +61,7 @@ def random_task(seed: int, queries: int = 12, documents: int = 25) -> tuple[Retr
         rows = random.choice(documents, size=random.integers(1, documents), replace=False).tolist()
         grades.append({row: int(random.integers(-1, 4)) for row in rows} | {rows[0]: int(random.integers(1, 4))})
     places = random.normal(size=(8, 3))
-    task = Retrieval(["q"] * queries, ["d"] * documents, grades, [None] * queries, 0)
+    task = Retrieval(["q"] * queries, ["d"] * documents, grades, [None] * queries)
     return task, random.normal(size=(queries, 3)), places[random.integers(8, size=documents)]
 
 
@@ -102,10 +103,10 @@ def test_metrics_equal_the_slow_loops(k):
 def test_a_ranking_without_its_own_document_still_has_the_largest_cutoff(monkeypatch):
     """All documents at one place; the first query is the first of them, the second the last."""
     monkeypatch.setattr(retrieval, "CUTOFFS", (2,))
-    task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3], 0)
+    task = Retrieval(["q", "q"], ["d"] * 4, [{2: 1}, {2: 1}], [0, 3])
     ones = np.ones((4, 2))
     assert ranked_grades(task, ones[:2], ones).tolist() == [[0, 1], [0, 0]]
-    alone = Retrieval(["q"], ["d"], [{0: 1}], [0], 0)  # its only document
+    alone = Retrieval(["q"], ["d"], [{0: 1}], [0])  # its only document
     assert ranked_grades(alone, ones[:1], ones[:1]).tolist() == [[0]]
 
 
@@ -160,7 +161,7 @@ def st_evaluator(task: Retrieval, cutoffs: list[int]):
 def binary(task: Retrieval) -> Retrieval:
     """sentence-transformers knows no grades."""
     grades = [{row: int(grade > 0) for row, grade in one.items()} for one in task.grades]
-    return Retrieval(task.queries, task.corpus, grades, task.skipped, 0)
+    return Retrieval(task.queries, task.corpus, grades, task.skipped)
 
 
 @pytest.mark.reference
@@ -233,7 +234,7 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*surrogates not allowed"),
         ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
-        ("qrels", "q1\td9\t1\n", "qrels.tsv, line 1: 'd9' is not an _id of the corpus"),
+        ("qrels", "q9\td1\t1\n", "qrels.tsv, line 1: 'q9' is not an _id of the queries"),
         ("qrels", "q1\td1\t0.5\n", "qrels.tsv, line 1: .*'0.5'"),
         ("qrels", "q1\td1\t1\nq1\td1\t1\n", "line 2: the document 'd1' is judged twice for this query"),
         ("qrels", "q1\td1\t0\n", r"qrels.tsv: no query has a relevant document \(a score above 0\)"),
@@ -245,6 +246,25 @@ def test_bad_files_are_named_with_their_line(texts, tmp_path, file, text, messag
     (tmp_path / f"{file}.{suffix}").write_text(text)
     with pytest.raises(InputError, match=message):
         load_retrieval(*texts)
+
+
+def test_a_judged_document_that_the_corpus_lacks_counts_as_never_found(texts, tiny, capsys):
+    """As in trec_eval: q1 has one more relevant document, so its recall is halved and its nDCG has a larger ideal."""
+    before = retrieval_scores(SentenceEncoder.load(tiny), load_retrieval(*texts), progress=False)
+    with Path(texts[2]).open("a") as file:
+        file.write("q1\tgone\t1\nq3\tlost\t1\n")
+    task = load_retrieval(*texts)
+    assert "qrels.tsv: 2 judged documents are not in the corpus; they count as never found" in capsys.readouterr().err
+    assert (len(task.corpus), task.queries) == (6, ["the cat", "a small dog", "music", "rain"])
+    found = retrieval_scores(SentenceEncoder.load(tiny), task, progress=False)
+    assert before["recall@10"] == 1.0  # there are six documents
+    assert found["recall@10"] == pytest.approx((1 / 2 + 1 + 0 + 1) / 4, abs=1e-12)
+
+
+def test_pairs_are_a_search_among_all_positives():
+    """Equal anchors are one query, equal positives one document; negatives are not searched."""
+    rows = [("a", "x"), ("b", "y", "z"), ("a", "y"), ("a", "x")]
+    assert retrieval_from_pairs(rows) == Retrieval(["a", "b"], ["x", "y"], [{0: 1, 1: 1}, {1: 1}], [None, None])
 
 
 def flags(texts: tuple[str, str, str]) -> list[str]:

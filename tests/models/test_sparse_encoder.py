@@ -16,10 +16,11 @@ from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
-from minisbert.models.sparse_encoder import flops_loss, splade_loss, splade_pool
+from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
 from minisbert.training import train
 from minisbert.training.command_line import parse
+from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
 from minisbert.training.objectives.registry import load_encoder, make_objective
 from tests import toys

@@ -13,7 +13,6 @@ from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
 from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.sparse_encoder import splade_loss
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
 from minisbert.training.settings import RunSettings, reads
@@ -155,7 +154,7 @@ class Splade(TripletRows):
         queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
         risen = min(1.0, 3 * self.done) ** 2
         prices = self.options.query_flops * risen, self.options.document_flops * risen
-        return splade_loss(queries, torch.cat(documents), *prices)
+        return more_losses.splade_loss(queries, torch.cat(documents), *prices)
 
 
 class SupervisedSimCSE(TripletRows):

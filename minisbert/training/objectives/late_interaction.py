@@ -7,7 +7,7 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.evaluation.model_scores import Scores, late_scores
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
-from minisbert.search.late_interaction import late_ranking_loss
+from minisbert.training.losses import late_ranking_loss
 from minisbert.training.objectives.encoders import Columns, TripletRows, VectorObjective
 
 
