@@ -14,13 +14,14 @@ from pathlib import Path
 import torch
 
 from minisbert.commands.model_options import check_written
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.runtime import compile_encoder, compile_pair_model
 from minisbert.core import InputError
 from minisbert.folder.model_folder import ModelFolder, find_model
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_precision, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.codes import QUANTIZATIONS
 from minisbert.corpus.shard_vectors import merge_shards
@@ -28,7 +29,7 @@ from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
-from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say
 from minisbert.system.files import check_ending
 from minisbert.training.distributed import write_error_file
 
@@ -71,11 +72,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
     rows = ("--shard-rows", "--part-rows")
-    group.add_argument(*rows, type=int, metavar="N", help="write N vectors per file to the folder --out")
+    group.add_argument(*rows, type=bounded(int, 1), metavar="N", help="write N vectors per file to the folder --out")
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
-    check_options(options, shard_rows="an integer from 1")
     sharded, out = options.shard_rows is not None, options.out
     ending, sentences = out.suffix if out else "", options.output == "sentence"
     tensors = options.quantize or options.output == "token"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from minisbert.commands.options import add_threads_option
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.folder.model_folder import ModelFolder, find_model
@@ -15,7 +16,7 @@ from minisbert.folder.modules import KINDS
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
-from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
+from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 from minisbert.system.hub import MODEL_FILES
 

@@ -11,12 +11,13 @@ one for each point of the STS scale, and shown as a table.
 import numpy as np
 
 from minisbert.commands.model_options import add_compiled_option, if_compiled
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import MAX_SCORE
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_device, use_threads
 
 # The pairs of the STS-B notebook, the scores that it expects, and those of its joint and siamese models. The available
 # output ends after the fourth score of the siamese model.

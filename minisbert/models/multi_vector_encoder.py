@@ -152,7 +152,7 @@ class MultiVectorEncoder(SentenceEncoder):
                 parts = self([rows[i] for i in batch], [own[i] for i in batch], query)
                 for text, vectors, counted in zip(batch, *parts, strict=True):
                     found[text] = vectors[counted].cpu()
-                line.done(sum(len(rows[i]) for i in batch))
+                line.update(sum(len(rows[i]) for i in batch))
         matrices = Matrices.of([found[i].numpy() for i in range(len(texts))], self.width)
         if not np.isfinite(matrices.rows).all():
             raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
