@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks import first_vector, machine, peers
 from benchmarks.conversion import convert
 from benchmarks.peers import Encode, Peer, turns
+from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core.metrics import spearman
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.sts import similarities
@@ -88,7 +89,7 @@ def minisbert_sides(encoder: SentenceEncoder, folder: Path) -> dict[str, Encode]
     for precision in machine.precisions():
         sides[f"minisbert {precision}"] = partial(encoder.encode, precision=precision)
     for precision in machine.precisions():
-        compiled = SentenceEncoder.load(folder, compiled=True, precision=precision)
+        compiled = CompiledEncoder.load(folder, precision=precision)
         sides[f"minisbert compiled {precision}"] = compiled.encode
     return sides
 

@@ -103,10 +103,7 @@ STEPS = [
 def measure(model: str, ids: Ids, steps: Iterable[Step], rounds: int) -> list[dict]:
     """One row per step: sentences per second, ratio to the first step, largest difference from its vectors."""
     eager = SentenceEncoder.load(model)
-    sides = {
-        step: SentenceEncoder.load(model, compiled=True, precision=step.precision) if step.compiled else eager
-        for step in steps
-    }
+    sides = {step: CompiledEncoder.load(model, precision=step.precision) if step.compiled else eager for step in steps}
     for step, encoder in sides.items():
         step.vectors(encoder, ids[:BATCH])  # warm-up
     seconds: dict[Step, list[float]] = {step: [] for step in sides}

@@ -13,7 +13,9 @@ from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill
+from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, run_command, say
+from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -34,6 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.set_defaults(compiled=None, pooling=None, max_length=None)
     options = parser.parse_args(arguments)
 
+    check_output(options.out, local_path(options.model))
     check_replaceable(options.out)
     encoder = load_encoder(options)
     if not isinstance(encoder, SentenceEncoder) or encoder.searched:

@@ -29,8 +29,9 @@ from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, check_usage, run_command, say
-from minisbert.system.files import check_ending
+from minisbert.system.files import check_ending, check_output
 from minisbert.training.distributed import write_error_file
 
 ENDINGS = (".npy", ".safetensors")
@@ -94,8 +95,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
+    check_output(out, local_path(options.model), options.file)
     if not sharded:
-        check_written("--out", out, ENDINGS, options.model, options.file)
+        check_ending("--out", out, *ENDINGS)
     return options
 
 
@@ -108,9 +110,8 @@ def merge(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
-    inside = options.out.resolve().parent == options.folder.resolve()
-    check_usage((inside, f"--out {options.out} is in the folder of the shards: choose another place"))
     check_ending("--out", options.out, ".npy")
+    check_output(options.out, options.folder)
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 

@@ -17,9 +17,9 @@ from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
 from minisbert.diagnosis.inspect.plot import draw_inspection
 from minisbert.evaluation.plots import require, save
-from minisbert.folder.model_folder import find_model
+from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.assets import asset
+from minisbert.system.assets import asset, local_path
 from minisbert.system.console import bounded, exiting, run_command, say
 from minisbert.system.files import check_output
 
@@ -41,7 +41,7 @@ def find_tokenizer(model: str | None, max_length: int | None) -> Tokenizer | Non
             f"minisbert assets fetch {DEFAULT}, or give --model FOLDER"
         )
         return None
-    return Tokenizer.load(folder if model is None else find_model(model), max_length)
+    return load_tokenizer(folder if model is None else model, max_length)
 
 
 def print_line(name: str, text: str) -> None:
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     if options.plots:
         require()
-        check_output(options.plots / PICTURE, *options.files)
+        check_output(options.plots / PICTURE, *options.files, local_path(options.model))
     tokenizer = find_tokenizer(options.model, options.max_length)
     files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare_files(files)

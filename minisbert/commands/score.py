@@ -12,10 +12,11 @@ import numpy as np
 
 from minisbert.commands.model_options import add_compiled_option, if_compiled
 from minisbert.commands.options import add_threads_option, command_parser
+from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.models.pair_scorer import MAX_SCORE, PairScorer
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device, use_threads
 
@@ -44,7 +45,7 @@ def read_pairs(path: str) -> list[tuple[str, ...]]:
     return pairs
 
 
-def format_score(model: PairModel, score: np.ndarray) -> str:
+def format_score(model: PairScorer, score: np.ndarray) -> str:
     """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each class."""
     if model.task == "classes":
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
@@ -56,7 +57,7 @@ def with_step(score: float | None) -> str:
     return "" if score is None else f"{score:.2f} -> {int(np.clip(score, 0, MAX_SCORE) + 0.5)}"
 
 
-def print_examples(model: PairModel, scores: np.ndarray) -> None:
+def print_examples(model: PairScorer, scores: np.ndarray) -> None:
     """The six examples as a table; scores from 0 to 5 also rounded, with the notebook's beside them."""
     regression = model.task == "regression"
     rows = [("people", "model", "joint", "siamese", "pair")]
@@ -88,7 +89,11 @@ def main(arguments: list[str] | None = None) -> None:
     given = [tuple(options.texts)] if options.texts else [example[:2] for example in EXAMPLES]
     pairs = read_pairs(options.file) if options.file else given
     use_threads(options.threads)
-    model = if_compiled(options, lambda package: PairModel.load(options.model, "cpu", options.max_length, package))
+
+    def compiled(package: str | bool) -> CompiledPairModel:
+        return CompiledPairModel.load(options.model, package, options.max_length)
+
+    model = if_compiled(options, compiled)
     model = model or PairModel.load(options.model, choose_device(options.device), options.max_length)
     firsts, seconds = zip(*pairs, strict=True)
     scores = model.scores(firsts, seconds, progress=True)

@@ -18,20 +18,30 @@ from minisbert.folder.settings import CONFIG, WEIGHTS, unsupported
 from minisbert.folder.weights import Unfilled, named_tensors, stored_config, weight_files, write_safetensors
 from minisbert.system.files import write_json
 
-
-def head_names(dense: str, norm: str, decoder: str, bias: str) -> dict[str, str]:
-    """Our name -> the file's, for each parameter of the masked-language head."""
-    named = {"dense": dense, "norm": norm}
-    names = {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in named.items() for part in ("weight", "bias")}
-    return names | {"words": f"{decoder}.weight", "bias": bias}
-
-
-# by family: the class of transformers with the head, and the head's names in its files
-CLS, VOCAB, PROJECTOR = "cls.predictions", ("vocab_transform", "vocab_layer_norm"), "vocab_projector"
-BERT_HEAD = head_names(f"{CLS}.transform.dense", f"{CLS}.transform.LayerNorm", f"{CLS}.decoder", f"{CLS}.bias")
+# by family: the class of transformers with the head, and the head's parameters in its files
 HEADS = {
-    "bert": ("BertForMaskedLM", BERT_HEAD),
-    "distilbert": ("DistilBertForMaskedLM", head_names(*VOCAB, PROJECTOR, f"{PROJECTOR}.bias")),
+    "bert": (
+        "BertForMaskedLM",
+        {
+            "dense.weight": "cls.predictions.transform.dense.weight",
+            "dense.bias": "cls.predictions.transform.dense.bias",
+            "norm.weight": "cls.predictions.transform.LayerNorm.weight",
+            "norm.bias": "cls.predictions.transform.LayerNorm.bias",
+            "words": "cls.predictions.decoder.weight",
+            "bias": "cls.predictions.bias",
+        },
+    ),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {
+            "dense.weight": "vocab_transform.weight",
+            "dense.bias": "vocab_transform.bias",
+            "norm.weight": "vocab_layer_norm.weight",
+            "norm.bias": "vocab_layer_norm.bias",
+            "words": "vocab_projector.weight",
+            "bias": "vocab_projector.bias",
+        },
+    ),
 }
 
 
@@ -56,21 +66,21 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     """The masked-language head in an encoder's folder. Raises ``InputError`` by file and key if it has none."""
     config = bert.config
     if config.model_type not in HEADS:
-        reason = f"a SparseEncoder is a {' or a '.join(kind for kind, _ in HEADS.values())}"
+        reason = f"a SparseEncoder is a {' or a '.join(name for name, _ in HEADS.values())}"
         raise unsupported(folder.path / CONFIG, "model_type", config.model_type, reason)
-    (kind, names), path = HEADS[config.model_type], weight_files(folder)[0]
-    own_bias = names["words"].replace(".weight", ".bias")  # of the decoder, which transformers prefers
-    found: dict[str, Tensor] = {}
-    for file in weight_files(folder):
-        with reading(file), safe_open(file, "pt") as tensors:
-            keys = {FAMILIES[config.model_type].canonical(key): key for key in tensors.keys()}  # noqa: SIM118
-            found |= {name: tensors.get_tensor(keys[name]) for name in {*names.values(), own_bias} & keys.keys()}
-    words, tied = bert.embeddings.word.weight, folder.json(CONFIG).get("tie_word_embeddings", True)
+    class_name, names = HEADS[config.model_type]
+    decoder_bias = bias_of(names["words"])
+    found = read_tensors(folder, {*names.values(), decoder_bias})
+    words = bert.embeddings.word.weight
+    tied = folder.json(CONFIG).get("tie_word_embeddings", True)
     if tied:
         found.setdefault(names["words"], words)
-    found[names["bias"]] = found.pop(own_bias, found.get(names["bias"]))
-    if missing := [name for name in names.values() if found.get(name) is None]:
-        raise InputError(f"{path} has no {missing[0]}: a SparseEncoder needs the masked-language head of a {kind}")
+    if decoder_bias in found:  # transformers prefers it
+        found[names["bias"]] = found.pop(decoder_bias)
+    path = weight_files(folder)[0]
+    for name in names.values():
+        if name not in found:
+            raise InputError(f"{path} has no {name}: a SparseEncoder needs the masked-language head of a {class_name}")
     with torch.device("meta"), Unfilled():
         head = MaskedHead(config.hidden_size, config.vocab_size, config.layer_norm_eps)
     fill(head, found, path, names)
@@ -79,14 +89,33 @@ def load_head(folder: ModelFolder, bert: Bert) -> MaskedHead:
     return head
 
 
+def read_tensors(folder: ModelFolder, names: set[str]) -> dict[str, Tensor]:
+    """Those of the tensors that are in the folder's weights."""
+    canonical = FAMILIES[folder.model.model_type].canonical
+    found = {}
+    for file in weight_files(folder):
+        with reading(file), safe_open(file, "pt") as tensors:
+            stored = {canonical(key): key for key in tensors.keys()}  # noqa: SIM118 (it is no dictionary)
+            for name in names & stored.keys():
+                found[name] = tensors.get_tensor(stored[name])
+    return found
+
+
 def save_masked(bert: Bert, head: MaskedHead, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` of encoder and head, as transformers has them, float32."""
-    family, (kind, names) = FAMILIES[bert.config.model_type], HEADS[bert.config.model_type]
+    family = FAMILIES[bert.config.model_type]
+    class_name, names = HEADS[bert.config.model_type]
     tied = head.words is bert.embeddings.word.weight
-    about = {"architectures": [kind], "tie_word_embeddings": tied}
+    about = {"architectures": [class_name], "tie_word_embeddings": tied}
     write_json(folder / CONFIG, stored_config(bert.config) | about)
     tensors = {family.prefix + name: tensor for name, tensor in named_tensors(bert).items()}
-    tensors |= {names[ours]: part.float() for ours, part in head.named_parameters() if not tied or ours != "words"}
-    if not tied:
-        tensors[names["words"].replace(".weight", ".bias")] = head.bias.float()  # the one that transformers reads
+    tensors |= {names[ours]: parameter.float() for ours, parameter in head.named_parameters()}
+    if tied:
+        del tensors[names["words"]]
+    else:
+        tensors[bias_of(names["words"])] = head.bias.float()  # the one that transformers reads
     write_safetensors(tensors, folder / WEIGHTS)
+
+
+def bias_of(weight: str) -> str:
+    return weight.removesuffix("weight") + "bias"

@@ -7,11 +7,11 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check
 from minisbert.core.heads import ConcatHead, Head, JointHead
@@ -126,22 +126,12 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str | torch.device = "cpu",
-        limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "PairModel | CompiledPairModel":
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", limit: int | None = None) -> Self:
         """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
-        ``limit``, ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones
-        compile. ``InputError`` for anything missing, unknown or misshapen.
+        ``limit`` as for ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
         """
         folder = ModelFolder(find_model(folder))
-        if compiled:
-            return CompiledPairModel(folder, compiled, limit, precision)
         if not folder.has(HEAD_FILE) and folder.model.classifier:
             return cls(*read_cross_encoder(folder, limit)).to(choose_device(device)).eval()
         if not folder.has(HEAD_FILE):

@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor, nn
 
-from minisbert.core import InputError, reading, tokenizer
+from minisbert.core import reading, tokenizer
 from minisbert.core.checks import check
 from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import ModelFolder, find_model
@@ -95,17 +95,13 @@ class StaticEncoder(TextEncoder, nn.Module):
         pooling: str | None = None,
         device: str | torch.device = "cpu",
         limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "StaticEncoder":
+    ) -> Self:
         """A folder, or a name on the hub, as for ``SentenceEncoder``. Raises ``InputError`` for what does not fit."""
-        if compiled:
-            raise InputError(f"{model} is a table of static vectors: there is nothing to compile")
         choose_device(device)  # a table is fastest where the texts are: on the CPU
         return cls.from_folder(ModelFolder(find_model(model)), pooling, limit)
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "StaticEncoder":
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
         with reading(f"{folder.path}, a table of static vectors"):
             check("pooling mean", pooling)

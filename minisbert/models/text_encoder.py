@@ -56,7 +56,7 @@ class TextEncoder:
 
     def states(self, batch: Batch) -> list[Tensor]:
         """The hidden states (T, D) of each text of a batch."""
-        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it without compiled")
+        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
     def encode(
         self,

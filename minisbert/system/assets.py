@@ -74,6 +74,14 @@ def home() -> Path:
     return path
 
 
+def local_path(model: str) -> Path:
+    """Where a model of the manifest is, or will be once it is fetched; any other name is a path."""
+    manifest = assets()
+    if model in manifest:
+        return manifest[model].folder
+    return Path(model)
+
+
 def ensure(name: str) -> Path:
     """The folder of an asset, which is fetched first unless it is complete.
 

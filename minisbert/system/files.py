@@ -161,24 +161,17 @@ def foreign_entries(folder: Path, own: Collection[str]) -> list[str]:
     """
     own_folders = {str(parent) for path in own for parent in PurePosixPath(path).parents} | {*own}
     foreign = []
-    pending = []
-    if folder.is_dir():
-        pending.append(folder)
+    pending = [folder] if folder.is_dir() else []
     while pending:
         for path in pending.pop().iterdir():
             name = path.relative_to(folder).as_posix()
-            if path.is_dir():
-                if not _matches(name, own_folders):
-                    foreign.append(name)
-                elif not path.is_symlink():
-                    pending.append(path)
-            elif not _matches(name, own) and path.name not in LITTER:
+            patterns = own_folders if path.is_dir() else own
+            is_own = any(fnmatchcase(name, pattern) for pattern in patterns)
+            if path.is_dir() and is_own and not path.is_symlink():
+                pending.append(path)
+            elif not is_own and (path.is_dir() or path.name not in LITTER):
                 foreign.append(name)
     return sorted(foreign)
-
-
-def _matches(name: str, patterns: Collection[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def listed(names: list[str], most: int = 3) -> str:
