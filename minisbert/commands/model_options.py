@@ -21,12 +21,14 @@ from minisbert.system.files import check_ending, check_output
 ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
 
-def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
-    """The options that ``load_encoder`` reads."""
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
+    """The options that ``load_encoder`` reads. With the name "model" the model is an argument, which must be given."""
     add_compiled_option(group)
-    group.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
-    )
+    about = "name, folder, or owner/name on the Hub"
+    if name == "model":
+        group.add_argument(name, metavar="MODEL", help=about)
+    else:
+        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{about} (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.models.heads import VARIANTS
 from minisbert.system.console import bounded
 from minisbert.training.schedules import SCHEDULES
 
@@ -160,7 +159,7 @@ class RunSettings:
     )
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
     variant: str = option(
-        "of cross-attention (default: compare)", "compare", choices=VARIANTS, only=("cross-attention",)
+        "of cross-attention (default: compare)", "compare", choices=("published", "compare"), only=("cross-attention",)
     )
     pooler_head: bool = option(
         "cross-encoder with BERT's pooler and a linear layer, as CrossEncoder has it", False, only=("cross-encoder",)
