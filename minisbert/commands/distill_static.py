@@ -7,14 +7,15 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
-from minisbert.commands.model_options import load_encoder
 from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable
+from minisbert.loading import load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, run_command, say
+from minisbert.system.devices import choose_device, use_threads
 from minisbert.system.files import check_output
 
 
@@ -33,12 +34,12 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(parser)
-    parser.set_defaults(compiled=None, pooling=None, max_length=None)
     options = parser.parse_args(arguments)
 
     check_output(options.out, local_path(options.model))
     check_replaceable(options.out)
-    encoder = load_encoder(options)
+    use_threads(options.threads)
+    encoder = load_encoder(options.model, device=choose_device(options.device))
     if not isinstance(encoder, SentenceEncoder) or encoder.searched:
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
     table = distill(encoder, options.dim, options.sif, progress=True)
