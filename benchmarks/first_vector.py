@@ -22,12 +22,12 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 vector = SentenceEncoder.load("{files}/model").encode([{sentence!r}])
 """,
     "minisbert compiled": """
-from minisbert.models.sentence_encoder import SentenceEncoder
-vector = SentenceEncoder.load("{files}/model", compiled=True).encode([{sentence!r}])
+from minisbert.compiled.runtime import CompiledEncoder
+vector = CompiledEncoder.load("{files}/model").encode([{sentence!r}])
 """,
     "minisbert compiled bfloat16": """
-from minisbert.models.sentence_encoder import SentenceEncoder
-vector = SentenceEncoder.load("{files}/model", compiled=True, precision="bfloat16").encode([{sentence!r}])
+from minisbert.compiled.runtime import CompiledEncoder
+vector = CompiledEncoder.load("{files}/model", precision="bfloat16").encode([{sentence!r}])
 """,
     "sentence-transformers": """
 import os; os.environ["HF_HUB_OFFLINE"] = "1"

@@ -38,11 +38,11 @@ from benchmarks import machine, peers
 from benchmarks.conversion import convert
 from benchmarks.encode_speed import MODEL, table, texts_of
 from benchmarks.peers import turns
+from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
-from minisbert.system.console import run_command
-from minisbert.training.settings import number
+from minisbert.system.console import bounded, run_command
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("onnxruntime", "openvino")
@@ -52,8 +52,8 @@ LARGEST_DIFFERENCE = {"float32": 1e-5, "bfloat16": 0.03, "int8": 0.3}  # from th
 
 OURS = """
 from functools import partial
-from minisbert import SentenceEncoder
-encoder = SentenceEncoder.load({model!r}, compiled={compiled!r}, precision={precision!r})
+import minisbert
+encoder = minisbert.load({model!r}, compiled={compiled!r}, precision={precision!r} if {compiled!r} else None)
 encode = partial(encoder.encode, precision={precision!r})
 """
 ONNXRUNTIME = """
@@ -215,8 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="compare with these (default: all installed)")
-    parser.add_argument("--rounds", type=number(int, 1), default=3, help="number of rounds (default: %(default)s)")
-    parser.add_argument("--requests", type=number(int, 1), default=100, help="of each kind (default: %(default)s)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--requests", type=bounded(int, 1), default=100, help="of each kind (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> None:
     counts = [len(ids) for ids in encoder.tokenizer.encode(texts).ids]
     singles = [text for text, count in zip(texts, counts, strict=True) if count == TOKENS]
     for precision in machine.precisions():  # made now, if they are missing
-        SentenceEncoder.load(folder, compiled=True, precision=precision)
+        CompiledEncoder.load(folder, precision=precision)
     with tempfile.TemporaryDirectory() as converted:
         files = Path(converted)
         convert(folder, files, chosen)

@@ -22,8 +22,8 @@ from course import TINY, figure, largest_difference, predict
 
 import minisbert
 from lessons.mistakes import MISTAKES, planted
+from minisbert.compiled.graphs import compile_encoder
 from minisbert.compiled.package import compile_package, load_package
-from minisbert.compiled.runtime import compile_encoder
 from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
@@ -251,7 +251,7 @@ compiled_tiny, eager_tiny = None, minisbert.SentenceEncoder.load(TINY)
 if "compiled" in ways:
     package = Path(folder.name) / "tiny.pt2"
     compile_encoder(eager_tiny, TINY, "float32", package)
-    compiled_tiny = minisbert.SentenceEncoder.load(TINY, compiled=package)
+    compiled_tiny = minisbert.load(TINY, compiled=package)
     apart = largest_difference(compiled_tiny.encode(texts[:20]), eager_tiny.encode(texts[:20]))
     print(f"{package.name}: {package.stat().st_size / 1e6:.1f} MB, vectors differ by {apart:.1e}")
     for name, each in {"eager": eager_tiny, "compiled": compiled_tiny}.items():
@@ -311,7 +311,7 @@ if precision == torch.bfloat16:
 forms = {"compiled, float32": "float32", "compiled, bfloat16": "bfloat16"}
 for name in list(forms)[: 1 + ("bfloat16" in ladder)]:
     try:
-        model = minisbert.SentenceEncoder.load("all-MiniLM-L6-v2", compiled="auto", precision=forms[name])
+        model = minisbert.load("all-MiniLM-L6-v2", compiled="auto", precision=forms[name])
         ladder[name] = lambda name, model=model: packed(name, model, forms[name])
     except InputError as error:
         print(f"{name}: {error}")

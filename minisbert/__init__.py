@@ -14,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minisbert.loading import load
     from minisbert.models.multi_vector_encoder import MultiVectorEncoder
     from minisbert.models.pair_model import PairModel
     from minisbert.models.sentence_encoder import SentenceEncoder
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from minisbert.models.static_encoder import StaticEncoder
 
 __version__ = "0.1.0"
-__all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder"]
+__all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder", "load"]
 
 # How long OpenMP's threads spin before they sleep, in a command: 1,000 iterations in libgomp, about 50 microseconds
 # (default: 300,000); 1 ms in libomp and Intel's (default: 200). A spinning thread keeps its core from other processes.
@@ -51,11 +52,12 @@ if sys.argv[:1] == ["-m"]:
 
 
 FILES = {
-    "SentenceEncoder": "sentence_encoder",
-    "PairModel": "pair_model",
-    "SparseEncoder": "sparse_encoder",
-    "MultiVectorEncoder": "multi_vector_encoder",
-    "StaticEncoder": "static_encoder",
+    "SentenceEncoder": "models.sentence_encoder",
+    "PairModel": "models.pair_model",
+    "SparseEncoder": "models.sparse_encoder",
+    "MultiVectorEncoder": "models.multi_vector_encoder",
+    "StaticEncoder": "models.static_encoder",
+    "load": "loading",
 }
 
 
@@ -63,4 +65,4 @@ def __getattr__(name: str) -> Any:
     """The package's classes, imported when they are first used: importing torch takes a second."""
     if name not in FILES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"minisbert.models.{FILES[name]}"), name)
+    return getattr(import_module(f"minisbert.{FILES[name]}"), name)

@@ -23,12 +23,12 @@ from minisbert.commands.certify import main as certify
 from minisbert.commands.encode import main as encode
 from minisbert.commands.evaluate import main as evaluate
 from minisbert.commands.inspect_ import main as inspect
-from minisbert.commands.model_options import open_kind
 from minisbert.commands.pairs import main as pairs
 from minisbert.commands.search import main as search
 from minisbert.commands.trace_ import main as trace
 from minisbert.core import InputError
 from minisbert.core.heads import siamese
+from minisbert.loading import load_encoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests import toys
@@ -136,7 +136,7 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
     copied = tmp_path_factory.getbasetemp() / "other" / source.name
     shutil.copytree(source, copied, dirs_exist_ok=True)
     name = data.draw(st.sampled_from([file for file in sorted(copied.rglob("*")) if file.is_file()]))
-    check(name, lambda: open_kind(str(copied)).load(copied).encode(TEXTS), data)
+    check(name, lambda: load_encoder(copied).encode(TEXTS), data)
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")

@@ -14,13 +14,13 @@ from pathlib import Path
 import torch
 
 from minisbert.commands.model_options import check_written
-from minisbert.compiled.runtime import compile_encoder, compile_pair_model
-from minisbert.core import InputError
+from minisbert.commands.options import add_threads_option, command_parser
+from minisbert.compiled.graphs import compile_model
+from minisbert.compiled.package import identity
+from minisbert.compiled.runtime import compile_to_cache
 from minisbert.folder.model_folder import ModelFolder, find_model
-from minisbert.models.pair_model import PairModel
-from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_precision, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -36,15 +36,12 @@ def main(arguments: list[str] | None = None) -> None:
     folder = find_model(options.model)
     precision = str(choose_precision(options.precision, torch.device("cpu"))[0]).removeprefix("torch.")
     started = time.monotonic()
-    if options.out:
+    path = options.out
+    if path:
         say(f"compiling {folder.name} in {precision}, 20 to 60 seconds")
-    files = ModelFolder(folder)
-    if files.model.classifier or files.has("head.json"):
-        if options.pooling:
-            raise InputError("--pooling is for encoders: a cross-encoder's head reads [CLS]")
-        path = compile_pair_model(PairModel.load(folder), folder, precision, options.out)
+        compile_model(folder, precision, options.pooling, path)
     else:
-        path = compile_encoder(SentenceEncoder.load(folder, options.pooling), folder, precision, options.out)
+        path = compile_to_cache(folder, identity(ModelFolder(folder), precision, options.pooling))
     say(f"{path}: {path.stat().st_size / 1e6:.0f} MB, {time.monotonic() - started:.0f} s")
 
 

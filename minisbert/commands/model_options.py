@@ -2,32 +2,33 @@
 
 import argparse
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from minisbert.compiled.runtime import CompiledEncoder
+from minisbert.commands.options import add_threads_option
 from minisbert.core import InputError
-from minisbert.folder.model_folder import ModelFolder, find_model
-from minisbert.folder.modules import KINDS
+from minisbert.folder.model_folder import find_model
+from minisbert.loading import Encoder
+from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import local_path
 from minisbert.system.console import say
-from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
+from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
-from minisbert.system.hub import MODEL_FILES
 
 ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
 
-def add_model_options(group: argparse._ActionsContainer, device: str = "auto") -> None:
-    """The options that ``load_encoder`` reads."""
+def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
+    """The options that ``load_encoder`` reads. With the name "model" the model is an argument, which must be given."""
     add_compiled_option(group)
-    group.add_argument(
-        "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
-    )
+    about = "name, folder, or owner/name on the Hub"
+    if name == "model":
+        group.add_argument(name, metavar="MODEL", help=about)
+    else:
+        group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{about} (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
@@ -46,21 +47,22 @@ def add_compiled_option(group: argparse._ActionsContainer) -> None:
     )
 
 
-def load_encoder(
-    options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device
-) -> SentenceEncoder | CompiledEncoder:
+def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> Encoder:
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
     precision = getattr(options, "precision", None)
     if precision == "auto" and options.compiled:
         precision = str(choose_precision("auto", torch.device("cpu"))[0]).removeprefix("torch.")
-    chosen, kind = (options.model, options.pooling), open_kind(options.model)
-    compiled = if_compiled(options, lambda package: kind.load(*chosen, "cpu", options.max_length, package, precision))
-    return compiled or kind.load(*chosen, place(options.device), options.max_length)
+    model, limit = find_model(options.model), options.max_length
+
+    def compiled(package: str | bool) -> Encoder:
+        return load(model, options.pooling, "cpu", limit, compiled=package, precision=precision)
+
+    return if_compiled(options, compiled) or load(model, options.pooling, place(options.device), limit)
 
 
-def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | CompiledEncoder:
+def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
     """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
     if encoder.searched.get("convert") == "matrices":
@@ -68,18 +70,10 @@ def load_pooled(options: argparse.Namespace, instead: str) -> SentenceEncoder | 
     return encoder
 
 
-def open_kind(model: str) -> type[SentenceEncoder]:
-    """The class that opens a model's folder; its file is imported here."""
-    name = ModelFolder(find_model(model)).kind
-    return getattr(import_module(f"minisbert.models.{KINDS[name].file}"), name)
-
-
 def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
-    """Raise ``InputError`` if ``out`` has another ending, or would replace an input or a file of the model."""
+    """Raise ``InputError`` if ``out`` has another ending, or is, contains or lies in the model or another input."""
     check_ending(option, out, *endings)
-    if out and out.is_file():
-        folder = find_model(model)
-        check_output(out, *inputs, *(path for pattern in MODEL_FILES for path in folder.glob(pattern)))
+    check_output(out, local_path(model), *inputs)
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:
@@ -108,7 +102,7 @@ def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
 
 
-def prompt_of(encoder: SentenceEncoder, options: argparse.Namespace, role: str = "") -> str:
+def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> str:
     """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")

@@ -8,15 +8,19 @@ Scores are 0 to 5 from a regression head, probabilities from a classifier. Witho
 one for each point of the STS scale, and shown as a table.
 """
 
+import argparse
+
 import numpy as np
 
 from minisbert.commands.model_options import add_compiled_option, if_compiled
+from minisbert.commands.options import add_threads_option, command_parser
+from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
+from minisbert.models.pair_scorer import MAX_SCORE, PairScorer
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_device, use_threads
 
 # The pairs of the STS-B notebook, the scores that it expects, and those of its joint and siamese models. The available
 # output ends after the fourth score of the siamese model.
@@ -43,33 +47,39 @@ def read_pairs(path: str) -> list[tuple[str, ...]]:
     return pairs
 
 
-def format_score(model: PairModel, score: np.ndarray) -> str:
+def format_score(model: PairScorer, score: np.ndarray) -> str:
     """A regression's score, clipped to 0..5, the probability of a duplicate, or the probability of each class."""
     if model.task == "classes":
         return "  ".join(f"{label} {value:.3f}" for label, value in zip(model.labels, score, strict=True))
-    return f"{np.clip(score, 0, MAX_SCORE):.2f}" if model.task == "regression" else f"{score:.3f}"
+    if model.task == "regression":
+        return f"{np.clip(score, 0, MAX_SCORE):.2f}"
+    return f"{score:.3f}"
 
 
 def with_step(score: float | None) -> str:
     """``4.03 -> 4``: a score and the nearest integer from 0 to 5, halves rounded up; empty for None."""
-    return "" if score is None else f"{score:.2f} -> {int(np.clip(score, 0, MAX_SCORE) + 0.5)}"
+    if score is None:
+        return ""
+    return f"{score:.2f} -> {int(np.clip(score, 0, MAX_SCORE) + 0.5)}"
 
 
-def print_examples(model: PairModel, scores: np.ndarray) -> None:
-    """The six examples as a table; scores from 0 to 5 also rounded, with the notebook's beside them."""
+def print_examples(model: PairScorer, scores: np.ndarray) -> None:
+    """The six examples as a table; scores from 0 to 5 also rounded, with those of the notebook's models beside them."""
     regression = model.task == "regression"
-    rows = [("people", "model", "joint", "siamese", "pair")]
+    rows = [("people", "model", "notebook's joint", "siamese", "pair")]
     for (first, second, people, *notebook), score in zip(EXAMPLES, scores, strict=True):
-        shown = with_step(np.clip(score, 0, MAX_SCORE)) if regression else format_score(model, score)
-        rows.append((people, shown, *map(with_step, notebook), f"{first} / {second}"))
-    width = max(5, len(rows[1][1]))
-    if regression:
-        print(f"{'':8}{'':{width}}  the notebook's:")
+        shown = format_score(model, score)
+        if regression:
+            shown = with_step(np.clip(score, 0, MAX_SCORE))
+        rows.append((str(people), shown, *map(with_step, notebook), f"{first} / {second}"))
     for people, shown, joint, siamese, pair in rows:
-        print(f"{people:>6}  {shown:<{width}}  " + (f"{joint:<9}  {siamese:<9}  " if regression else "") + pair)
+        columns = f"{people:<6}  {shown:<{len(rows[1][1])}}  "
+        if regression:
+            columns += f"{joint:<16}  {siamese:<9}  "
+        print(columns + pair)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("score", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="two texts; without any, six examples from 0 to 5")
     about = "a model trained with a head: its folder, or a CrossEncoder's name on the Hub"
@@ -81,21 +91,35 @@ def main(arguments: list[str] | None = None) -> None:
     add_compiled_option(parser)
     add_threads_option(parser)
     options = parser.parse_args(arguments)
-    if len(options.texts) not in ((0,) if options.file else (0, 2)):
+    expected = (0,) if options.file else (0, 2)
+    if len(options.texts) not in expected:
         raise InputError(f"give two texts, each in quotes, or --file, not {len(options.texts)} texts")
+    return options
 
-    given = [tuple(options.texts)] if options.texts else [example[:2] for example in EXAMPLES]
-    pairs = read_pairs(options.file) if options.file else given
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    if options.file:
+        pairs = read_pairs(options.file)
+    elif options.texts:
+        pairs = [tuple(options.texts)]
+    else:
+        pairs = [(first, second) for first, second, *_ in EXAMPLES]
     use_threads(options.threads)
-    model = if_compiled(options, lambda package: PairModel.load(options.model, "cpu", options.max_length, package))
+
+    def compiled(package: str | bool) -> CompiledPairModel:
+        return CompiledPairModel.load(options.model, package, options.max_length)
+
+    model = if_compiled(options, compiled)
     model = model or PairModel.load(options.model, choose_device(options.device), options.max_length)
     firsts, seconds = zip(*pairs, strict=True)
     scores = model.scores(firsts, seconds, progress=True)
     if model.truncated:
-        say(model.tokenizer.cut_message(model.truncated, len(pairs) * (1 if model.joint else 2)))
+        texts = len(pairs) if model.joint else 2 * len(pairs)
+        say(model.tokenizer.cut_message(model.truncated, texts))
     if options.file:
-        for (first, second), score in zip(pairs, scores, strict=True):
-            print("\t".join([*(f"{value:.6f}" for value in np.atleast_1d(score)), first, second]))
+        for (first, second), score in zip(pairs, scores.reshape(len(pairs), -1), strict=True):
+            print("\t".join([*(f"{value:.6f}" for value in score), first, second]))
     elif options.texts:
         print(format_score(model, scores[0]))
     else:

@@ -1,10 +1,11 @@
-"""Compiled ahead of time: a module exported by ``torch.export`` and compiled by AOTInductor to one ``.pt2`` file.
+"""Compiled packages: a module exported by ``torch.export`` and compiled by AOTInductor to one ``.pt2`` file.
 
 PyTorch's compiler fuses the operations between two matrix products, and lays the weights out for the CPU once. The file
 holds native code, weights included, and loading it runs that code: load only files that you, or somebody you trust,
-compiled. It runs with the version of torch and the CPU instructions that it was compiled for; ``about`` says which.
+compiled. A package belongs to one model, precision, version of torch and kind of CPU; ``About`` says which.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -13,14 +14,20 @@ import stat
 import sys
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import parse_settings
+from minisbert.models.layout import choose_pooling
+from minisbert.system.assets import home
 from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets
 from minisbert.system.files import atomic_file
@@ -33,9 +40,82 @@ ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Win
 # weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
 INDUCTOR = {"freezing": True, "cpp.enable_concat_linear": True, "cpp.dynamic_threads": True}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
+GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors")  # of each module: what the graph is made of
+PACKAGE = Path(__file__).parents[1]
 
 
-def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Identity:
+    """The model and the code that a package is compiled from."""
+
+    kind: str  # SentenceEncoder or PairModel
+    precision: str
+    weights: str  # sha256 of the model's files
+    minisbert: str  # sha256 of the code
+    pooling: str = ""  # empty for a PairModel
+
+    @property
+    def cached(self) -> Path:
+        """The package's place in the cache folder; torch and CPU are in its name."""
+        parts = [*asdict(self).items(), torch.__version__, instruction_sets()]
+        return home() / "compiled" / f"{self.kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class About(Identity):
+    """What a package says about itself."""
+
+    model: str  # the folder's name
+    torch: str = ""
+    cpu: list[str] = field(default_factory=list)
+    width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
+    hidden_size: int = 0
+    task: str = ""  # of a PairModel, with ``labels`` and ``types``
+    labels: list[str] = field(default_factory=list)
+    types: bool = False
+
+
+def identity(folder: ModelFolder, precision: str, pooling: str | None = None) -> Identity:
+    """The identity of a model: of its encoder, or of a cross-encoder. Reads all files that its graph is made from."""
+    pairs = folder.holds_pair_model
+    if pairs and pooling:
+        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
+    digest = hashlib.sha256()
+    places = {"."} | {place for _, place in folder.modules}
+    for path in sorted({path for place in places for name in GRAPH_FILES for path in (folder.path / place).glob(name)}):
+        with open(path, "rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(folder.path)} {content}\n".encode())
+    kind, pooled = ("PairModel", "") if pairs else ("SentenceEncoder", choose_pooling(folder, pooling))
+    return Identity(kind, precision, digest.hexdigest(), code_hash(), pooled)
+
+
+@cache
+def code_hash() -> str:
+    """sha256 of all code of this package that a graph imports, directly or through other files."""
+    files: dict[Path, str] = {}
+    pending = [PACKAGE / "compiled" / "graphs.py"]
+    while pending:
+        path = pending.pop()
+        if path not in files and path.is_file():
+            files[path] = path.read_text(encoding="utf-8")
+            pending += imported_files(path, files[path])
+    return hashlib.sha256("".join(files[path] for path in sorted(files)).encode()).hexdigest()
+
+
+def imported_files(path: Path, source: str) -> Iterator[Path]:
+    """The files of this package that the source of a file may import; some of them do not exist."""
+    for dots, module, names in re.findall(r"^\s*from (\.*)([\w.]*) import (\([^)]*\)|.*)", source, re.MULTILINE):
+        parts = module.split(".") if module else []
+        base = path.parent if dots else PACKAGE.parent
+        target = base.joinpath(*parts)
+        if target.is_relative_to(PACKAGE):
+            yield target.with_suffix(".py")
+            yield target / "__init__.py"
+            yield from (target / f"{name}.py" for name in re.findall(r"\w+", names))
+
+
+def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: About) -> None:
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
@@ -47,55 +127,69 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
         (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
         (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
     )
-    about = {"torch": torch.__version__, "cpu": instruction_sets()} | about
+    content = asdict(about) | {"torch": torch.__version__, "cpu": instruction_sets()}
     auto = torch.export.Dim.AUTO
-    cache = os.environ.get(CACHE)
-    with atomic_file(path) as partial, warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        os.environ[CACHE] = str(partial.with_name("inductor"))  # removed with the partial file
+    with atomic_file(path) as partial, compiler_cache(partial.with_name("inductor")):  # removed with the partial file
         try:
             exported = torch.export.export(module, tuple(examples), dynamic_shapes=[{0: auto, 1: auto}] * len(examples))
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(partial.with_name("package.pt2")),
-                inductor_configs=INDUCTOR | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
+                inductor_configs=INDUCTOR | {"aot_inductor.metadata": {"minisbert": json.dumps(content)}},
             )
         except (RuntimeError, OSError) as error:
-            said = [line for line in str(error).splitlines() if "error" in line.lower()] or [type(error).__name__]
-            raise InputError(f"compiling {path.name} failed: {one_line(said[0].strip())}") from error
-        finally:
-            os.environ.pop(CACHE)
-            os.environ |= {} if cache is None else {CACHE: cache}
+            lines = [line for line in str(error).splitlines() if "error" in line.lower()]
+            reason = one_line(lines[0].strip()) if lines else type(error).__name__
+            raise InputError(f"compiling {path.name} failed: {reason}") from error
         os.replace(made, partial)
 
 
-def read_about(path: Path) -> dict[str, Any]:
+@contextmanager
+def compiler_cache(folder: Path) -> Iterator[None]:
+    """Let the compiler keep its files in ``folder``; without its warnings."""
+    before = os.environ.get(CACHE)
+    os.environ[CACHE] = str(folder)
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        del os.environ[CACHE]
+        if before is not None:
+            os.environ[CACHE] = before
+
+
+def read_about(path: Path) -> About:
     """What a package says about itself, without running it. Raises ``InputError`` for another or a damaged file."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a folder, a pipe or a device, not a package of minisbert compile")
     with reading(path), zipfile.ZipFile(path) as package:
         if (damaged := package.testzip()) is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
         names = [name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name)]
         if not names:
             raise ValueError("not a package of minisbert compile")
-        return json.loads(json.loads(package.read(names[0]))["minisbert"])
+        content = json.loads(json.loads(package.read(names[0]))["minisbert"])
+    return parse_settings(About, (path, content))
 
 
-def load_package(path: Path, expected: dict[str, Any]) -> tuple[Callable, dict[str, Any]]:
+def load_package(path: Path, expected: Identity, any_precision: bool = False) -> tuple[Callable, About]:
     """The compiled module and what it says about itself. This runs the code in the file.
 
     Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
     CPU than ``expected`` and this process have.
     """
     about = read_about(path)
+    if missing := sorted({*about.cpu} - {*instruction_sets()}):
+        raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
+    for key, value in (asdict(expected) | {"torch": torch.__version__}).items():
+        found = getattr(about, key)
+        if found != value and not (key == "precision" and any_precision):
+            others = {"weights": "other weights", "minisbert": "another version of minisbert"}
+            other = others.get(key, f"{key} {found}, not {value}")
+            raise InputError(f"{path} was compiled from {about.model} with {other}: {AGAIN}")
+    status, writable = path.stat(), stat.S_IWGRP | stat.S_IWOTH
+    if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & writable):
+        raise InputError(f"{path} is a program, and other users can change it: chown it, chmod go-w")
     with reading(path):
-        if missing := sorted({*about["cpu"]} - {*instruction_sets()}):
-            raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
-        for key, value in ({"torch": torch.__version__} | expected).items():
-            if about.get(key) != value:
-                other = {"weights": "other weights", "minisbert": "another version of minisbert"}
-                other = other.get(key, f"{key} {about.get(key)}, not {value}")
-                raise InputError(f"{path} was compiled from {about.get('model')} with {other}: {AGAIN}")
-        status, others = path.stat(), stat.S_IWGRP | stat.S_IWOTH
-        if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & others):
-            raise InputError(f"{path} is a program, and other users can change it: chown it, chmod go-w")
         return package_runner(path), about

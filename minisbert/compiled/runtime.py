@@ -1,112 +1,69 @@
-"""Encoders and cross-encoders compiled ahead of time (``compiled/package.py``), without parameters to train.
+"""Compiled encoders and cross-encoders: a package that computes, a folder for tokenizer and settings, no parameters.
 
-    encoder = SentenceEncoder.load("all-MiniLM-L6-v2", compiled=True)  # 30 seconds once, then from the cache folder
-    encoder.encode(["A cat sits."])
-
-A package belongs to one model, precision, version of torch and kind of CPU, and is refused by name with any other.
+encoder = CompiledEncoder.load("all-MiniLM-L6-v2")  # 30 seconds once, then from the cache folder
+encoder.encode(["A cat sits."])
 """
 
-import hashlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from functools import cache
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Self
 
 import torch
 from filelock import FileLock
-from torch import Tensor, nn
+from torch import Tensor
 
-from minisbert.compiled.package import compile_package, load_package, read_about
+from minisbert.compiled.package import PACKAGE, About, Identity, identity, load_package, read_about
 from minisbert.core import InputError, reading
-from minisbert.core.checks import check
-from minisbert.core.encoder import normalize as unit
-from minisbert.folder.model_folder import ModelFolder
-from minisbert.models.batching import ID_BYTES, Batch, packed_batches
-from minisbert.models.guards import evaluating
-from minisbert.models.layout import choose_pooling
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.models.batching import Batch
 from minisbert.models.pair_scorer import PairScorer
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.assets import home
 from minisbert.system.console import say
-from minisbert.system.devices import choose_precision, instruction_sets
-
-if TYPE_CHECKING:
-    from minisbert.models.pair_model import PairModel
-    from minisbert.models.sentence_encoder import SentenceEncoder
-
-EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
-GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors")  # what a compiled model is made from
-GRAPH_CODE = (
-    *("core/bert", "core/encoder", "core/heads", "core/pooling"),
-    *("models/batching", "models/pooling", "models/sentence_encoder", "compiled/package", "compiled/runtime"),
-)
-
-
-class VectorGraph(nn.Module):
-    """What is compiled of an encoder: a packed batch to vectors (N, W), as the model scales them and before that."""
-
-    def __init__(self, encoder: "SentenceEncoder", precision: str):
-        super().__init__()
-        self.encoder, self.low = encoder, precision == "bfloat16"
-
-    def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        """``Batch.inputs``: (R, T) three times and (N, S)."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            states = self.encoder.unpacked(ids, positions, owner, places)
-        vectors = self.encoder.dense(self.encoder.pool(*states))  # (N, W)
-        return unit(vectors) if self.encoder.normalize else vectors, vectors
-
-
-class ScoreGraph(nn.Module):
-    """What is compiled of a cross-encoder: joined pairs to its outputs, (B,) or (B, C)."""
-
-    def __init__(self, model: "PairModel", precision: str):
-        super().__init__()
-        self.model, self.low = model, precision == "bfloat16"
-
-    def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
-        """ids, mask (1 for real tokens) and token types, (B, T) each."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            hidden = self.model.encoder.bert(ids, mask, token_types if self.model.types else None).float()
-        outputs = self.model.head(hidden)  # (B, C)
-        return outputs if self.model.task == "classes" else outputs.squeeze(-1)
 
 
 class CompiledEncoder(TextEncoder):
-    """``encode`` and ``similarity`` of a compiled package; tokenizer and settings are the folder's."""
+    """``encode`` and ``similarity`` of a compiled ``SentenceEncoder``."""
 
     dtype, device = torch.float32, torch.device("cpu")
 
-    def __init__(
-        self,
-        folder: ModelFolder,
-        package: str | Path | bool,
+    def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
+        self.folder, self.run, self.precision = folder.path, run, about.precision
+        self.pooling_mode, self.width, self.hidden_size = about.pooling, about.width, about.hidden_size
+        self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
+        self.normalize = folder.normalize
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        package: str | Path | bool = True,
         pooling: str | None = None,
         limit: int | None = None,
         precision: str | None = None,
-    ):
-        self.model, self.chosen, self.limit = folder.path, pooling, limit
-        self.pooling_mode, self.normalize = choose_pooling(folder, pooling), folder.normalize
-        self.tokenizer, self.settings = Tokenizer.load(folder.encoder, limit), folder.settings
-        wanted = expectation(folder.path, "SentenceEncoder", precision or "float32", self.pooling_mode)
-        self.run, about = open_package(package, wanted, precision, folder.path, pooling)
-        self.precision, self.width, self.hidden_size = about["precision"], about["width"], about["hidden_size"]
+    ) -> Self:
+        """The model ``model``, a name or a folder, as a package that was compiled from it.
 
-    def eager(self) -> "SentenceEncoder":
-        """The model that was compiled, with its weights."""
-        from minisbert.models.sentence_encoder import SentenceEncoder  # it imports this file
-
-        return SentenceEncoder.load(self.model, self.chosen, limit=self.limit)
+        ``package`` is its path; True for the one in the cache folder, which is compiled first if it is missing; "auto"
+        for that one only if it is there. ``pooling`` and ``precision`` are those that it was compiled for; one at a
+        path may have any precision, unless ``precision`` says which. ``limit`` is in tokens. A package is a program:
+        load only those that you trust. Raises ``InputError`` for anything missing, damaged or made from another model.
+        """
+        folder = ModelFolder(find_model(model))
+        if folder.kind != "SentenceEncoder" or folder.holds_pair_model:
+            kind = "PairModel" if folder.holds_pair_model else folder.kind
+            raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
+        expected = identity(folder, precision or "float32", pooling)
+        return cls(folder, *open_package(package, expected, folder.path, precision is None), limit)
 
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:
-        with reading("a compiled encoder has one precision"):
-            check(f"precision {self.precision}|auto", precision or "auto")
+        if precision not in (None, "auto", self.precision):
+            raise InputError(f"this encoder was compiled for precision {self.precision}, not {precision}")
         with torch.inference_mode():
             yield
 
@@ -120,111 +77,62 @@ class CompiledPairModel(PairScorer):
 
     device, dtype, joint = torch.device("cpu"), torch.float32, True
 
-    def __init__(
-        self, folder: ModelFolder, package: str | Path | bool, limit: int | None = None, precision: str | None = None
-    ):
-        wanted = expectation(folder.path, "PairModel", precision or "float32")
-        self.run, about = open_package(package, wanted, precision, folder.path)
-        self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about["task"], tuple(about["labels"])
-        self.precision, self.types = about["precision"], about["types"]
+    def __init__(self, folder: ModelFolder, run: Callable, about: About, limit: int | None = None):
+        self.run, self.precision, self.types = run, about.precision, about.types
+        self.tokenizer, self.task, self.labels = Tokenizer.load(folder, limit), about.task, tuple(about.labels)
+
+    @classmethod
+    def load(
+        cls,
+        model: str | Path,
+        package: str | Path | bool = True,
+        limit: int | None = None,
+        precision: str | None = None,
+    ) -> Self:
+        """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
+        folder = ModelFolder(find_model(model))
+        expected = identity(folder, precision or "float32")
+        return cls(folder, *open_package(package, expected, folder.path, precision is None), limit)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         mask = torch.ones_like(ids) if mask is None else mask.long()
-        return self.run(ids, mask, torch.zeros_like(ids) if types is None else types)[0]
+        types = torch.zeros_like(ids) if types is None else types
+        return self.run(ids, mask, types)[0]
 
 
 def open_package(
-    package: str | Path | bool, wanted: dict[str, str], precision: str | None, folder: Path, pooling: str | None = None
-) -> tuple[Callable, dict[str, Any]]:
-    """The package at a path; for True the one in the cache folder, compiled if it is missing; for "auto" if it exists.
-
-    ``wanted`` is what it must say about itself; one at a path may have any precision, unless ``precision`` is given.
-    """
+    package: str | Path | bool, expected: Identity, folder: Path, any_precision: bool
+) -> tuple[Callable, About]:
+    """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
     if not isinstance(package, bool) and package != "auto":
-        return load_package(Path(package), {k: v for k, v in wanted.items() if precision or k != "precision"})
+        return load_package(Path(package), expected, any_precision)
     with suppress(InputError):
-        return load_package(cached(wanted), wanted)
+        return load_package(expected.cached, expected)
     if package == "auto":
         raise InputError("no package in the cache folder fits: minisbert compile makes one")
-    # in another process: the compiler takes memory, and nothing in this process can disturb it there
-    command = [sys.executable, "-m", "minisbert", "compile", str(folder.resolve()), "--precision", wanted["precision"]]
-    command += ["--pooling", pooling] if pooling else []
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    reason = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": path}) as process:
-        for line in map(str.rstrip, process.stderr):
-            if line.startswith("error: "):
-                reason = line.removeprefix("error: ")
-            else:
-                say(line)
-    if process.returncode:
-        raise InputError(reason or f"compiling {folder.name} ended with exit code {process.returncode}")
-    return load_package(cached(wanted), wanted)
+    compile_to_cache(folder, expected)
+    return load_package(expected.cached, expected)
 
 
-def cached(wanted: dict[str, str]) -> Path:
-    """The place in the cache folder of a package that must say this about itself; torch and CPU are in its name."""
-    parts = [*sorted(wanted.items()), torch.__version__, instruction_sets()]
-    return home() / "compiled" / f"{wanted['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
+def compile_to_cache(folder: Path, expected: Identity) -> Path:
+    """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's.
 
-
-def expectation(folder: Path, kind: str, precision: str, pooling: str | None = None) -> dict[str, str]:
-    """What a package of this model must say about itself; its weights are all files that the graph is made from."""
-    digest = hashlib.sha256()
-    patterns = [part for name in GRAPH_FILES for part in (name, f"[0-9]_*/{name}")]
-    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
-        with open(path, "rb") as file:
-            digest.update(f"{path.relative_to(folder)} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
-    about = {"kind": kind, "precision": precision, "minisbert": code_hash(), "weights": digest.hexdigest()}
-    return about | ({"pooling": pooling} if pooling else {})
-
-
-@cache
-def code_hash() -> str:
-    """The start of the sha256 of the code that is compiled: a package of other code is another model."""
-    code = b"".join((Path(__file__).parents[1] / f"{name}.py").read_bytes() for name in GRAPH_CODE)
-    return hashlib.sha256(code).hexdigest()[:16]
-
-
-# ------------------------------------------------------------------------------------ making packages
-
-
-def compile_encoder(encoder: "SentenceEncoder", folder: Path, precision: str, path: Path | None = None) -> Path:
-    """Compile an encoder that was loaded from ``folder``; without a path, to the cache folder. Returns the path."""
-    if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
-        raise InputError("pooler pooling with include_prompt false cannot be compiled")
-    wanted = expectation(folder, "SentenceEncoder", precision, encoder.pooling.mode)
-    about = {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
-    batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
-    examples = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.owner)] + [batch.places]
-    return write_package(VectorGraph(encoder, precision), examples, wanted, about, path)
-
-
-def compile_pair_model(model: "PairModel", folder: Path, precision: str, path: Path | None = None) -> Path:
-    """Compile a cross-encoder that was loaded from ``folder``; without a path, to the cache folder."""
-    if not model.joint:
-        raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
-    wanted = expectation(folder, "PairModel", precision)
-    about = {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
-    ids = torch.ones(3, 5, dtype=torch.long)
-    return write_package(ScoreGraph(model, precision), [ids, ids.clone(), 0 * ids], wanted, about, path)
-
-
-def write_package(
-    graph: nn.Module, examples: list[Tensor], wanted: dict[str, str], about: dict[str, Any], path: Path | None
-) -> Path:
-    """Compile to ``path``, or to the cache folder, where a second process waits for the first one's."""
-    choose_precision(wanted["precision"], torch.device("cpu"))  # bfloat16 only on a CPU that has it
-    target, lock = path or cached(wanted), nullcontext()
-    if path is None:
-        with reading(f"{target.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = FileLock(f"{target}.lock").acquire()
-    with lock, evaluating(graph):
-        if path is None:
-            with suppress(InputError):
-                read_about(target)
-                return target  # of the process that held the lock
-            say(f"compiling {about['model']} in {wanted['precision']} for this CPU, once, 20 to 60 seconds")
-        compile_package(graph, examples, target, wanted | about)
-    return target
+    The compiler runs in a process of its own: it takes memory, and nothing in this process can disturb it there.
+    """
+    path = expected.cached
+    with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    command = [sys.executable, "-m", "minisbert.compiled.graphs"]
+    arguments = [str(folder.resolve()), expected.precision, expected.pooling, str(path)]
+    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with FileLock(f"{path}.lock"):
+        with suppress(InputError):
+            read_about(path)
+            return path  # of the process that held the lock
+        say(f"compiling {folder.name} in {expected.precision} for this CPU, once, 20 to 60 seconds")
+        done = subprocess.run(command + arguments, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        reason = done.stderr.rpartition("error: ")[2].strip()
+        raise InputError(reason or f"compiling {folder.name} ended with exit code {done.returncode}")
+    return path

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minisbert.core.weights import read_safetensors
 from minisbert.folder.weights import write_safetensors
+from minisbert.loading import uncompiled
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -18,7 +19,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
     """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
     compiled_for = getattr(encoder, "precision", "float32")
-    encoder = encoder.eager()
+    encoder = uncompiled(encoder)
     settings = {
         "bert": dataclasses.asdict(encoder.bert.config),
         "pooling": encoder.pooling_mode,

@@ -14,9 +14,10 @@ from minisbert.architectures.relatives import FAMILIES, read_family
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
-from minisbert.folder.modules import KINDS, SENTENCE_ENCODER, check_order
+from minisbert.folder.modules import KINDS, POOLING_NAMES, SENTENCE_ENCODER, check_order
 from minisbert.folder.settings import (
     CONFIG,
+    HEAD_FILE,
     MODULES_FILE,
     SENTENCE,
     WRITTEN,
@@ -27,7 +28,6 @@ from minisbert.folder.settings import (
     parse_settings,
     unsupported,
 )
-from minisbert.models.pooling import POOLING_NAMES
 from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES
 from minisbert.system.hub import download_model, is_hub_name
@@ -102,8 +102,8 @@ class ModelFolder:
                 kind, path = OWN.sub("", module["type"]), Path(module["path"])
                 if path.is_absolute() or ".." in path.parts:
                     raise ValueError(f"path {one_line(str(path))} leads out of the folder")
-                # MLMTransformer is a Transformer with another head, PyLate's Dense that of sentence-transformers
-                found.append((kind.removeprefix("MLM").removeprefix("pylate.models.Dense."), path.as_posix()))
+                # MLMTransformer is a Transformer with another head
+                found.append((kind.removeprefix("MLM"), path.as_posix()))
         return [(kind, place) for kind, place in found if kind != "Dropout"]  # changes no vector
 
     @cached_property
@@ -112,6 +112,11 @@ class ModelFolder:
         words = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
         words |= {*self.json(SENTENCE), *self.model.architectures, *(kind for kind, _ in self.classes)}
         return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
+
+    @property
+    def holds_pair_model(self) -> bool:
+        """Whether there is a head for pairs: a ``PairModel``'s or a CrossEncoder's."""
+        return self.has(HEAD_FILE) or bool(self.model.classifier)
 
     @cached_property
     def modules(self) -> list[tuple[str, str]]:

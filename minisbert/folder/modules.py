@@ -3,7 +3,7 @@
 A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
 former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
 ``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
-``settings``, ``tokenizer``, ``width``, ``eager``. The class's file is imported when it is first needed.
+``settings``, ``tokenizer``, ``width``.
 """
 
 import re
@@ -12,28 +12,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """A class's file, the words of which one is enough, and the order of its modules as a regular expression."""
+    """The words of a class, of which one is enough, and the order of its modules as a regular expression."""
 
-    file: str
     words: str
     order: str
 
 
-STANFORD = "HF_ColBERT"  # the architecture of late interaction's first folders
+POOLING_NAMES = (
+    *("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken"),
+    *("attention", "first-last", "pooler"),
+)
 SENTENCE_ENCODER = "SentenceEncoder"  # any folder that no other kind claims
 KINDS = {
     "SparseEncoder": Kind(
-        "sparse_encoder",
         "SparseEncoder SpladePooling SparseStaticEmbedding IDF SparseAutoEncoder",
         "Transformer SpladePooling",
     ),
     "MultiVectorEncoder": Kind(
-        "multi_vector_encoder",
-        f"MultiVectorEncoder MultiVectorMask ColBERT query_prefix {STANFORD}",
-        "Transformer Dense( Normalize)?( MultiVectorMask)?( Normalize)?",
+        "MultiVectorEncoder MultiVectorMask ColBERT query_prefix HF_ColBERT",  # the last three are refused
+        "Transformer Dense( Normalize)? MultiVectorMask( Normalize)?",
     ),
-    "StaticEncoder": Kind("static_encoder", "StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
-    SENTENCE_ENCODER: Kind("sentence_encoder", "", "Transformer Pooling( Dense)*( Normalize)?"),
+    "StaticEncoder": Kind("StaticEmbedding model2vec", "StaticEmbedding( Normalize)?"),
+    SENTENCE_ENCODER: Kind("", "Transformer Pooling( Dense)*( Normalize)?"),
 }
 
 

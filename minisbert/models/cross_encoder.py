@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
 from minisbert.core import InputError, reading
+from minisbert.core.heads import JointHead
 from minisbert.core.weights import fill
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import (
@@ -31,14 +33,25 @@ from minisbert.folder.weights import (
     stored_config,
     write_safetensors,
 )
-from minisbert.models.heads import ClassifierHead
 from minisbert.models.pooling import Pooling
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.files import write_json
 
-# the activation after the classifier, as the files name it -> the task of a ``PairModel``
-ACTIVATION_TASKS = {"torch.nn.modules.activation.Sigmoid": "binary", "torch.nn.modules.linear.Identity": "logit"}
+# the task of a ``PairModel`` -> the activation after the classifier, as the files name it
+ACTIVATIONS = {"binary": "torch.nn.modules.activation.Sigmoid", "logit": "torch.nn.modules.linear.Identity"}
+
+
+class ClassifierHead(JointHead):
+    """The head of transformers' ``BertForSequenceClassification``: BERT's pooler, dropout, a linear layer.
+
+    ``between`` is the pooler's activation, which depends on the family. transformers' RoBERTa and ELECTRA have a second
+    dropout, before the pooler.
+    """
+
+    def __init__(self, width: int, dropout: float = 0.0, outputs: int = 1, between: type[nn.Module] = nn.Tanh):
+        super().__init__(width, width, outputs, dropout)
+        self.mlp[1] = between()  # for the ReLU
 
 
 def read_cross_encoder(
@@ -48,54 +61,70 @@ def read_cross_encoder(
 
     Raises ``InputError`` for another family's classifier, and for what is missing or misshapen.
     """
-    kind, layers = folder.model.classifier, {kind: layers for kind, *layers in CLASSIFIERS.values()}
-    if kind not in layers:
-        raise unsupported(folder.path / CONFIG, "architectures", kind, f"{', '.join(layers)} are")
+    model, known = folder.model, {name: layers for name, *layers in CLASSIFIERS.values()}
+    if model.classifier not in known:
+        raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(known)} are")
     if folder.modules not in ([], [("Transformer", ".")]):
         raise unsupported(folder.path / MODULES_FILE, "modules", folder.modules, "a CrossEncoder has one Transformer")
-    *layers, between = layers[kind]
-    (family, config), (path, found), names = folder.config, read_encoder(folder), head_names(layers)
-    tensors = {name: found.pop(name) for name in map(family.canonical, names.values()) if name in found}
-    outputs = tensors.get(names["mlp.3.bias"], torch.empty(1)).numel()
-    task, known = read_task(folder, outputs), folder.model.id2label
-    labels = [known.get(str(i), f"LABEL_{i}") for i in range(outputs)] if outputs > 1 else []
-    rates = folder.model.classifier_dropout, folder.model.seq_classif_dropout, config.hidden_dropout_prob
+    dense, out, between = known[model.classifier]
+    family, config = folder.config
+    path, tensors = read_encoder(folder)
+    names = {ours: family.canonical(name) for ours, name in head_names(dense, out).items()}
+    stored = {name: tensors.pop(name) for name in names.values() if name in tensors}
+    bias = stored.get(names["mlp.3.bias"])
+    outputs = 1 if bias is None else bias.numel()
+    labels = []
+    if outputs > 1:
+        labels = [model.id2label.get(str(i), f"LABEL_{i}") for i in range(outputs)]
+    rates = model.classifier_dropout, model.seq_classif_dropout, config.hidden_dropout_prob
+    rate = next(rate for rate in rates if rate is not None)
+    task = read_task(folder, outputs)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():  # the weights are replaced at once
-        rate = next(rate for rate in rates if rate is not None)
         head = ClassifierHead(config.hidden_size, rate, outputs, between)
-    fill(head, tensors, path, {ours: family.canonical(theirs) for ours, theirs in names.items()})
-    bert = fill_bert(folder, path, found)
-    return SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False), head, task, labels
+    fill(head, stored, path, names)
+    bert = fill_bert(folder, path, tensors)
+    encoder = SentenceEncoder(Tokenizer.load(folder, limit), bert, Pooling("cls"), normalize=False)
+    return encoder, head, task, labels
 
 
-def head_names(layers: list[str]) -> dict[str, str]:
+def head_names(dense: str, out: str) -> dict[str, str]:
     """The head's parameters -> their names in a file, from the names of its two layers."""
-    pairs = zip(("mlp.0", "mlp.3"), layers, strict=True)
-    return {f"{ours}.{part}": f"{theirs}.{part}" for ours, theirs in pairs for part in ("weight", "bias")}
+    return {
+        "mlp.0.weight": f"{dense}.weight",
+        "mlp.0.bias": f"{dense}.bias",
+        "mlp.3.weight": f"{out}.weight",
+        "mlp.3.bias": f"{out}.bias",
+    }
 
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
     """The task by the activation after the classifier. Raises ``InputError`` for one that is not supported."""
-    path, own, model = folder.path / SENTENCE, folder.parse(SENTENCE, CrossEncoderSettings), folder.model
-    if own.default_prompt_name is not None:
-        raise unsupported(path, "default_prompt_name", own.default_prompt_name, "a CrossEncoder's prompts are not")
-    name = own.activation_fn
-    if name is None:  # older files
+    path, settings, model = folder.path / SENTENCE, folder.parse(SENTENCE, CrossEncoderSettings), folder.model
+    if settings.default_prompt_name is not None:
+        reason = "a CrossEncoder's prompts are not"
+        raise unsupported(path, "default_prompt_name", settings.default_prompt_name, reason)
+    activation = settings.activation_fn
+    if activation is None:  # older files
         path = folder.path / CONFIG
-        name = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
-    known = list(ACTIVATION_TASKS)[outputs > 1 :]  # several logits go through no activation
-    if name not in (None, *known):
-        raise unsupported(path, "activation_fn", name, f"{', '.join(known)} are")
-    if outputs > 1:
-        return "classes"
-    task = ACTIVATION_TASKS[name or known[0]]
-    return "regression" if task == "logit" and model.minisbert.get("task") == "regression" else task
+        activation = model.sentence_transformers.get("activation_fn") or model.sbert_ce_default_activation_function
+    tasks = {name: task for task, name in ACTIVATIONS.items()}
+    if outputs > 1:  # several logits go through no activation
+        tasks = {ACTIVATIONS["logit"]: "classes"}
+    if activation is None:
+        activation = next(iter(tasks))
+    if activation not in tasks:
+        raise unsupported(path, "activation_fn", activation, f"{', '.join(tasks)} are")
+    task = tasks[activation]
+    if task == "logit" and model.minisbert.get("task") == "regression":
+        return "regression"
+    return task
 
 
 def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     """Raise ``InputError`` if a CrossEncoder's files cannot hold encoder and head."""
     kind = encoder.bert.config.model_type
-    if not isinstance(head.mlp[1], between := CLASSIFIERS[kind][-1]):
+    between = CLASSIFIERS[kind][-1]
+    if not isinstance(head.mlp[1], between):
         raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
     if encoder.tokenizer.kept.get("do_lower_case"):
         raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
@@ -106,18 +135,25 @@ def write_cross_encoder(
 ) -> None:
     """The files of a CrossEncoder into an empty folder, float32."""
     family = FAMILIES[encoder.bert.config.model_type]
-    kind, *layers, _ = CLASSIFIERS[family.model_type]
+    architecture, dense, out, _ = CLASSIFIERS[family.model_type]
     labels = labels or ["LABEL_0"]
     dropout = "seq_classif_dropout" if family.model_type == "distilbert" else "classifier_dropout"
-    activation = next(name for name, known in ACTIVATION_TASKS.items() if (known == "binary") == (task == "binary"))
-    about = {"architectures": [kind], "id2label": {str(i): label for i, label in enumerate(labels)}}
-    about |= {"label2id": {label: i for i, label in enumerate(labels)}, dropout: head.settings["dropout"]}
-    about["sentence_transformers"] = {"activation_fn": activation}
-    about["minisbert"] = {"task": task}  # a regression's scores are 0 to 5 here, and 0 to 1 in sentence-transformers
+    activation = ACTIVATIONS["binary" if task == "binary" else "logit"]
+    about = {
+        "architectures": [architecture],
+        "id2label": {str(i): label for i, label in enumerate(labels)},
+        "label2id": {label: i for i, label in enumerate(labels)},
+        dropout: head.settings["dropout"],
+        "sentence_transformers": {"activation_fn": activation},
+        "minisbert": {"task": task},  # a regression's scores are 0 to 5 here, and 0 to 1 in sentence-transformers
+    }
     write_json(folder / CONFIG, stored_config(encoder.bert.config) | about)
-    tensors = {f"{family.prefix}{name}": tensor for name, tensor in named_tensors(encoder.bert).items()}
-    tensors = {name: tensor for name, tensor in tensors.items() if ".pooler." not in name}  # the head has its own
-    tensors |= {name: head.get_parameter(ours).float() for ours, name in head_names(layers).items()}
+    tensors = {}
+    for name, tensor in named_tensors(encoder.bert).items():
+        if not name.startswith("pooler."):  # the head has its own
+            tensors[family.prefix + name] = tensor
+    for ours, name in head_names(dense, out).items():
+        tensors[name] = head.get_parameter(ours).float()
     write_safetensors(tensors, folder / WEIGHTS)
     encoder.tokenizer.save(folder)
     stated = ModelFolder(folder).json(TOKENIZER_CONFIG)  # the place of a CrossEncoder's maximum length

@@ -1,121 +1,136 @@
-"""``MultiVectorEncoder``: texts to one vector per token, for ``late_interaction.py``.
+"""``MultiVectorEncoder``: texts to one vector per token, for late interaction (``search/late_interaction.py``).
 
     encoder = MultiVectorEncoder.load("path/to/colbert")
     queries, documents = encoder.encode(["a cat?"], query=True), encoder.encode(["A cat sits.", "Rain."])
-    encoder.top_k(queries, documents, 1)  # scores and places, (1, 1) each
+    encoder.top_k(queries, documents, 1)  # scores and document numbers, (1, 1) each
 
-Each token's state goes through one layer without a bias and is scaled to length 1. A query may be filled up with [MASK]
-tokens, which mostly weigh its own words (Giacalone and Zanibbi 2024); a document's punctuation is dropped. Folders
-are those of sentence-transformers' class of the same name; ``multi_vector_files.py`` reads them and two older layouts.
+Each token's hidden state goes through a linear layer without bias and is scaled to length 1. A query may be padded with
+[MASK] tokens that count as its own, which mostly reweights its words (Giacalone and Zanibbi 2024); punctuation in
+documents is skipped. Folders are those of sentence-transformers' class of the same name.
 """
 
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, reading
+from minisbert.core import InputError
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, TEXT_FILES, WEIGHTS, parse_settings
-from minisbert.folder.weights import save_bert, write_safetensors
+from minisbert.folder.settings import CONFIG, TEXT_FILES, WEIGHTS
+from minisbert.folder.weights import load_transformer, save_bert, write_safetensors
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_ids
-from minisbert.models.layout import dense_settings, write_modules, write_settings
-from minisbert.models.multi_vector_settings import Expansion, LateSettings, add_markers, load_parts, read_late
+from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
+from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, TokenModule, read_settings
 from minisbert.models.pooling import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
-from minisbert.models.tokenizer import KEPT, Tokenizer
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json
 
 TOKENS = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 
 
 class MultiVectorEncoder(SentenceEncoder):
-    """``encode`` gives ``Matrices``: of each text one vector per token, of length 1."""
+    """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
     searched: ClassVar[dict[str, Any]] = {"convert": "matrices"}
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
 
-    def __init__(self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: LateSettings, normalize: bool = True):
+    def __init__(
+        self, tokenizer: Tokenizer, bert: Bert, dense: Dense, settings: MultiVectorSettings, normalize: bool = True
+    ):
         super().__init__(tokenizer, bert, Pooling("mean"), normalize, [], settings)
         self.projection = dense
         self.width = sentence_width(self.pooling, [dense], bert)
-        stated, token_id = settings.query_expansion, tokenizer.backend.token_to_id
-        self.expansion = parse_settings(Expansion, (Path(TEXT_FILES[0]), stated)) if stated else None
-        known = map(token_id, settings.skiplist_words)
-        self.skipped_ids = torch.tensor([token for token in known if token is not None], dtype=torch.long)
-        names = [self.expansion.token] if self.expansion and self.expansion.token else ["[MASK]", "<mask>"]
-        self.filler = next((token for token in map(token_id, names) if token is not None), None)
-        if self.expansion and self.filler is None:
-            raise ValueError(f"query_expansion: the tokenizer has no token {' or '.join(names)}")
+        self.skipped_ids = torch.tensor(known_ids(tokenizer, settings.skiplist_words), dtype=torch.long)
+        self.expansion = settings.expansion
+        if self.expansion:
+            self.filler = filler_id(tokenizer, self.expansion.token)
 
     @classmethod
-    def from_folder(
-        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
-    ) -> "MultiVectorEncoder":
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        settings, markers, normalize = read_late(folder)
-        bert, dense = load_parts(folder)
+        settings = read_settings(folder)
+        for place in folder.places("Normalize"):
+            folder.parse(f"{place}/{CONFIG}", TokenModule)
+        bert = load_transformer(folder.encoder)
+        dense = load_dense(folder, folder.places("Dense")[0], TokenDense)
         tokenizer = Tokenizer.load(folder.encoder, limit)
-        add_markers(tokenizer, markers)
-        tokenizer.kept |= {name: value for name in KEPT if (value := getattr(settings, name))}
-        with reading(folder.path):
-            return cls(tokenizer, bert, dense, settings, normalize).eval()
+        return cls(tokenizer, bert, dense, settings, bool(folder.places("Normalize"))).eval()
 
     @classmethod
     def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
-        """An encoder to be trained: a new projection, as in sentence-transformers without fillers and skipped words."""
+        """An encoder with a new projection to train; as in sentence-transformers nothing is added or skipped."""
         dense = Dense(encoder.hidden_size, width, bias=False, activation="identity").to(encoder.device)
-        return cls(encoder.tokenizer, encoder.bert, dense, LateSettings(prompts=encoder.settings.prompts))
+        return cls(encoder.tokenizer, encoder.bert, dense, MultiVectorSettings(prompts=encoder.settings.prompts))
 
     @property
     def pooling_mode(self) -> str:
         return "no"
 
-    def rows_of(self, texts: Sequence[str], query: bool) -> tuple[list[list[int]], list[int], int]:
-        """Ids of each text, a query's fillers included, how many are its own, and how many texts were cut."""
-        tokenizer, more = copy.copy(self.tokenizer), self.expansion if query else None
-        limit = self.settings.query_length if query else self.settings.document_length
-        if more:
-            limit = more.length if more.strategy == "fixed" else max(limit or tokenizer.limit, more.length)
+    def query_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
+        """Token ids of each query with the added ones, its own number of tokens, and how many queries were cut."""
+        expansion = self.expansion
+        if expansion is None:
+            return self._cut(texts, self.settings.query_length)
+        limit = expansion.length
+        if expansion.strategy == "min":
+            limit = max(self.settings.query_length or self.tokenizer.limit, limit)
+        rows, own, truncated = self._cut(texts, limit)
+        padded = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
+        return padded, own, truncated
+
+    def document_rows(self, texts: Sequence[str]) -> tuple[list[list[int]], list[int], int]:
+        """As ``query_rows``; nothing is added to documents."""
+        return self._cut(texts, self.settings.document_length)
+
+    def _cut(self, texts: Sequence[str], limit: int | None) -> tuple[list[list[int]], list[int], int]:
+        tokenizer = copy.copy(self.tokenizer)
         tokenizer.limit = min(limit or tokenizer.limit, self.bert.config.positions)
         encoded = tokenizer.encode(texts)
-        filled = [ids + [self.filler] * (more.length - len(ids)) if more else ids for ids in encoded.ids]
-        return filled, [*map(len, encoded.ids)], encoded.truncated
+        return encoded.ids, [len(ids) for ids in encoded.ids], encoded.truncated
 
     def forward(self, rows: list[list[int]], own: list[int], query: bool) -> tuple[Tensor, Tensor]:
-        """Vectors (B, T, K) and which of them are compared, (B, T), of texts as ``rows_of`` gives them."""
+        """Rows of ``query_rows`` or ``document_rows`` -> vectors (B, T, K), and which of them are compared, (B, T)."""
         ids, _ = pad_batch(rows, self.tokenizer.pad_id)  # (B, T)
         ids = ids.to(self.device)
-        place = torch.arange(ids.shape[1], device=self.device)
-        real = place < torch.tensor([*map(len, rows)], device=self.device)[:, None]  # (B, T), with fillers
-        # subtle: a filler that nobody attends to still has a vector, for it looks at the query's own tokens itself
-        seen = real if not self.expansion or self.expansion.attend else place < torch.tensor(own).to(ids)[:, None]
+        positions = torch.arange(ids.shape[1], device=self.device)  # (T,)
+        lengths = torch.tensor([len(row) for row in rows], device=self.device)  # (B,)
+        real = positions < lengths[:, None]  # (B, T), with added tokens
+        attended = real
+        if query and self.expansion and not self.expansion.attend:
+            # subtle: an added token that nobody attends to still has a vector: it attends to the query's own tokens
+            attended = positions < torch.tensor(own, device=self.device)[:, None]
         check_ids(self.bert.config, ids, ids.shape[1])
-        hidden = self.bert(ids, seen if query else real)  # (B, T, D)
+        hidden = self.bert(ids, attended)  # (B, T, D)
         with torch.autocast(self.device.type, enabled=False):  # the projection, as pooling, is never in bfloat16
-            vectors = self.projection(hidden.to(self.dtype))
-        return unit(vectors) if self.normalize else vectors, self.compared(ids, real, query)
+            vectors = self.projection(hidden.to(self.dtype))  # (B, T, K)
+        if self.normalize:
+            vectors = unit(vectors)
+        return vectors, self.compared(ids, real, query)
 
     def compared(self, ids: Tensor, real: Tensor, query: bool) -> Tensor:
         """Which of the real tokens of ids (B, T) are compared: in documents usually all but punctuation."""
-        skips = ("query" if query else "document") in self.settings.skiplist_tasks
-        return real & ~torch.isin(ids, self.skipped_ids.to(ids.device)) if skips else real
+        task = "query" if query else "document"
+        if task not in self.settings.skiplist_tasks:
+            return real
+        return real & ~torch.isin(ids, self.skipped_ids.to(ids.device))
 
     def encode(
         self,
@@ -134,44 +149,75 @@ class MultiVectorEncoder(SentenceEncoder):
 
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """
-        wrong = [name for name, value in options.items() if value not in (None, "sentence")]
-        if wrong or convert != "matrices":
-            raise InputError(f"{', '.join(wrong or ['convert'])}: a MultiVectorEncoder has a vector per token, not one")
-        prompts = {name: self.settings.prompts[name] for name in QUERY_PROMPTS if self.settings.prompts.get(name)}
+        refused = [name for name, value in options.items() if value not in (None, "sentence")]
+        if refused or convert != "matrices":
+            raise InputError(
+                f"{', '.join(refused or ['convert'])}: a MultiVectorEncoder has a vector per token, not one"
+            )
+        prompts = self.settings.prompts
+        names = [name for name in QUERY_PROMPTS if prompts.get(name)]
         if query is None:
-            query = prompt_name in QUERY_PROMPTS or prompt in prompts.values()
-        if query and prompt is None and prompt_name is None:
-            prompt_name = next(iter(prompts), None)
+            query = prompt_name in QUERY_PROMPTS or prompt in [prompts[name] for name in names]
+        if query and names and prompt is None and prompt_name is None:
+            prompt_name = names[0]
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
-        rows, own, self.truncated = self.rows_of(texts, query)
-        found: dict[int, Tensor] = {}
+        if query:
+            rows, own, self.truncated = self.query_rows(texts)
+        else:
+            rows, own, self.truncated = self.document_rows(texts)
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         with self.computing(precision), shown as line:
-            line.expect(len(texts), sum(map(len, rows)))
-            for batch in budgeted_batches([*map(len, rows)], batch_tokens):
-                parts = self([rows[i] for i in batch], [own[i] for i in batch], query)
-                for text, vectors, counted in zip(batch, *parts, strict=True):
-                    found[text] = vectors[counted].cpu()
-                line.done(sum(len(rows[i]) for i in batch))
-        matrices = Matrices.of([found[i].numpy() for i in range(len(texts))], self.width)
+            matrices = self._matrices(rows, own, query, batch_tokens, line)
         if not np.isfinite(matrices.rows).all():
             raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
         return matrices
 
+    def _matrices(
+        self, rows: list[list[int]], own: list[int], query: bool, batch_tokens: int, line: Progress
+    ) -> Matrices:
+        lengths = [len(row) for row in rows]
+        line.expect(len(rows), sum(lengths))
+        matrices = [np.empty((0, self.width), np.float32)] * len(rows)
+        for batch in budgeted_batches(lengths, batch_tokens):
+            vectors, compared = self([rows[i] for i in batch], [own[i] for i in batch], query)
+            for i, matrix, real in zip(batch, vectors, compared, strict=True):
+                matrices[i] = matrix[real].cpu().numpy()
+            line.update(sum(lengths[i] for i in batch))
+        return Matrices.of(matrices, self.width)
+
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
         """``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
-        return np.stack([b.scores(a[i]) for i in range(len(a))]) if len(a) else np.empty((0, len(b)), np.float32)
+        if len(a) == 0:
+            return np.empty((0, len(b)), np.float32)
+        return np.stack([b.scores(a[i]) for i in range(len(a))])
 
     def write(self, folder: Path) -> None:
         """The model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        normalize = ["Normalize"] * self.normalize
-        _, dense, *between, mask = write_modules(folder, ["Transformer", "Dense", *normalize, "MultiVectorMask"])
-        write_json(folder / dense / CONFIG, dense_settings(self.projection) | TOKENS)
-        write_safetensors(self.projection.state_dict(), folder / dense / WEIGHTS)
-        for place in between:
-            write_json(folder / place / CONFIG, TOKENS)
-        keys = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
-        write_json(folder / mask / CONFIG, {key: getattr(self.settings, key) for key in keys})
+        kinds = ["Transformer", "Dense", "MultiVectorMask"]
+        if self.normalize:
+            kinds.append("Normalize")
+        places = dict(zip(kinds, write_modules(folder, kinds), strict=True))
+        dense, mask = folder / places["Dense"], folder / places["MultiVectorMask"]
+        write_json(dense / CONFIG, dense_settings(self.projection) | TOKENS)
+        write_safetensors(self.projection.state_dict(), dense / WEIGHTS)
+        write_json(mask / CONFIG, {key: getattr(self.settings, key) for key in MASK_KEYS})
+        if self.normalize:
+            write_json(folder / places["Normalize"] / CONFIG, TOKENS)
         write_settings(self, folder, model_type="MultiVectorEncoder")
+
+
+def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:
+    """The ids of the words that are single tokens; the others cannot be skipped."""
+    ids = [tokenizer.backend.token_to_id(word) for word in words]
+    return [token for token in ids if token is not None]
+
+
+def filler_id(tokenizer: Tokenizer, name: str | None) -> int:
+    """The token that pads queries: the one called ``name``, or [MASK]."""
+    names = ["[MASK]", "<mask>"] if name is None else [name]
+    ids = known_ids(tokenizer, names)
+    if not ids:
+        raise InputError(f"{TEXT_FILES[0]}: query_expansion: the tokenizer has no token {' or '.join(names)}")
+    return ids[0]

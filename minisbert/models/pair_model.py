@@ -1,4 +1,4 @@
-"""Pairs of sentences to scores: an encoder and a head (``heads.py``) in one object, saved in one folder.
+"""Pairs of sentences to scores: an encoder and a head (``core/heads.py``) in one object, saved in one folder.
 
 model = PairModel(encoder, siamese(encoder.width))
 model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 0 to 5, after training
@@ -7,28 +7,28 @@ model.scores(["A cat sits."], ["A kitten is sitting."])  # (1,) on the scale of 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check
-from minisbert.core.heads import ConcatHead, Head, JointHead
+from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.weights import fill
 from minisbert.folder.model_folder import ModelFolder, find_model
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import HEAD_FILE, PairHeadSettings
+from minisbert.folder.settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
-from minisbert.models.cross_encoder import check_writable, read_cross_encoder, write_cross_encoder
+from minisbert.models.cross_encoder import ClassifierHead, check_writable, read_cross_encoder, write_cross_encoder
 from minisbert.models.guards import evaluating
-from minisbert.models.heads import HEAD_ALIASES, PAIR_HEADS, ClassifierHead
 from minisbert.models.pair_scorer import PairScorer, check_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.devices import choose_device
 from minisbert.system.files import write_json
 
 TASKS = ("regression", "binary", "classes", "logit")
+# the heads by their names in ``head.json``; the siamese head is a ``ConcatHead`` with other features
+PAIR_HEADS = {"cross-encoder": JointHead, "concat": ConcatHead, "cross-attention": CrossHead}
 HEAD_PAIRS = 4096  # that a head gets at a time
 
 
@@ -48,18 +48,14 @@ class PairModel(PairScorer, nn.Module):
         self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
         self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
-        outputs, width = head.settings["outputs"], head.settings["width"]
-        needed = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
-        if width != needed:
-            raise ValueError(f"a head for width {width} gets {needed} from this encoder")
+        width = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size
+        if head.settings["width"] != width:
+            raise ValueError(f"a head for width {head.settings['width']} gets {width} from this encoder")
         if self.joint and getattr(encoder.bert, "causal", False):
             raise ValueError("this head reads the first token of a pair, which in a decoder has seen nothing else")
         if isinstance(head, ClassifierHead):
             check_writable(encoder, head)  # before a training, not after it
-        check(f"task {'|'.join(TASKS)}", task)
-        if len(self.labels) != (outputs if task == "classes" else 0) or (outputs > 1) != (task == "classes"):
-            rule = "two or more, each with a label" if task == "classes" else "one, without a label"
-            raise ValueError(f"{task} with {outputs} outputs and labels {list(self.labels)}: {rule}")
+        check_task(task, head.settings["outputs"], self.labels)
 
     def forward(
         self,
@@ -84,8 +80,10 @@ class PairModel(PairScorer, nn.Module):
         return self.squeezed(outputs)
 
     def squeezed(self, outputs: Tensor) -> Tensor:
-        """A head's outputs as the losses take them: (B, 1) -> (B,), and (B, C) as it is for classes."""
-        return outputs if self.task == "classes" else outputs.squeeze(-1)
+        """A head's outputs as the losses take them: (B, 1) -> (B,); (B, C) for classes stays."""
+        if self.task == "classes":
+            return outputs
+        return outputs.squeeze(-1)
 
     def computing(self) -> AbstractContextManager:
         return evaluating(self)
@@ -106,8 +104,9 @@ class PairModel(PairScorer, nn.Module):
         whole = {"normalize": False, "truncate_dim": self.encoder.width, "prompt": ""}  # as ``forward`` has them
         vectors = self.encoder.encode([*firsts, *seconds], batch_tokens, progress, convert="tensor", **whole)  # (2N, D)
         self.truncated = self.encoder.truncated
-        blocks = zip(*(side.to(self.device).split(HEAD_PAIRS) for side in vectors.chunk(2)), strict=True)
-        return self.squeezed(torch.cat([self.head(u, v) for u, v in blocks]).cpu())
+        u, v = (side.to(self.device).split(HEAD_PAIRS) for side in vectors.chunk(2))
+        outputs = [self.head(*block) for block in zip(u, v, strict=True)]
+        return self.squeezed(torch.cat(outputs).cpu())
 
     def save(self, folder: str | Path) -> None:
         """The encoder as ``SentenceEncoder.save`` writes it, ``head.json`` and ``head.safetensors`` beside it.
@@ -126,36 +125,46 @@ class PairModel(PairScorer, nn.Module):
             write_safetensors(tensors, partial / "head.safetensors")
 
     @classmethod
-    def load(
-        cls,
-        folder: str | Path,
-        device: str | torch.device = "cpu",
-        limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "PairModel | CompiledPairModel":
+    def load(cls, folder: str | Path, device: str | torch.device = "cpu", limit: int | None = None) -> Self:
         """A folder that ``save`` wrote, or a CrossEncoder's folder or name on the Hub, in eval mode.
 
-        ``limit``, ``compiled`` and ``precision`` are those of ``SentenceEncoder.load``; of the heads, only joint ones
-        compile. ``InputError`` for anything missing, unknown or misshapen.
+        ``limit`` as for ``SentenceEncoder.load``. ``InputError`` for anything missing, unknown or misshapen.
         """
         folder = ModelFolder(find_model(folder))
-        if compiled:
-            return CompiledPairModel(folder, compiled, limit, precision)
-        if not folder.has(HEAD_FILE) and folder.model.classifier:
-            return cls(*read_cross_encoder(folder, limit)).to(choose_device(device)).eval()
-        if not folder.has(HEAD_FILE):
-            raise InputError(
-                f"{folder.path} has no {HEAD_FILE}: it holds an encoder, but no head that was trained on pairs"
-            )
-        about, encoder = folder.parse(HEAD_FILE, PairHeadSettings), SentenceEncoder.from_folder(folder, limit=limit)
-        with reading(folder.path / HEAD_FILE):
-            name = HEAD_ALIASES.get(about.head, about.head)
-            check(f"head {'|'.join(PAIR_HEADS)}", name)
-            with torch.device("meta"), Unfilled():  # the weights are replaced at once
-                head = PAIR_HEADS[name](**about.settings)
-            if head.settings != about.settings:  # a setting that is left out must not fall back to a default
-                raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
-            file = folder.path / "head.safetensors"
-            fill(head, read_weights(file), file)
-            return cls(encoder, head, about.task, about.labels).to(choose_device(device)).eval()
+        if folder.has(HEAD_FILE):
+            file, parts = HEAD_FILE, read_pair_model(folder, limit)
+        elif folder.model.classifier:
+            file, parts = CONFIG, read_cross_encoder(folder, limit)
+        else:
+            raise InputError(f"{folder.path} has no {HEAD_FILE}: its encoder has no head that was trained on pairs")
+        with reading(folder.path / file):  # parts that do not fit
+            model = cls(*parts)
+        return model.to(choose_device(device)).eval()
+
+
+def read_pair_model(folder: ModelFolder, limit: int | None) -> tuple[SentenceEncoder, Head, str, list[str]]:
+    """The encoder, the head, the task and the labels of a folder that ``PairModel.save`` wrote."""
+    about = folder.parse(HEAD_FILE, PairHeadSettings)
+    encoder = SentenceEncoder.from_folder(folder, limit=limit)
+    path = folder.path / "head.safetensors"
+    with reading(folder.path / HEAD_FILE):
+        if about.head not in PAIR_HEADS:
+            raise ValueError(f"head must be one of {', '.join(PAIR_HEADS)}, not {one_line(about.head)}")
+        with torch.device("meta"), Unfilled():  # the weights are replaced at once
+            head = PAIR_HEADS[about.head](**about.settings)
+        if head.settings != about.settings:  # a setting that is left out must not fall back to a default
+            raise ValueError(f"settings {one_line(about.settings)} must state each of {', '.join(head.settings)}")
+    fill(head, read_weights(path), path)
+    return encoder, head, about.task, about.labels
+
+
+def check_task(task: str, outputs: int, labels: Sequence[str]) -> None:
+    """Raise ``ValueError`` unless a head with that many outputs can do the task."""
+    if task not in TASKS:
+        raise ValueError(f"task must be one of {', '.join(TASKS)}, not {one_line(task)}")
+    if task == "classes":
+        fits, rule = outputs > 1 and len(labels) == outputs, "two or more, each with a label"
+    else:
+        fits, rule = outputs == 1 and not labels, "one, without a label"
+    if not fits:
+        raise ValueError(f"{task} with {outputs} outputs and labels {list(labels)}: {rule}")

@@ -43,7 +43,7 @@ class PairScorer:
         return Encoded(a.ids + b.ids, a.token_types + b.token_types, a.truncated + b.truncated)
 
     def lengths(self, encoded: Encoded) -> list[int]:
-        """The tokens that each pair takes in a batch of pairs like it."""
+        """``lengths[i]``: padded token count of pair i, in one row or two."""
         if self.joint:
             return [len(ids) for ids in encoded.ids]
         half = len(encoded) // 2
@@ -51,11 +51,13 @@ class PairScorer:
 
     def batch(self, encoded: Encoded, rows: Sequence[int]) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Ids, mask and token types (R, T) of the pairs ``rows``, on the model's device; None as in ``Bert``."""
-        half = len(encoded) // 2
-        chosen = rows if self.joint else [*rows, *(half + row for row in rows)]
+        chosen = list(rows)
+        if not self.joint:
+            chosen += [len(encoded) // 2 + row for row in rows]
         ids, mask = pad_batch([encoded.ids[row] for row in chosen], self.tokenizer.pad_id)
-        typed = self.joint and self.types
-        types = pad_batch([encoded.token_types[row] for row in chosen], 0)[0] if typed else None
+        types = None
+        if self.joint and self.types:
+            types, _ = pad_batch([encoded.token_types[row] for row in chosen], 0)
         return tuple(x if x is None else x.to(self.device) for x in (ids, mask, types))
 
     def scores(
@@ -81,13 +83,15 @@ class PairScorer:
         encoded = self.tokenize(firsts, seconds)
         self.truncated = encoded.truncated
         lengths = self.lengths(encoded)
-        shape = (len(lengths), len(self.labels)) if self.task == "classes" else (len(lengths),)
+        shape = [len(lengths)]
+        if self.task == "classes":
+            shape.append(len(self.labels))
         outputs = torch.empty(shape, dtype=self.dtype)
         with Progress(len(lengths), progress) as line:
             line.expect(len(lengths), sum(lengths))
             for rows in budgeted_batches(lengths, batch_tokens):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
-                line.done(sum(lengths[row] for row in rows))
+                line.update(sum(lengths[row] for row in rows))
         return outputs
 
     def readable(self, outputs: Tensor) -> Tensor:
@@ -96,7 +100,9 @@ class PairScorer:
             return outputs.softmax(dim=-1)
         if self.task == "binary":
             return outputs.sigmoid()
-        return MAX_SCORE * outputs if self.task == "regression" else outputs
+        if self.task == "regression":
+            return MAX_SCORE * outputs
+        return outputs
 
 
 def check_pairs(firsts: Sequence[str], seconds: Sequence[str]) -> tuple[list[str], list[str]]:

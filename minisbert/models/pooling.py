@@ -13,6 +13,7 @@ from torch import Tensor
 from minisbert.core import InputError, pooling
 from minisbert.core.bert import Bert
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
+from minisbert.folder.modules import POOLING_NAMES
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -43,7 +44,6 @@ MORE_POOLINGS = {
     "lasttoken": last_token_pool,
 }
 FORMULAS = POOLINGS | MORE_POOLINGS
-POOLING_NAMES = (*FORMULAS, "attention", "first-last", "pooler")
 
 
 def first_last_pool(hidden: Tensor, mask: Tensor | None, first: Tensor) -> Tensor:

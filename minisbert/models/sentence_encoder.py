@@ -8,12 +8,12 @@ encoder.similarity(vectors, vectors)  # (2, 2) cosines
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.compiled.runtime import CompiledEncoder
-from minisbert.core import InputError, encoder
+from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.folder.model_folder import ModelFolder, find_model
@@ -56,29 +56,18 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         pooling: str | None = None,
         device: str | torch.device = "cpu",
         limit: int | None = None,
-        compiled: bool | str | Path = False,
-        precision: str | None = None,
-    ) -> "SentenceEncoder | CompiledEncoder":
+    ) -> Self:
         """A model in eval mode: a name (downloaded if it is missing) or a folder in sentence-transformers' layout.
 
         ``pooling`` and ``limit``, in tokens, override the folder's; a plain BERT states no pooling and gets the mean.
-        ``compiled`` asks for a package of ``minisbert compile``, which has no parameters: True for the one in
-        the cache folder, by default in float32, which is compiled first if it is missing, or the path of one. A package
-        is a program: load only those that you trust. ``precision`` is what it was compiled for.
+        ``minisbert.load`` opens models of other classes, and compiled ones.
         Raises ``InputError`` for anything missing, damaged or not supported.
         """
         folder = ModelFolder(find_model(model)).opened_by(cls.__name__)
-        if compiled:
-            if cls.searched or str(device) != "cpu":
-                found = f"not a {cls.__name__} on {device}"
-                raise InputError(f"only a SentenceEncoder is compiled, and only for the CPU, {found}")
-            return CompiledEncoder(folder, compiled, pooling, limit, precision)
         return cls.from_folder(folder, pooling, limit).to(choose_device(device))
 
     @classmethod
-    def from_folder(
-        cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None
-    ) -> "SentenceEncoder":
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         """The encoder in a folder, on the CPU."""
         bert = load_transformer(folder.encoder)
         module = load_pooling(folder, pooling, bert.config.hidden_size)
@@ -131,10 +120,6 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     @property
     def pooling_mode(self) -> str:
         return self.pooling.mode
-
-    def eager(self) -> "SentenceEncoder":
-        """The model with its weights: of a compiled one, what was compiled."""
-        return self
 
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, reading
-from minisbert.core.checks import check, check_texts
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import CONFIG, SENTENCE
 from minisbert.folder.weights import load_transformer
@@ -56,18 +56,20 @@ class SpladePooling(nn.Module):
     names: tuple[str, ...] = ()  # of the poolings of ``models/pooling.py``
     score = None
 
-    def __init__(self, head: MaskedHead, mode: str = "max"):
+    def __init__(self, head: MaskedHead, strategy: str = "max"):
         super().__init__()
-        self.head, self.strategy, self.mode = head, mode, f"splade-{mode}"
+        self.head, self.strategy, self.mode = head, strategy, f"splade-{strategy}"
 
     def width(self, hidden_size: int) -> int:
         return len(self.head.bias)
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None, *_: Any) -> Tensor:
-        """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, for (B, T, V) is large."""
-        masks = [None] * len(hidden) if mask is None else mask.bool()
-        real = [text if own is None else text[own] for text, own in zip(hidden, masks, strict=True)]
-        return torch.cat([splade_pool(self.head(text).unsqueeze(0), None, self.strategy) for text in real])
+        """hidden (B, T, D), mask (B, T) -> weights of words (B, V), text by text, because (B, T, V) is large."""
+        rows = []
+        for i, states in enumerate(hidden):
+            real = states if mask is None else states[mask[i].bool()]  # (T, D)
+            rows.append(splade_pool(self.head(real).unsqueeze(0), None, self.strategy))
+        return torch.cat(rows)
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,9 @@ class SpladeSettings:
 
 
 class SparseEncoder(SentenceEncoder):
-    """``SentenceEncoder`` whose vectors have a column for each word of the vocabulary, most of them 0.
+    """A ``SentenceEncoder`` whose vectors have one column for each word of the vocabulary, most of them 0.
 
-    ``encode`` gives arrays (N, V) as ever; with ``convert="sparse"`` a CSR tensor.
+    ``encode`` returns arrays (N, V), or with ``convert="sparse"`` a CSR tensor.
     """
 
     searched: ClassVar[dict[str, Any]] = {"convert": "sparse"}
@@ -89,15 +91,17 @@ class SparseEncoder(SentenceEncoder):
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 
     @classmethod
-    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> "SparseEncoder":
-        places = folder.places("SpladePooling")  # checks the modules; a model of transformers has none
-        settings = folder.parse(f"{places[0]}/{CONFIG}", SpladeSettings) if places else SpladeSettings()
-        with reading(folder.path):
-            check(f"pooling splade-{settings.pooling_strategy}", pooling)
+    def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
+        settings = SpladeSettings()
+        for place in folder.places("SpladePooling"):  # a plain masked-language model has none
+            settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
+        mode = f"splade-{settings.pooling_strategy}"
+        if pooling not in (None, mode):
+            raise InputError(f"{folder.path}: pooling must be {mode}, not {one_line(pooling)}")
         bert = load_transformer(folder.encoder)
         pooled = SpladePooling(load_head(folder.encoder, bert), settings.pooling_strategy)
         similarity = folder.json(SENTENCE).get("similarity_fn_name") or "dot"
-        # a truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
+        # truncate_dim is ignored, as in sentence-transformers: no column is less important than those before it
         stated = replace(folder.settings, similarity_fn_name=similarity, truncate_dim=None)
         tokenizer = Tokenizer.load(folder.encoder, limit, MASKED_MODULE)
         return cls(tokenizer, bert, pooled, False, (), stated).eval()
@@ -118,34 +122,39 @@ class SparseEncoder(SentenceEncoder):
         """
         if options.get("truncate_dim") is not None:
             raise InputError("truncate_dim would keep the first words of the vocabulary: top keeps the heaviest")
-        if convert != "sparse" and top is None:
+        if convert != "sparse":
+            if top is not None:
+                raise InputError(f"top is for convert='sparse', not {one_line(convert)}")
             return super().encode(texts, batch_tokens, progress, convert=convert, **options)
-        with reading("encode"):
-            rules = "convert sparse, output sentence, top an integer from 1"
-            check(rules, convert, options.get("output", "sentence"), 1 if top is None else top)
-        texts, truncated = check_texts(texts), 0
-        parts = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
+        if options.get("output", "sentence") != "sentence":
+            raise InputError("convert='sparse' is for the vectors of texts, not for output='token'")
+        if top is not None and (type(top) is not int or top < 1):
+            raise InputError(f"top must be an integer from 1, not {one_line(top)}")
+        texts = check_texts(texts)
+        rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
+        truncated = 0
         shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
         with shown as line:
             for start in range(0, len(texts), DENSE_ROWS):
-                dense = super().encode(
-                    texts[start : start + DENSE_ROWS], batch_tokens, line, convert="tensor", **options
-                )
-                parts, truncated = [*parts, sparse_rows(dense, top).to_sparse_coo()], truncated + self.truncated
+                chunk = texts[start : start + DENSE_ROWS]
+                dense = super().encode(chunk, batch_tokens, line, convert="tensor", **options)  # (DENSE_ROWS, V)
+                rows.append(sparse_rows(dense, top).to_sparse_coo())
+                truncated += self.truncated
         self.truncated = truncated
-        return torch.cat(parts).to_sparse_csr()
+        return torch.cat(rows).to_sparse_csr()
 
     def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
         """What each text is about, by vectors (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
-        dense = torch.from_numpy(vectors) if isinstance(vectors, np.ndarray) else vectors.to_dense()
-        weights, places = (x[:, :top].tolist() for x in dense.sort(dim=1, descending=True, stable=True))
+        weights, ids = torch.from_numpy(dense_array(vectors)).sort(dim=1, descending=True, stable=True)
         word = self.tokenizer.backend.id_to_token
-        rows = zip(weights, places, strict=True)
-        return [[(word(i), weight) for weight, i in zip(*row, strict=True) if weight > 0] for row in rows]
+        found = []
+        for row, columns in zip(weights[:, :top].tolist(), ids[:, :top].tolist(), strict=True):
+            found.append([(word(i), weight) for i, weight in zip(columns, row, strict=True) if weight > 0])
+        return found
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
         """As ``SentenceEncoder.similarity``, also of sparse tensors; by default the dot product."""
-        return super().similarity(*(x.to_dense().numpy() if isinstance(x, Tensor) else x for x in (a, b)))
+        return super().similarity(dense_array(a), dense_array(b))
 
     def write(self, folder: Path) -> None:
         """The model's files into an empty folder."""
@@ -155,3 +164,8 @@ class SparseEncoder(SentenceEncoder):
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
         write_settings(self, folder, model_type="SparseEncoder")
+
+
+def dense_array(vectors: np.ndarray | Tensor) -> np.ndarray:
+    """Vectors with all their zeros."""
+    return vectors.to_dense().numpy() if isinstance(vectors, Tensor) else vectors

@@ -1,5 +1,6 @@
 """What every encoder does with texts: ``SentenceEncoder``, a compiled package, a table of static vectors."""
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import index
@@ -56,7 +57,7 @@ class TextEncoder:
 
     def states(self, batch: Batch) -> list[Tensor]:
         """The hidden states (T, D) of each text of a batch."""
-        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it without compiled")
+        raise InputError("a compiled encoder gives vectors, not the hidden states of tokens: load it uncompiled")
 
     def encode(
         self,
@@ -112,12 +113,25 @@ class TextEncoder:
                     states |= {text: matrix.cpu() for text, matrix in zip(batch.texts, found, strict=True)}
                 else:
                     vectors[batch.texts] = self._scaled(found, normalize, vectors.shape[1]).cpu()
-                line.done(batch.tokens)
+                line.update(batch.tokens)
         if output == "token":  # copies, outside of inference mode
             matrices = [states[places[key]].clone() for key in tokens]
             return matrices if convert == "tensor" else [as_array(matrix) for matrix in matrices]
         result = vectors if len(keys) == len(tokens) else vectors[[places[key] for key in tokens]]
         return result if convert == "tensor" else as_array(result)
+
+    def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
+        """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
+
+        ``skip`` tokens at the start of each row are left out of the pooling.
+        """
+        keys = [array("i", ids).tobytes() for ids in rows]
+        vectors = torch.empty(len(keys), self._columns(None), dtype=self.dtype)
+        names = {key: f"with the tokens {list(ids)[:8]} ..." for key, ids in zip(keys, rows, strict=True)}
+        with self.computing(None):
+            for batch, found in self._computed(keys, BATCH_TOKENS, skip, "sentence", names):
+                vectors[batch.texts] = self._scaled(found, None, vectors.shape[1]).cpu()
+        return as_array(vectors)
 
     def _columns(self, truncate_dim: int | None) -> int:
         """How many columns ``encode`` returns."""

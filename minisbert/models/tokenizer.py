@@ -94,10 +94,6 @@ class Tokenizer(tokenizer.Tokenizer):
         Raises ``InputError`` if both files are missing or one cannot be read, and for settings that are not supported.
         """
         folder = ModelFolder.of(folder)
-        if folder.kind == "StaticEncoder":  # there is no encoder whose sizes and settings count
-            from minisbert.models.static_encoder import StaticEncoder  # it imports this file
-
-            return StaticEncoder.from_folder(folder, limit=limit).tokenizer
         family, config = folder.config
         module = module or (CLASSIFIER_MODULE if folder.model.classifier else ENCODER_MODULE)
         path, texts = read_text_settings(folder, module)

@@ -1,6 +1,6 @@
 """Late interaction: a text as one vector per token, compared token by token (ColBERT, Khattab and Zaharia 2020).
 
-The formulas, many matrices in one array and on disk, and exact search; ``multi_vector.py`` makes the matrices.
+The formulas, many matrices in one array and on disk, and exact search. ``models/multi_vector_encoder.py`` makes them.
 Legend as in ``core/bert.py``; here K is the width of a token's vector, Q the number of queries, N that of texts.
 """
 

@@ -57,13 +57,12 @@ def constant(tiny, folder, score: float) -> str:
 def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, capsys):
     """Its two models as it prints them, and the nearest whole scores."""
     main(["--model", constant(tiny, tmp_path / "model", 2.75)])
-    above, header, *rows = capsys.readouterr().out.splitlines()
-    assert above.split() == ["the", "notebook's:"]
-    assert header.split() == ["people", "model", "joint", "siamese", "pair"]
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["people", "model", "notebook's", "joint", "siamese", "pair"]
     joint = ["0.50 -> 1", "0.74 -> 1", "0.46 -> 0", "4.03 -> 4", "3.91 -> 4", "5.05 -> 5"]
     siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4", "", ""]
     for people, row in enumerate(rows):
-        assert row.startswith(f"{people:>6}  2.75 -> 3  {joint[people]}  {siamese_ones[people]:<9}  ")
+        assert row.startswith(f"{people:<6}  2.75 -> 3  {joint[people]:<16}  {siamese_ones[people]:<9}  ")
     assert rows[0].endswith("  I love eating apples / The capital of France is Paris")
 
 

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from minisbert.commands import compile as command
+from minisbert.compiled import graphs
 from minisbert.compiled import package as aot
-from minisbert.compiled import runtime
+from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
 from minisbert.models.pair_model import PairModel
@@ -51,7 +52,7 @@ def cache(folder, monkeypatch) -> Path:
 
 def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     """Of one text and of many, in other batches; scaled or not, cut, with a prompt; streamed and compared."""
-    ours, eager = SentenceEncoder.load(folder, compiled=tiny_package), SentenceEncoder.load(folder)
+    ours, eager = CompiledEncoder.load(folder, tiny_package), SentenceEncoder.load(folder)
     assert not isinstance(ours, torch.nn.Module)
     for texts in SHAPES:
         for options in ({}, {"normalize": False}, {"truncate_dim": 7, "normalize": True}, {"prompt": "the sun "}):
@@ -67,7 +68,7 @@ def test_vectors_are_those_of_the_eager_encoder(folder, tiny_package):
     assert abs(np.concatenate(list(ours.encode_stream(iter(TEXTS)))) - vectors).max() <= MINILM_VECTOR
     for options, message in (
         ({"output": "token"}, "hidden states"),
-        ({"precision": "bfloat16"}, "one precision: precision must be float32"),
+        ({"precision": "bfloat16"}, "compiled for precision float32, not bfloat16"),
     ):
         with pytest.raises(InputError, match=message):
             ours.encode(TEXTS, **options)
@@ -78,7 +79,7 @@ def test_every_family_dense_layer_and_pooling(tmp_path):
     """DistilBERT with two poolings and a dense layer: what the graph holds beyond the tiny BERT."""
     folder = ROOT / "tests" / "reference" / "tiny-distiluse"
     compile_model(folder, tmp_path / "p.pt2")
-    ours, eager = SentenceEncoder.load(folder, compiled=tmp_path / "p.pt2"), SentenceEncoder.load(folder)
+    ours, eager = CompiledEncoder.load(folder, tmp_path / "p.pt2"), SentenceEncoder.load(folder)
     assert abs(ours.encode(TEXTS) - eager.encode(TEXTS)).max() <= MINILM_VECTOR
 
 
@@ -89,14 +90,14 @@ def test_a_cross_encoder(folder, tmp_path):
     model = PairModel(encoder, JointHead(encoder.width)).eval()
     model.save(tmp_path / "model")
     compile_model(tmp_path / "model", tmp_path / "p.pt2")
-    ours = PairModel.load(tmp_path / "model", compiled=tmp_path / "p.pt2")
+    ours = CompiledPairModel.load(tmp_path / "model", tmp_path / "p.pt2")
     assert abs(ours.scores(TEXTS, TEXTS[::-1]) - model.scores(TEXTS, TEXTS[::-1])).max() <= 1e-5  # of scores up to 5
     assert abs(ours.scores(["a dog"], ["moon"]) - model.scores(["a dog"], ["moon"])).max() <= 1e-5
     PairModel(encoder, siamese(encoder.width)).save(tmp_path / "siamese")
     with pytest.raises(InputError, match="only cross-encoders"):
         command.main([str(tmp_path / "siamese"), "--out", str(tmp_path / "s.pt2")])
-    with pytest.raises(InputError, match="kind PairModel, not SentenceEncoder"):
-        SentenceEncoder.load(tmp_path / "model", compiled=tmp_path / "p.pt2")
+    with pytest.raises(InputError, match="holds a PairModel: only a SentenceEncoder"):
+        CompiledEncoder.load(tmp_path / "model", tmp_path / "p.pt2")
 
 
 # ------------------------------------------------------------------------------------- what is refused
@@ -105,7 +106,7 @@ def test_a_cross_encoder(folder, tmp_path):
 def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_package, tmp_path, monkeypatch):
     def refused(message: str, path: Path = folder, **options: str) -> None:
         with pytest.raises(InputError, match=message):
-            SentenceEncoder.load(path, compiled=tiny_package, **options)
+            CompiledEncoder.load(path, tiny_package, **options)
 
     other = SentenceEncoder.load(folder)
     with torch.no_grad():
@@ -114,9 +115,9 @@ def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_pa
     refused("compiled from tiny with other weights: compile the model again", tmp_path / "other")
     refused("with precision float32, not bfloat16", precision="bfloat16")
     refused("with pooling mean, not cls", pooling="cls")
-    refused("only for the CPU, not a SentenceEncoder on cuda", device="cuda")
+    refused("runs only on the CPU, not on cuda", device="cuda")
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "code_hash", lambda: "other")
+        patch.setattr(aot, "code_hash", lambda: "other")
         refused("from tiny with another version of minisbert: compile the model again")
     with monkeypatch.context() as patch:
         patch.setattr(aot, "instruction_sets", lambda: ["sse4_2"])
@@ -145,7 +146,7 @@ def another_archive(path: Path) -> None:
 def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
     damage(copied := Path(shutil.copy(tiny_package, tmp_path / "p.pt2")))
     with pytest.raises(InputError, match=r"p\.pt2: (.* damaged|File is not a zip|.*CRC|not a package)"):
-        SentenceEncoder.load(folder, compiled=copied)
+        CompiledEncoder.load(folder, copied)
 
 
 def test_a_package_that_others_can_write_or_that_is_not_there(folder, tiny_package, tmp_path):
@@ -157,7 +158,7 @@ def test_a_package_that_others_can_write_or_that_is_not_there(folder, tiny_packa
         ("auto", "no package in the cache folder fits"),
     ):
         with pytest.raises(InputError, match=message):
-            SentenceEncoder.load(folder, compiled=package)
+            CompiledEncoder.load(folder, package)
 
 
 def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):
@@ -191,7 +192,7 @@ def test_a_compiler_that_fails_leaves_nothing(folder, tmp_path, monkeypatch):
 
 def load_from_cache(folder: Path) -> np.ndarray:
     torch.set_num_threads(1)
-    return SentenceEncoder.load(folder, compiled=True).encode(TEXTS)
+    return CompiledEncoder.load(folder).encode(TEXTS)
 
 
 @pytest.mark.slow
@@ -202,10 +203,10 @@ def test_two_processes_compile_once_and_the_next_start_finds_it(folder, cache, c
     assert abs(vectors[0] - SentenceEncoder.load(folder).encode(TEXTS)).max() <= MINILM_VECTOR
     np.testing.assert_array_equal(*vectors)
     (kept,) = cache.glob("*.pt2")
-    assert SentenceEncoder.load(folder, compiled="auto").encode(TEXTS).shape == vectors[0].shape
+    assert CompiledEncoder.load(folder, "auto").encode(TEXTS).shape == vectors[0].shape
     cut(kept)
     with pytest.raises(InputError, match="no package in the cache folder fits"):
-        SentenceEncoder.load(folder, compiled="auto")
+        CompiledEncoder.load(folder, "auto")
     kept.unlink()
 
 
@@ -213,7 +214,7 @@ def test_a_cache_folder_that_cannot_be_written(folder, tmp_path, monkeypatch):
     (tmp_path / "compiled").write_text("a file where the folder should be")
     monkeypatch.setenv("MINISBERT_HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"compiled \(set MINISBERT_HOME, or compile .*\): File exists"):
-        SentenceEncoder.load(folder, compiled=True)
+        CompiledEncoder.load(folder)
 
 
 @pytest.mark.slow
@@ -285,8 +286,8 @@ def test_auto_runs_uncompiled_and_says_why(folder, capsys, monkeypatch, tmp_path
 def test_the_sizes_of_the_example_batch_differ(tmp_path, folder, monkeypatch):
     """Sizes of 0 and 1 and equal ones would be compiled as constants."""
     seen = []
-    monkeypatch.setattr(runtime, "compile_package", lambda module, examples, *_: seen.extend(examples))
-    runtime.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
+    monkeypatch.setattr(graphs, "compile_package", lambda module, examples, *_: seen.extend(examples))
+    graphs.compile_encoder(copy.deepcopy(SentenceEncoder.load(folder)), folder, "float32", tmp_path / "p.pt2")
     rows, width = seen[0].shape
     texts, longest = seen[3].shape
     assert len({0, 1, rows, width, texts, longest}) == 6

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.models.heads import ClassifierHead
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.layout import load_dense
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pooling import Dense

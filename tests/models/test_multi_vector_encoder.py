@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import string
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +11,11 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
+from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.multi_vector_settings import PYLATE_KEYS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.late_interaction import max_sim
-from tests.architectures.tiny import alter, change_tensors, folder_of
+from tests.architectures.tiny import alter, folder_of
 from tests.parity import GRADIENT, PIECE, assert_parity, golden
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -95,103 +94,11 @@ def test_golden_values_also_after_saving(tmp_path, formulas, saved):
         found = encoder.encode(SENTENCES, prompt_name=prompt)
         assert np.diff(found.starts).tolist() == expected[f"{side}.lengths"].tolist()
         assert_parity(side, torch.from_numpy(found.rows), expected[side], PIECE)
-    rows, own, _ = encoder.rows_of([encoder.settings.prompts["document"] + text for text in SENTENCES], query=False)
+    rows, own, _ = encoder.document_rows([encoder.settings.prompts["document"] + text for text in SENTENCES])
     vectors, counted = encoder(rows, own, query=False)
     (vectors[counted] * expected["pull"]).sum().backward()
     for name, parameter in (("projection", encoder.projection.linear), ("words", encoder.bert.embeddings.word)):
         assert_parity(name, parameter.weight.grad, expected[f"gradients.{name}"], GRADIENT)
-
-
-# ------------------------------------------------------------------------------------- older layouts
-
-
-def write_old(folder: Path, layout: str) -> Path:
-    """The two layouts before sentence-transformers': of PyLate, and of the Stanford group."""
-    write(folder)
-    if layout.startswith("Stanford"):
-        linear = load_file(folder / "1_Dense" / "model.safetensors")
-        change_tensors(folder, lambda tensors: {f"bert.{name}": x for name, x in tensors.items()} | linear)
-        keep_modules(folder, 1)
-        for name in ("modules.json", SENTENCE, TEXT):
-            (folder / name).unlink()
-        about = {"query_maxlen": 11, "doc_maxlen": 14, "attend_to_mask_tokens": True, "mask_punctuation": False}
-        (folder / "artifact.metadata").write_text(json.dumps(about if layout == "Stanford" else {"dim": 7}))
-        return alter(folder, architectures=["HF_ColBERT"])
-    modules = json.loads((keep_modules(folder, 2) / "modules.json").read_text())
-    modules[1]["type"] = "pylate.models.Dense.Dense"
-    (folder / "modules.json").write_text(json.dumps(modules))
-    alter(folder, "1_Dense/config.json", module_input_name=..., module_output_name=...)
-    (folder / TEXT).write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
-    about = {"model_type": "ColBERT", "similarity_fn_name": "MaxSim", "prompts": {}, "query_length": 10}
-    about |= {"query_prefix": "[Q] ", "document_prefix": "[D] ", "document_length": 13, "skiplist_words": WORDS}
-    about |= {"attend_to_expansion_tokens": False, "do_query_expansion": "without" not in layout}
-    if "older" in layout:
-        about |= {"model_type": ..., "similarity_fn_name": "cosine", "skiplist_words": None}
-    spec = (folder / "tokenizer.json").read_text()
-    (folder / "tokenizer.json").write_text(spec.replace('"[unused0]"', '"[Q] "').replace('"[unused1]"', '"[D] "'))
-    return alter(folder, SENTENCE, **about)
-
-
-OLD = {  # of each older layout: tokens of a query, do they see each other all, tokens of a document, skipped words
-    "PyLate": (10, False, 13, WORDS),
-    "PyLate without fillers": (None, False, 13, WORDS),
-    "PyLate, class of an older release": (10, False, 13, [*string.punctuation]),
-    "Stanford": (11, True, 14, []),
-    "Stanford, defaults": (32, False, None, [*string.punctuation]),
-}
-
-
-@pytest.mark.reference
-@pytest.mark.parametrize("layout", OLD)
-def test_older_layouts_give_the_references_vectors_and_are_saved_in_the_new_one(tmp_path, layout):
-    from sentence_transformers import MultiVectorEncoder as Reference
-
-    source = write_old(tmp_path / "old", layout)
-    MultiVectorEncoder.load(source).save(tmp_path / "saved")
-    texts = [*ALL, "[unused0] [Q] a cat [D]"]
-    theirs, back = (Reference(str(folder), device="cpu").double() for folder in (source, tmp_path / "saved"))
-    sides = {"query": theirs.encode_query(texts), "document": theirs.encode_document(texts)}
-    for side, moved in (("query", back.encode_query(texts)), ("document", back.encode_document(texts))):
-        assert_rows(f"{layout} {side}, back", moved, sides[side])
-        for folder in (source, tmp_path / "saved"):
-            found = MultiVectorEncoder.load(folder).double().encode(texts, prompt_name=side)
-            assert_rows(f"{layout} {side}", found, sides[side])
-
-
-@pytest.mark.parametrize("layout", OLD)
-def test_settings_of_older_layouts(tmp_path, layout):
-    """A marker is one token, also where a tokenizer would take it apart; queries are filled up with [MASK]."""
-    encoder = MultiVectorEncoder.load(write_old(tmp_path / "old", layout))
-    filled, attend, length, skipped = OLD[layout]
-    assert encoder.settings.skiplist_words == skipped
-    assert encoder.settings.document_length == length
-    marks = ("[Q] ", "[D] ") if layout.startswith("PyLate") else ("[unused0] ", "[unused1] ")
-    assert encoder.settings.prompts == dict(zip(("query", "document"), marks, strict=True))
-    first = encoder.tokenizer.backend.token_to_id("[Q] " if layout.startswith("PyLate") else "[unused0]")
-    cls, a, cat, sep, mask = map(encoder.tokenizer.backend.token_to_id, ["[CLS]", "a", "cat", "[SEP]", "[MASK]"])
-    own = [cls, first, a, cat, sep]
-    assert encoder.rows_of([marks[0] + "a cat"], query=True)[0] == [own + [mask] * ((filled or 5) - 5)]
-    assert (encoder.expansion.attend if filled else encoder.expansion) == (attend if filled else None)
-    assert encoder.settings.query_length == (None if filled else 10)
-    words = encoder.rows_of([marks[1] + "cat " * 40], query=False)[0][0]
-    assert len(words) == min(length or 99, encoder.tokenizer.limit)
-    matrix = encoder.encode(["a cat ."], prompt_name="document")[0]
-    assert len(matrix) == 6 - ("." in skipped)
-    np.testing.assert_allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-6)
-
-
-def test_older_layouts_that_are_not_computed(tmp_path):
-    stanford, pylate = write_old(tmp_path / "stanford", "Stanford"), write_old(tmp_path / "pylate", "PyLate")
-    with pytest.raises(InputError, match=r"artifact\.metadata: similarity must be cosine, not 'l2'"):
-        MultiVectorEncoder.load(alter(stanford, "artifact.metadata", similarity="l2"))
-    alter(stanford, "artifact.metadata", similarity="cosine")
-    change_tensors(stanford, lambda tensors: {name: x for name, x in tensors.items() if "linear" not in name})
-    with pytest.raises(InputError, match=r"model\.safetensors: no key 'linear\.weight'"):
-        MultiVectorEncoder.load(stanford)
-    with pytest.raises(InputError, match="query_length must be an integer from 1, not 0"):
-        MultiVectorEncoder.load(alter(pylate, SENTENCE, query_length=0))
-    with pytest.raises(InputError, match=r"modules\.json has no MultiVectorMask"):
-        MultiVectorEncoder.load(alter(pylate, SENTENCE, **dict.fromkeys(PYLATE_KEYS, ...)))
 
 
 # ------------------------------------------------------------------------------- queries and documents
@@ -330,3 +237,21 @@ def test_a_folder_without_its_projection(folder):
     (folder / "modules.json").write_text(json.dumps([modules[0], *modules[2:]]))
     with pytest.raises(InputError, match="only Transformer, Dense, Normalize"):
         MultiVectorEncoder.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        (SENTENCE, {"model_type": "ColBERT", "query_prefix": "[Q] "}, "has PyLate's query_prefix; only sentence-"),
+        (SENTENCE, {"query_length": 9}, "has PyLate's query_length; only sentence-transformers' layout is read"),
+        ("config.json", {"architectures": ["HF_ColBERT"]}, "there is no MultiVectorMask; only sentence-"),
+    ],
+)
+def test_other_layouts_are_refused_in_one_line(folder, name, changes, message):
+    """Of PyLate, and of the Stanford group, whose folders have no modules.json."""
+    alter(folder, name, **changes)
+    if name != SENTENCE:
+        for file in ("modules.json", SENTENCE):
+            (folder / file).unlink()
+    with pytest.raises(InputError, match=message):
+        open_kind(str(folder)).load(folder)

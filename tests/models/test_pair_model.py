@@ -12,9 +12,10 @@ from safetensors.torch import load_file, save_file
 from minisbert.architectures.relatives import CLASSIFIERS, FAMILIES
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.models.heads import ClassifierHead, make_joint_head
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training.objectives.pairs import pooler_head
 from minisbert.training.objectives.registry import load_encoder
 from minisbert.training.settings import RunSettings
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
@@ -186,8 +187,8 @@ def test_folders_that_are_no_pair_models(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": "bilinear"}, "head must be cross-encoder[|]concat[|]cross-attention, not 'bilinear'"),
-        ({"head": "joint"}, "unexpected keyword argument"),
+        ({"head": "bilinear"}, "head must be one of cross-encoder, concat, cross-attention, not 'bilinear'"),
+        ({"head": "cross-encoder"}, "unexpected keyword argument"),
         ({"task": "ranking"}, "task must be"),
         ({"task": None}, "'task'"),
         ({"task": "classes"}, "two or more, each with a label"),
@@ -205,17 +206,6 @@ def test_a_head_json_that_cannot_be_used(saved, changes, message):
     with pytest.raises(InputError, match=message) as caught:
         PairModel.load(saved)
     assert str(path) in str(caught.value)
-
-
-def test_former_names_of_heads_are_read(tiny, tmp_path):
-    path = tmp_path / "model" / "head.json"
-    for kind, old, new in (("joint", "joint", "cross-encoder"), ("compare", "cross", "cross-attention")):
-        model = pair_model(tiny, kind)
-        model.save(tmp_path / "model")
-        assert json.loads(path.read_text())["head"] == new
-        change(path, head=old)
-        again = PairModel.load(tmp_path / "model")
-        np.testing.assert_array_equal(again.scores(FIRSTS, SECONDS), model.scores(FIRSTS, SECONDS))
 
 
 def test_files_of_the_head_that_are_damaged_or_missing(saved):
@@ -434,12 +424,11 @@ def test_the_pooler_moves_into_the_head(tiny):
     """As in transformers, whose classifier reads BERT's pooler. Without one the head starts from random weights."""
     encoder = SentenceEncoder.load(tiny)
     pooler = encoder.bert.pooler
-    head = make_joint_head(encoder.bert, pooler_head=True, dropout=0.1)
+    head = pooler_head(encoder.bert, dropout=0.1)
     assert head.mlp[0] is pooler
     assert encoder.bert.pooler is None
     assert torch.equal(head.mlp[:2](torch.ones(1, 24)), SentenceEncoder.load(tiny).bert.pool(torch.ones(1, 1, 24)))
-    assert head.settings == make_joint_head(encoder.bert, pooler_head=True, dropout=0.1).settings
-    assert type(make_joint_head(encoder.bert, pooler_head=False, dropout=0.1)) is JointHead
+    assert head.settings == pooler_head(encoder.bert, dropout=0.1).settings
 
 
 def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):

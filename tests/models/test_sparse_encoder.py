@@ -16,6 +16,7 @@ from minisbert.commands import encode, pairs, search
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
 from minisbert.evaluation.retrieval import Retrieval, retrieval_scores
+from minisbert.loading import load
 from minisbert.models.sparse_encoder import splade_pool
 from minisbert.search.inverted import read_sparse, sparse_rows, sparse_top_k
 from minisbert.training import train
@@ -281,7 +282,7 @@ def test_commands_that_are_for_dense_vectors_say_so(folder, tiny, corpus, tmp_pa
         with pytest.raises(InputError, match=message):
             command.main(arguments)
     with pytest.raises(InputError, match="only a SentenceEncoder is compiled"):
-        SparseEncoder.load(folder, compiled=True)
+        load(folder, compiled=True)
 
 
 # --------------------------------------------------------------------------------------------- training
@@ -445,8 +446,8 @@ def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
     [
         (["a"], {"truncate_dim": 5}, "top keeps the heaviest"),
         (["a"], {"top": 0, "convert": "sparse"}, "top must be an integer from 1"),
-        (["a"], {"top": 3}, "convert must be sparse"),
-        (["a"], {"convert": "sparse", "output": "token"}, "output must be sentence"),
+        (["a"], {"top": 3}, "top is for convert='sparse', not 'array'"),
+        (["a"], {"convert": "sparse", "output": "token"}, "not for output='token'"),
         (["a", 3], {"convert": "sparse"}, "text 1 is not a string"),
     ],
 )

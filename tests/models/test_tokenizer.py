@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError
 from minisbert.core.tokenizer import token_ids
+from minisbert.loading import load_tokenizer
 from minisbert.models.static_encoder import BareTokenizer, StaticEncoder
 from minisbert.models.tokenizer import Tokenizer
 
@@ -275,7 +276,7 @@ def test_a_folder_of_static_vectors_has_its_own_tokenizer(baked, tmp_path):
     """``inspect --model`` counts by it."""
     words = BareTokenizer(Backend.from_file(str(baked / "tokenizer.json")))
     StaticEncoder(torch.ones(len(VOCAB), 2), words, normalize=False).save(tmp_path / "static")
-    encoded = Tokenizer.load(tmp_path / "static", limit=3).encode(["the cat sits on", ""])
+    encoded = load_tokenizer(tmp_path / "static", limit=3).encode(["the cat sits on", ""])
     assert encoded.ids == [[IDS["the"], IDS["cat"], IDS["sits"]], []]
 
 

@@ -28,6 +28,7 @@ from minisbert.diagnosis.certify.comparison import (
 from minisbert.diagnosis.certify.hypotheses import Hypothesis, Sample
 from minisbert.diagnosis.certify.tokenizations import full_lengths
 from minisbert.diagnosis.mistakes import with_each_mistake
+from minisbert.loading import uncompiled
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
@@ -78,7 +79,7 @@ def certify(
     ours = encoder.encode(texts, progress=True, prompt=prompt).astype(np.float64)  # (N, D)
     if (code := quantization(ours, values)) is not None:
         return Certificate(ROUNDED, code, (code.partition(":")[0],))
-    case = Case(encoder.eager(), texts, ours, values, choose_prompt(encoder.settings, prompt))
+    case = Case(uncompiled(encoder), texts, ours, values, choose_prompt(encoder.settings, prompt))
     steps = [case.hypothesis, case.mistake]
     if ours.shape == values.shape:
         steps = [case.zeros, case.rounded, case.order, case.hypothesis, case.lengths, case.mistake]

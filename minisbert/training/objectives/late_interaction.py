@@ -19,7 +19,8 @@ class TokenColumns:
         for place, column in enumerate(columns):
             names, kept = DOCUMENT_PROMPTS if place else QUERY_PROMPTS, encoder.settings.prompts
             prompt = next((kept[name] for name in names if name in kept), "")
-            ids, own, truncated = encoder.rows_of([prompt + text for text in column], query=place == 0)
+            tokenized = encoder.document_rows if place else encoder.query_rows
+            ids, own, truncated = tokenized([prompt + text for text in column])
             self.encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
             self.own.append(own)
         rows = [[len(ids) for ids in row] for row in zip(*(column.ids for column in self.encoded), strict=True)]

@@ -5,13 +5,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import losses, reading
-from minisbert.core.heads import ConcatHead, CrossHead, siamese
+from minisbert.architectures.relatives import CLASSIFIERS
+from minisbert.core import InputError, losses, reading
+from minisbert.core.bert import Bert
+from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.data.datasets import Notes, duplicate_rows, nli_rows, scored_rows
 from minisbert.data.formats import NLI_LABELS
 from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
-from minisbert.models.heads import make_joint_head
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -67,11 +69,24 @@ class ScoreRegression(PairObjective):
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
         if options.objective == "cross-encoder":  # both sentences in one input; the head reads [CLS]
-            return make_joint_head(encoder.bert, options.pooler_head, options.head_dropout)
+            if options.pooler_head:
+                return pooler_head(encoder.bert, options.head_dropout)
+            return JointHead(encoder.bert.config.hidden_size, dropout=options.head_dropout)
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
             return siamese(encoder.width, dropout=options.head_dropout)
         # the tokens of one sentence attend to those of the other
         return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
+
+
+def pooler_head(bert: Bert, dropout: float) -> ClassifierHead:
+    """The head of ``--pooler-head``, into which the encoder's pooler moves if it has one."""
+    family = bert.config.model_type
+    if family not in CLASSIFIERS:
+        raise InputError(f"--pooler-head is for {', '.join(CLASSIFIERS)}, not for {family}")
+    head = ClassifierHead(bert.config.hidden_size, dropout, between=CLASSIFIERS[family][-1])
+    if bert.pooler is not None:
+        head.mlp[0], bert.pooler = bert.pooler, None
+    return head
 
 
 class Duplicates(PairObjective):

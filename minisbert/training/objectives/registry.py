@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import torch
 
-from minisbert.commands.model_options import open_kind
 from minisbert.core import InputError, reading
 from minisbert.evaluation.retrieval import load_retrieval_folder
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder

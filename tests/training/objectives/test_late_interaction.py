@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from minisbert.core import InputError
-from minisbert.models.heads import ClassifierHead
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from minisbert.core import InputError
 from minisbert.core.heads import ConcatHead
-from minisbert.models.heads import ClassifierHead
+from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.command_line import parse, read_settings

@@ -1,0 +1,97 @@
+"""What is compiled of a model, and compiling it: ``python -m minisbert.compiled.graphs FOLDER PRECISION POOLING OUT``.
+
+A graph is the model's own forward pass without Python around it. torch exports it with example inputs.
+"""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from minisbert.compiled.package import About, compile_package, identity
+from minisbert.core import InputError
+from minisbert.core.encoder import normalize as unit
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.models.batching import ID_BYTES, packed_batches
+from minisbert.models.guards import evaluating
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command
+from minisbert.system.devices import choose_precision
+
+EXAMPLE = (3, 5, 4, 6, 7)  # lengths of texts in the example batch: its sizes differ from each other, 0 and 1
+
+
+class VectorGraph(nn.Module):
+    """An encoder's graph: a packed batch to vectors (N, W), before any scaling."""
+
+    def __init__(self, encoder: SentenceEncoder, precision: str):
+        super().__init__()
+        self.encoder, self.low = encoder, precision == "bfloat16"
+
+    def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        """``Batch.inputs``: (R, T) three times and (N, S)."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
+            states = self.encoder.unpacked(ids, positions, owner, places)
+        vectors = self.encoder.dense(self.encoder.pool(*states))  # (N, W)
+        return unit(vectors) if self.encoder.normalize else vectors, vectors
+
+
+class ScoreGraph(nn.Module):
+    """A cross-encoder's graph: joined pairs to its outputs, (B,) or (B, C)."""
+
+    def __init__(self, model: PairModel, precision: str):
+        super().__init__()
+        self.model, self.low = model, precision == "bfloat16"
+
+    def forward(self, ids: Tensor, mask: Tensor, token_types: Tensor) -> Tensor:
+        """ids, mask (1 for real tokens) and token types, (B, T) each."""
+        types = token_types if self.model.types else None
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
+            hidden = self.model.encoder.bert(ids, mask, types).float()  # (B, T, D)
+        return self.model.squeezed(self.model.head(hidden))
+
+
+def compile_model(folder: Path, precision: str, pooling: str | None, path: Path) -> None:
+    """Compile the encoder or the cross-encoder in a folder to the package ``path``."""
+    choose_precision(precision, torch.device("cpu"))  # bfloat16 only on a CPU that has it
+    if ModelFolder(folder).holds_pair_model:
+        compile_pair_model(PairModel.load(folder), folder, precision, path)
+    else:
+        compile_encoder(SentenceEncoder.load(folder, pooling), folder, precision, path)
+
+
+def compile_encoder(encoder: SentenceEncoder, folder: Path, precision: str, path: Path) -> None:
+    """Compile an encoder that was loaded from ``folder``."""
+    if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
+        raise InputError("pooler pooling with include_prompt false cannot be compiled")
+    model = identity(ModelFolder(folder), precision, encoder.pooling.mode)
+    about = About(**asdict(model), model=folder.name, width=encoder.width, hidden_size=encoder.hidden_size)
+    batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
+    rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.owner)]  # (2, T) each
+    graph = VectorGraph(encoder, precision)
+    with evaluating(graph):
+        compile_package(graph, [*rows, batch.places], path, about)
+
+
+def compile_pair_model(model: PairModel, folder: Path, precision: str, path: Path) -> None:
+    """Compile a cross-encoder that was loaded from ``folder``."""
+    if not model.joint:
+        raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
+    found = identity(ModelFolder(folder), precision)
+    form = {"task": model.task, "labels": list(model.labels), "types": model.types}
+    ids = torch.ones(3, 5, dtype=torch.long)
+    graph = ScoreGraph(model, precision)
+    with evaluating(graph):
+        compile_package(graph, [ids, ids.clone(), 0 * ids], path, About(**asdict(found), model=folder.name, **form))
+
+
+def main() -> None:
+    folder, precision, pooling, path = sys.argv[1:]
+    compile_model(Path(folder), precision, pooling or None, Path(path))
+
+
+if __name__ == "__main__":
+    run_command(main)

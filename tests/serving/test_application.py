@@ -1,0 +1,188 @@
+"""The HTTP application, in the process: answers, refusals, and what it counts."""
+
+import base64
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="needs the serve extra: pip install '.[serve]'")
+pytest.importorskip("httpx", reason="needs the serve extra: pip install '.[serve]'")
+
+from starlette.testclient import TestClient
+
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_model import PairModel
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.serving.application import Limits, Server
+from minisbert.serving.engine import Engine
+
+TEXTS = ["the cat sits on the mat", "", "a dog"]
+LONG = "cat " * 200
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny):
+    return SentenceEncoder.load(tiny)
+
+
+@pytest.fixture(scope="module")
+def engine(encoder, tiny):
+    own = SentenceEncoder.load(tiny)
+    reranker = PairModel(own, JointHead(own.width), "regression")
+    return Engine("tiny", encoder, reranker.eval(), "judge")
+
+
+@pytest.fixture(scope="module")
+def client(engine):
+    with TestClient(Server(engine).application()) as client:
+        yield client
+
+
+def post(client, path="/v1/embeddings", **content):
+    return client.post(path, json=content)
+
+
+def test_vectors_are_those_of_encode_as_numbers_and_as_base64(client, encoder):
+    expected = encoder.encode(TEXTS)
+    numbers = post(client, input=TEXTS, model="any").json()
+    coded = post(client, input=TEXTS, encoding_format="base64").json()
+    assert numbers["object"] == "list"
+    assert numbers["model"] == "tiny"
+    assert [row["index"] for row in numbers["data"]] == [0, 1, 2]
+    lengths = [len(ids) for ids in encoder.tokenizer.encode(TEXTS).ids]
+    assert numbers["usage"] == {"prompt_tokens": sum(lengths), "total_tokens": sum(lengths)}
+    for row, code, vector in zip(numbers["data"], coded["data"], expected, strict=True):
+        np.testing.assert_allclose(row["embedding"], vector, atol=2e-6, rtol=0)
+        decoded = np.frombuffer(base64.b64decode(code["embedding"]), dtype="<f4")
+        np.testing.assert_allclose(decoded, vector, atol=2e-6, rtol=0)
+
+
+def test_one_text_and_token_ids(client, encoder):
+    one = post(client, input="a dog").json()["data"]
+    ids = encoder.tokenizer.encode(["a dog"]).ids[0][1:-1]
+    for given in (ids, [ids]):
+        assert post(client, input=given).json()["data"] == one
+
+
+def test_a_shortened_vector_has_length_one(client, encoder):
+    found = post(client, input="a dog", dimensions=8).json()["data"][0]["embedding"]
+    prefix = encoder.encode(["a dog"])[0, :8]
+    np.testing.assert_allclose(found, prefix / np.linalg.norm(prefix), atol=2e-6, rtol=0)
+
+
+def test_prompts_by_input_type(tiny):
+    encoder = SentenceEncoder.load(tiny)
+    del encoder.settings.prompts["document"]
+    encoder.settings.prompts.update({"query": "query: ", "passage": "passage: "})
+    with TestClient(Server(Engine("tiny", encoder)).application()) as client:
+        for kind, prompt in (("query", "query: "), ("document", "passage: "), (None, None)):
+            found = post(client, input="a dog", input_type=kind).json()["data"][0]["embedding"]
+            np.testing.assert_allclose(found, encoder.encode(["a dog"], prompt=prompt)[0], atol=2e-6, rtol=0)
+
+
+def test_a_cut_text_is_told_or_refused(client, engine):
+    answer = post(client, input=["a dog", LONG])
+    assert answer.json()["truncated"] == [1]
+    assert answer.headers["x-truncated"] == "1"
+    assert "truncated" not in post(client, input=["a dog"]).json()
+    with TestClient(Server(engine, truncate="error").application()) as strict:
+        refused = post(strict, input=["a dog", LONG])
+    assert refused.status_code == 400
+    assert "input 1 has more than" in refused.json()["error"]["message"]
+
+
+def test_reranking_gives_the_scores_of_the_model_best_first(client, engine):
+    documents = ["a cat", "the dog runs", "moon"]
+    expected = engine.reranker.scores(["a dog"] * 3, documents)
+    found = post(client, "/v1/rerank", query="a dog", documents=documents).json()["results"]
+    assert [row["index"] for row in found] == list(np.argsort(-expected))
+    np.testing.assert_allclose([row["relevance_score"] for row in found], -np.sort(-expected), atol=2e-6, rtol=0)
+    best = post(client, "/v1/rerank", query="a dog", documents=documents, top_n=1, return_documents=True).json()
+    assert best["results"][0]["document"] == {"text": documents[int(np.argmax(expected))]}
+    assert len(best["results"]) == 1
+
+
+REFUSED = [
+    ({}, 400, "input is not a text"),
+    ({"input": []}, 400, "input is not a text"),
+    ({"input": {"a": 1}}, 400, "input is not a text"),
+    ({"input": ["a", 1]}, 400, r"input[1] is neither"),
+    ({"input": [True]}, 400, r"input[0] is neither"),
+    ({"input": [[1, "x"]]}, 400, r"input[0] is neither"),
+    ({"input": [10**9]}, 400, "is not one of this model's"),
+    ({"input": [-1]}, 400, "is not one of this model's"),
+    ({"input": "\ud800"}, 400, "0"),
+    ({"input": "a", "dimensions": 0}, 400, "dimensions is not an integer from 1 to 24"),
+    ({"input": "a", "dimensions": "8"}, 400, "dimensions is not an integer"),
+    ({"input": "a", "encoding_format": "int8"}, 400, "encoding_format is not one of float, base64"),
+    ({"input": "a", "input_type": []}, 400, "input_type is not one of query, document"),
+    ({"input": ["a"] * 2049}, 413, "at most 2,048"),
+]
+
+
+@pytest.mark.parametrize(("content", "status", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_cannot_be_embedded_is_refused_in_openais_form(client, content, status, message):
+    answer = client.post("/v1/embeddings", content=json.dumps(content))
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"\xff\xfe", b"[" * 10**5, b'"text"'], ids=range(6))
+def test_a_body_that_is_no_object_is_refused(client, body):
+    for path in ("/v1/embeddings", "/v1/rerank"):
+        assert client.post(path, content=body).status_code == 400
+
+
+RERANK_REFUSED = [
+    {"query": "a"},
+    {"query": 1, "documents": ["a"]},
+    {"query": "a", "documents": []},
+    {"query": "a", "documents": [{"title": "b"}]},
+    {"query": "a", "documents": ["b"], "top_n": 0},
+]
+
+
+@pytest.mark.parametrize("content", RERANK_REFUSED, ids=range(len(RERANK_REFUSED)))
+def test_what_cannot_be_reranked_is_refused(client, content):
+    assert client.post("/v1/rerank", json=content).status_code == 400
+
+
+def test_paths_methods_and_a_server_without_a_reranker(client, encoder):
+    assert client.get("/v1/embeddings").status_code == 404
+    assert client.get("/").json()["error"]["message"] == "there is no GET /"
+    assert [row["id"] for row in client.get("/v1/models").json()["data"]] == ["tiny", "judge"]
+    with TestClient(Server(Engine("tiny", encoder)).application()) as plain:
+        assert post(plain, "/v1/rerank", query="a", documents=["b"]).status_code == 404
+
+
+def test_every_path_but_health_wants_the_key(engine):
+    with TestClient(Server(engine, api_key="secret").application()) as client:
+        assert client.get("/health").status_code == 200
+        for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secret2"}):
+            assert post_with(client, headers).status_code == 401
+            assert client.get("/metrics", headers=headers).status_code == 401
+        assert post_with(client, {"Authorization": "Bearer secret"}).status_code == 200
+
+
+def post_with(client, headers):
+    return client.post("/v1/embeddings", json={"input": "a"}, headers=headers)
+
+
+def test_limits_of_the_body_and_of_time(engine):
+    with TestClient(Server(engine, Limits(body_bytes=100)).application()) as client:
+        assert post(client, input="a" * 200).status_code == 413
+    with TestClient(Server(engine, Limits(seconds=1e-4)).application()) as client:
+        late = post(client, input=["a dog"] * 2000)
+        assert late.status_code in (408, 503)
+
+
+def test_what_is_counted(engine):
+    with TestClient(Server(engine).application()) as client:
+        post(client, input=TEXTS)
+        post(client, input=3)
+        shown = client.get("/metrics").text
+    assert 'minisbert_requests_total{path="/v1/embeddings",status="200"} 1.0' in shown
+    assert 'minisbert_requests_total{path="/v1/embeddings",status="400"} 1.0' in shown
+    assert "minisbert_batch_texts_sum 3.0" in shown
