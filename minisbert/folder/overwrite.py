@@ -13,7 +13,7 @@ SAVED = (  # every file that ``save``, sentence-transformers or transformers' to
     *("config.json", "model.safetensors", "model.safetensors.index.json", "model-[0-9]*-of-[0-9]*.safetensors"),
     *("modules.json", "config_sentence_transformers.json", *TEXT_FILES, "head.json", "head.safetensors", "README.md"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", *VOCABULARY),
-    *("sentencepiece.bpe.model", "unigram.json"),
+    *("sentencepiece.bpe.model", "unigram.json", "onnx/model.onnx", "onnx/model_int8.onnx"),
     *(
         f"[0-9]_{module}/{name}"
         for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")

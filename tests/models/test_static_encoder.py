@@ -20,7 +20,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill, principal_components, sif_weights, token_vectors
 from minisbert.models.static_encoder import StaticEncoder, bag_mean, read_table
 from minisbert.training.command_line import parse
-from minisbert.training.objectives.registry import load_encoder
+from minisbert.training.trainable import load_encoder
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
 

@@ -1,0 +1,67 @@
+"""Export an encoder to ONNX: token ids in, vectors out, for programs without PyTorch.
+
+    minisbert export-onnx all-MiniLM-L6-v2 --out minilm-onnx
+    minisbert export-onnx runs/cosine-all-MiniLM-L6-v2/model --out mine-onnx --int8
+
+Writes the model's folder with onnx/model.onnx in it, as sentence-transformers lays it out: it opens there with
+backend="onnx". Pooling, dense layers and scaling are in the graph. ONNX Runtime computes a few vectors with the file,
+and the largest difference is printed. Needs the onnx extra.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from minisbert.commands.options import command_parser
+from minisbert.compiled.onnx_export import TEXTS, export_onnx, onnx_vectors, quantize_onnx
+from minisbert.core import InputError
+from minisbert.folder.overwrite import check_replaceable, model_folder
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.console import run_command, say
+
+LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = command_parser("export-onnx", __doc__)
+    parser.add_argument("model", metavar="MODEL", help="name, folder, or owner/name on the Hub")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
+    parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
+    options = parser.parse_args(arguments)
+    for package in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(package) is None:
+            raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")
+    check_replaceable(options.out)
+    encoder = SentenceEncoder.load(options.model)
+    say(f"exporting {options.model}, about 20 seconds")
+    expected = encoder.encode(list(TEXTS))  # (N, W)
+    with model_folder(options.out) as folder:
+        encoder.write(folder)
+        path = folder / "onnx" / "model.onnx"
+        path.parent.mkdir()
+        export_onnx(encoder, path)
+        difference = float(np.abs(onnx_vectors(encoder, path) - expected).max())
+        if not difference <= LARGEST * max(1.0, float(np.abs(expected).max())):
+            raise InputError(f"the exported graph gives other vectors, by {difference:.1e}: please report this model")
+        lines = [f"onnx/model.onnx: {megabytes(path)}, largest difference {difference:.1e}"]
+        if options.int8:
+            quantized = path.with_name("model_int8.onnx")
+            quantize_onnx(path, quantized)
+            cosine = float(cosines(onnx_vectors(encoder, quantized), expected).min())
+            lines.append(f"onnx/model_int8.onnx: {megabytes(quantized)}, lowest cosine {cosine:.4f}")
+    for line in lines:
+        print(line)
+
+
+def megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.1f} MB"
+
+
+def cosines(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """The cosine of each row of u (N, W) with the same row of v (N, W): (N,)."""
+    return (u * v).sum(axis=1) / np.linalg.norm(u, axis=1) / np.linalg.norm(v, axis=1)
+
+
+if __name__ == "__main__":
+    run_command(main)
