@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.data.scored_pairs import SPLITS
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
@@ -26,8 +27,7 @@ from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
-from minisbert.training.trained_on import trained_on
+from minisbert.system.console import bounded, check_usage, run_command, say
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
@@ -45,11 +45,12 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-    parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
+    parser.add_argument(
+        "--scale", type=bounded(float, 1e-9), default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     add_model_options(parser.add_argument_group("model"))
     options = parser.parse_args(arguments)
-    check_options(options, scale="above 0 and finite")
     given = [name for name in RETRIEVAL if getattr(options, name)]
     missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"
@@ -144,33 +145,29 @@ def retrieval(options: argparse.Namespace) -> None:
 
 
 def suite(options: argparse.Namespace) -> None:
-    """``--suite sts``: a line for each task, the average, and a warning if the model was trained on some pairs."""
+    """``--suite sts``: a line for each task, and the average."""
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
-    pairs, note = trained_on(options.model)
     encoder = load_pooled(options, ONLY_SEARCH)
-    scores = evaluate_suite(encoder, tasks, pairs, progress=True)
+    scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
-    widths = (13, 7, 8, 8, 10, 12, 1)
-    table = [row(widths, "", "pairs", "score", "mean", "weighted", "trained on", "  protocol")]
+    widths = (13, 7, 8, 8, 10, 1)
+    table = [row(widths, "", "pairs", "score", "mean", "weighted", "  protocol")]
     for one in scores:
         means = (one["mean"], one["weighted_mean"]) if len(one["sets"]) > 1 else ("", "")
-        known = "?" if one["trained"] is None else f"{one['trained']:,}" + (" !" if one["trained"] else "")
         scored = f"{one['pairs']:,}", one["spearman"]
-        table.append(row(widths, one["task"], *scored, *means, known, f"  {one['protocol']}"))
+        table.append(row(widths, one["task"], *scored, *means, f"  {one['protocol']}"))
     total = average(scores)
     if total is None:
         shown, how = "-", f"without {', '.join(missing)} there is none"
     else:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
-    table.append(row((13, 7, 8, 30, 1), "average", "", shown, "", f"  {how}"))
-    if trained := [f"{100 * one['trained'] / one['pairs']:.0f} % of {one['task']}" for one in scores if one["trained"]]:
-        table.append(f"\n! the model was trained on {', '.join(trained)}: such a score says little about other texts")
-    result = {"trained_on": note, "average": total, "tasks": scores, "missing": list(missing)}
+    table.append(row((13, 7, 8, 18, 1), "average", "", shown, "", f"  {how}"))
+    result = {"average": total, "tasks": scores, "missing": list(missing)}
     protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"
-    header = {"trained": note, "protocol": protocol}
+    header = {"protocol": protocol}
     report(options, encoder, 2 * sum(one["pairs"] for one in scores), {"suite": options.suite}, result, header, table)
 
 

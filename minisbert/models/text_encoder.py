@@ -168,7 +168,7 @@ class TextEncoder:
                 name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], output)])
                 raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
             yield batch, found
-            line.done(batch.tokens)
+            line.update(batch.tokens)
 
     def _culprit(self, keys: list[bytes], output: str) -> bytes:
         """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
