@@ -41,9 +41,8 @@ from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.evaluation.sts import similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
-from minisbert.system.console import run_command, say
+from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.settings import number
 
 MODEL = "all-MiniLM-L6-v2"
 TEXTS_A_CALL = (1, 2, 4, 8, 16, 32)
@@ -202,10 +201,10 @@ def main(arguments: list[str] | None = None) -> None:
     kinds, whats, libraries = ("stsb", "mixed", "long"), ("rates", "latency", "start"), tuple(peers.NEEDS)
     parser.add_argument("--what", nargs="+", choices=whats, default=whats, help="what to measure (default: all)")
     parser.add_argument("--texts", nargs="+", choices=kinds, default=kinds, help="for the rates (default: all)")
-    counts = {"type": number(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
+    counts = {"type": bounded(int, 1, 101), "default": TEXTS_A_CALL, "metavar": "N"}
     parser.add_argument("--texts-a-call", nargs="+", **counts, help="for the latency (default: 1 2 4 8 16 32)")
     parser.add_argument("--peers", nargs="*", choices=libraries, help="compare with these (default: all installed)")
-    parser.add_argument("--rounds", type=number(int, 1), default=5, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=5, help="number of rounds (default: %(default)s)")
     parser.add_argument("--library", action="store_true", help="do not keep freed memory, as when used as a library")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)

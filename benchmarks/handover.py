@@ -39,8 +39,7 @@ from benchmarks.indexes import Search, installed, sides_of
 from benchmarks.peers import turns
 from minisbert.core import InputError
 from minisbert.data.corpora import load_nli, read_sentences
-from minisbert.system.console import run_command, say
-from minisbert.training.settings import number
+from minisbert.system.console import bounded, run_command, say
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3
 PART_ROWS = 20_000
@@ -168,7 +167,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    at_least_1 = number(int, 1)
+    at_least_1 = bounded(int, 1)
     parser.add_argument("--file", nargs="+", required=True, metavar="F", help=".txt, SNLI's .jsonl, or their .gz")
     parser.add_argument("--vectors", nargs="+", type=at_least_1, default=SIZES, metavar="N", help="10000 100000")
     parser.add_argument("--queries", type=at_least_1, default=QUERIES, help="default: %(default)s")

@@ -31,9 +31,8 @@ from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.models.batching import packed_batches
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
-from minisbert.system.console import run_command
+from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.settings import number
 
 BATCH = 32
 # how far a vector of length 1 may be from the first step's: rounding in float32, and of 8 bits in bfloat16
@@ -129,8 +128,8 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
-    parser.add_argument("--limit", type=number(int, 1), help="number of sentences (default: all 2,758)")
-    parser.add_argument("--rounds", type=number(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--limit", type=bounded(int, 1), help="number of sentences (default: all 2,758)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 

@@ -27,9 +27,8 @@ from torch.nn import functional
 
 from minisbert.core.weights import BertConfig
 from minisbert.system import torch_internals as internals
-from minisbert.system.console import run_command
+from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import CPU_INFO, bfloat16_hardware
-from minisbert.training.settings import number
 
 FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "sve", "i8mm", "bf16")
 TOKENS, ROUNDS = 2048, 20
@@ -150,7 +149,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rounds", type=number(int, 1), default=ROUNDS, help="the best of (default: %(default)s)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=ROUNDS, help="the best of (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     machine = measure(options.rounds)

@@ -39,8 +39,7 @@ from benchmarks.peers import turns
 from benchmarks.stream_memory import short_texts
 from minisbert.corpus.shard_vectors import merge_shards
 from minisbert.data.corpora import read_sentences
-from minisbert.system.console import run_command, say
-from minisbert.training.settings import number
+from minisbert.system.console import bounded, run_command, say
 
 KINDS = ("processes", "merge", "memory", "scan")
 SAME = 2e-6  # between vectors that other threads computed: the tolerance for unit vectors in float32
@@ -189,12 +188,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    at_least_1 = number(int, 1)
+    at_least_1 = bounded(int, 1)
     parser.add_argument("--what", nargs="+", choices=KINDS, default=KINDS, help="what to measure (default: all)")
     parser.add_argument("--file", help="one text per line, .txt or .txt.gz (default: from sentences of STS-B)")
-    parser.add_argument("--rows", type=number(int, 4), default=20_000, help="number of texts (default: %(default)s)")
+    parser.add_argument("--rows", type=bounded(int, 4), default=20_000, help="number of texts (default: %(default)s)")
     parser.add_argument("--parts", type=at_least_1, default=8, help="number of parts (default: %(default)s)")
-    parser.add_argument("--processes", type=number(int, 2), default=2, metavar="W", help="default: %(default)s")
+    parser.add_argument("--processes", type=bounded(int, 2), default=2, metavar="W", help="default: %(default)s")
     parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
     parser.add_argument("--rounds", type=at_least_1, default=3, help="number of rounds (default: %(default)s)")
     parser.add_argument("--megabytes", type=at_least_1, default=1000, help="to merge (default: %(default)s)")

@@ -28,9 +28,8 @@ from benchmarks.peers import Encode, turns
 from minisbert.models import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
-from minisbert.system.console import run_command
+from minisbert.system.console import bounded, run_command
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.settings import number
 
 ROWS = (32, 48, 64, 96, 128, 256)
 
@@ -70,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    at_least_1 = number(int, 1)
+    at_least_1 = bounded(int, 1)
     parser.add_argument("--texts", choices=("stsb", "mixed"), default="stsb", help="default: %(default)s")
     parser.add_argument(
         "--rows", nargs="+", type=at_least_1, default=ROWS, metavar="T", help="in tokens (default: 32 to 256)"

@@ -33,9 +33,8 @@ from benchmarks import machine
 from benchmarks.peers import turns
 from benchmarks.stream_memory import peak
 from minisbert.search.dense import top_k
-from minisbert.system.console import run_command, say
+from minisbert.system.console import bounded, run_command, say
 from minisbert.system.devices import keep_freed_memory
-from minisbert.training.settings import number
 
 SIZES, QUERIES, WIDTH, K, ROUNDS = (100_000, 1_000_000), 1000, 384, 10, 5
 CENTRES = 1000
@@ -114,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    at_least_1 = number(int, 1)
+    at_least_1 = bounded(int, 1)
     parser.add_argument(
         "--vectors", nargs="+", type=at_least_1, default=SIZES, metavar="N", help="default: 100000 1000000"
     )

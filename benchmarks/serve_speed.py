@@ -42,8 +42,7 @@ from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import InputError
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure
-from minisbert.system.console import run_command
-from minisbert.training.settings import number
+from minisbert.system.console import bounded, run_command
 
 ROOT = Path(__file__).parents[1]
 LIBRARIES = ("onnxruntime", "openvino")
@@ -216,8 +215,8 @@ def main(arguments: list[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--peers", nargs="*", choices=LIBRARIES, help="compare with these (default: all installed)")
-    parser.add_argument("--rounds", type=number(int, 1), default=3, help="number of rounds (default: %(default)s)")
-    parser.add_argument("--requests", type=number(int, 1), default=100, help="of each kind (default: %(default)s)")
+    parser.add_argument("--rounds", type=bounded(int, 1), default=3, help="number of rounds (default: %(default)s)")
+    parser.add_argument("--requests", type=bounded(int, 1), default=100, help="of each kind (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
 

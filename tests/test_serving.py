@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,21 +25,20 @@ EXAMPLES = ROOT / "docs" / "examples"
 TEXTS = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon"]
 
 
-def blocks(language: str) -> list[str]:
-    """The page's blocks of code. Python is ``py`` there: those in ``python`` run without a package (test_readme.py)."""
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def blocks() -> list[str]:
+    """The page's Python that needs a package; test_readme.py runs the blocks in ``python``, which need none."""
+    return re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 
 
-@pytest.mark.parametrize(("language", "name"), [("py", "serve.py"), ("cpp", "encode.cpp")])
-def test_the_page_shows_the_example_as_it_is(language, name):
-    assert (EXAMPLES / name).read_text(encoding="utf-8") in blocks(language)
+def test_the_page_shows_the_example_as_it_is():
+    assert (EXAMPLES / "serve.py").read_text(encoding="utf-8") in blocks()
 
 
 def test_the_first_example(tiny_package, tiny, tmp_path, monkeypatch):
     shutil.copy(tiny_package, tmp_path / "all-MiniLM-L6-v2.pt2")
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    exec(blocks("py")[0].replace('load("all-MiniLM-L6-v2"', f'load("{tiny.as_posix()}"'), names)
+    exec(blocks()[0].replace('load("all-MiniLM-L6-v2"', f'load("{tiny.as_posix()}"'), names)
     expected = SentenceEncoder.load(tiny).encode(["A cat sits.", "A kitten is sitting."])
     assert abs(names["vectors"] - expected).max() <= MINILM_VECTOR
 
@@ -49,7 +47,7 @@ def test_the_example_of_a_reranker(tiny, tmp_path):
     """With the eager model: ``test_compiled.py`` compares a compiled one with it."""
     encoder = SentenceEncoder.load(tiny)
     PairModel(encoder, JointHead(encoder.width)).save(tmp_path / "model")
-    code = blocks("py")[-1].replace("path/to/cross-encoder", (tmp_path / "model").as_posix())
+    code = blocks()[-1].replace("path/to/cross-encoder", (tmp_path / "model").as_posix())
     names: dict = {}
     exec(code.replace("compiled=True", "compiled=False"), names)
     assert names["scores"].shape == (2,)
@@ -58,14 +56,7 @@ def test_the_example_of_a_reranker(tiny, tmp_path):
 
 @pytest.fixture(scope="module")
 def port(tiny_package) -> Iterator[int]:
-    command = [
-        sys.executable,
-        str(EXAMPLES / "serve.py"),
-        str(ROOT / "weights" / "tiny"),
-        str(tiny_package),
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, EXAMPLES / "serve.py", ROOT / "weights" / "tiny", tiny_package, "--port", "0"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment())
     try:
         yield int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)\n", server.stdout.readline())[1])
@@ -79,7 +70,7 @@ def environment() -> dict[str, str]:
 
 
 def test_the_server_refuses_a_package_in_one_line(tiny_package, tiny):
-    command = [sys.executable, str(EXAMPLES / "serve.py"), str(tiny), str(tiny_package), "--precision", "bfloat16"]
+    command = [sys.executable, EXAMPLES / "serve.py", tiny, tiny_package, "--precision", "bfloat16"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment())
     assert done.returncode == 2
     assert re.fullmatch(r"error: .*with precision float32, not bfloat16.*\n", done.stderr)
@@ -136,38 +127,8 @@ def test_a_wrong_request_gets_a_message_and_one_that_is_too_large_is_not_read(po
     assert request(port, '["a dog"]')[0] == 200
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not shutil.which("g++") or not shutil.which("bash"), reason="there is no g++, or no bash")
-def test_the_program_in_cpp_prints_the_vector_or_one_line(tiny_package, tiny, tmp_path):
-    """``encode.cpp``, built by the page's command."""
-    program = tmp_path / "encode"
-    (block,) = (block for block in blocks("bash") if "g++" in block)
-    build = block.replace("python -c", f"'{sys.executable}' -c").replace("-o encode", f"-o '{program}'")
-    done = subprocess.run(
-        ["bash", "-e", "-c", build[: build.index("./encode")]], capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr
-    encoder = SentenceEncoder.load(tiny)
-    for text in TEXTS:
-        ids = encoder.tokenizer.encode([text]).ids[0]
-        done = run_program(program, tiny_package, *map(str, ids))
-        assert done.returncode == 0, done.stderr
-        found = np.array(done.stdout.split(), dtype=np.float32)
-        assert abs(found - encoder.encode([text])[0]).max() <= MINILM_VECTOR
-        assert json.loads(done.stderr)["model"] == "tiny"
-    for arguments in ([], [tmp_path / "nowhere.pt2", "2"], [tiny_package, "two"]):
-        done = run_program(program, *arguments)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith("error: " if arguments else "usage: ")
-        assert len(done.stderr.splitlines()) == 1
-
-
-def run_program(*command: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run([*command], capture_output=True, text=True, env=environment())
-
-
-def test_the_others_need_no_torch():
-    """What a server of another library imports of this repository."""
+def test_the_handler_needs_no_torch():
+    """benchmarks/serve_speed.py serves other libraries with it."""
     code = "import sys; sys.path.insert(0, 'docs/examples'); import serve; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.stdout == "False\n"

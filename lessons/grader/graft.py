@@ -148,7 +148,7 @@ def sts_benchmark(encoder: SentenceEncoder, count: int | None, own_words: bool) 
         line.expect(len(texts), sum(map(len, ids)))
         for rows in (order[start : start + TOGETHER] for start in range(0, len(order), TOGETHER)):
             vectors[rows] = torch.from_numpy(encoder.encode([texts[row] for row in rows]))
-            line.done(sum(len(ids[row]) for row in rows))
+            line.update(sum(len(ids[row]) for row in rows))
     spearman = 100 * metrics.spearman(cosine(*vectors.chunk(2)), [pair.score for pair in pairs])
     whole = count is None or count >= 1379
     right = not whole or abs(spearman - PUBLISHED) < 0.01

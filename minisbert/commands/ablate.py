@@ -14,9 +14,10 @@ import argparse
 import json
 import sys
 
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import InputError
-from minisbert.system.console import command_parser, say
-from minisbert.system.devices import add_threads_option, use_threads
+from minisbert.system.console import say
+from minisbert.system.devices import use_threads
 from minisbert.training.ablation import PAPERS, TABLES, is_done, make_cells, markdown, run_cells, summarize
 from minisbert.training.distributed import read_environment, run_distributed_command
 

@@ -5,9 +5,10 @@ minisbert checkpoint convert path/to/pytorch_model.bin
 
 from pathlib import Path
 
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.folder.weights import convert
-from minisbert.system.console import command_parser, run_command
+from minisbert.system.console import run_command
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,12 +14,13 @@ from pathlib import Path
 import torch
 
 from minisbert.commands.model_options import check_written
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.graphs import compile_model
 from minisbert.compiled.package import identity
 from minisbert.compiled.runtime import compile_to_cache
 from minisbert.folder.model_folder import ModelFolder, find_model
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_precision, use_threads
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_precision, use_threads
 
 
 def main(arguments: list[str] | None = None) -> None:

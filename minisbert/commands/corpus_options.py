@@ -16,7 +16,9 @@ from minisbert.corpus.shard_vectors import find_shards, open_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.matrices import Stacked
+from minisbert.system.assets import local_path
 from minisbert.system.console import check_usage, say
+from minisbert.system.files import check_output
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
@@ -52,6 +54,7 @@ def load_and_encode(
 
     Shards must have been written from ``file``, and must still be the same at the end of the block.
     """
+    check_output(options.index, local_path(options.model), file)
     manifest = find_shards(options.index, file, len(texts)) if in_shards(options) else None
     about = index_metadata(options.index) if options.index and not manifest else None
     quantized, searching = about is not None and about["minisbert"] == CODES, hasattr(options, "rescore")

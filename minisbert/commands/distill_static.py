@@ -7,13 +7,16 @@ minisbert encode --model table "A cat sits." "A kitten is sitting."
 
 from pathlib import Path
 
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable
 from minisbert.loading import load_encoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill
-from minisbert.system.console import check_options, command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
+from minisbert.system.assets import local_path
+from minisbert.system.console import bounded, run_command, say
+from minisbert.system.devices import choose_device, use_threads
+from minisbert.system.files import check_output
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -22,14 +25,18 @@ def main(arguments: list[str] | None = None) -> None:
         "--model", default="all-MiniLM-L6-v2", help="name, folder, or owner/name on the Hub (default: %(default)s)"
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="write the model to this folder")
-    parser.add_argument("--dim", type=int, default=256, metavar="N", help="columns of a vector (default: %(default)s)")
+    parser.add_argument(
+        "--dim", type=bounded(int, 1), default=256, metavar="N", help="columns of a vector (default: %(default)s)"
+    )
     about = "weight tokens by A / (A + p), p their frequency by Zipf's law; a large A weights all alike "
-    parser.add_argument("--sif", type=float, default=1e-4, metavar="A", help=about + "(default: %(default)s)")
+    parser.add_argument(
+        "--sif", type=bounded(float, 1e-9), default=1e-4, metavar="A", help=about + "(default: %(default)s)"
+    )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(parser)
     options = parser.parse_args(arguments)
-    check_options(options, dim="an integer from 1", sif="above 0 and finite")
 
+    check_output(options.out, local_path(options.model))
     check_replaceable(options.out)
     use_threads(options.threads)
     encoder = load_encoder(options.model, device=choose_device(options.device))

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.codes import QUANTIZATIONS
 from minisbert.corpus.shard_vectors import merge_shards
@@ -28,8 +29,9 @@ from minisbert.data.rows import file_lines, text_lines
 from minisbert.evaluation import plots
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
-from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
-from minisbert.system.files import check_ending
+from minisbert.system.assets import local_path
+from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.files import check_ending, check_output
 from minisbert.training.distributed import write_error_file
 
 ENDINGS = (".npy", ".safetensors")
@@ -71,11 +73,10 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     group = parser.add_argument_group("shards, for millions of texts and several processes")
     rows = ("--shard-rows", "--part-rows")
-    group.add_argument(*rows, type=int, metavar="N", help="write N vectors per file to the folder --out")
+    group.add_argument(*rows, type=bounded(int, 1), metavar="N", help="write N vectors per file to the folder --out")
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
 
-    check_options(options, shard_rows="an integer from 1")
     sharded, out = options.shard_rows is not None, options.out
     ending, sentences = out.suffix if out else "", options.output == "sentence"
     tensors = options.quantize or options.output == "token"
@@ -94,8 +95,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
     check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
+    check_output(out, local_path(options.model), options.file)
     if not sharded:
-        check_written("--out", out, ENDINGS, options.model, options.file)
+        check_ending("--out", out, *ENDINGS)
     return options
 
 
@@ -108,9 +110,8 @@ def merge(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="the folder with the shards")
     parser.add_argument("--out", type=Path, required=True, metavar="F", help="write the vectors to F.npy")
     options = parser.parse_args(arguments)
-    inside = options.out.resolve().parent == options.folder.resolve()
-    check_usage((inside, f"--out {options.out} is in the folder of the shards: choose another place"))
     check_ending("--out", options.out, ".npy")
+    check_output(options.out, options.folder)
     rows, width = merge_shards(options.folder, options.out)
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 

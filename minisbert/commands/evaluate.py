@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.data.scored_pairs import SPLITS
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
@@ -26,7 +27,7 @@ from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say
 from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
@@ -45,11 +46,12 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     identical = "exclude the document with the query's own id from its ranking"
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
-    parser.add_argument("--scale", type=float, default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)")
+    parser.add_argument(
+        "--scale", type=bounded(float, 1e-9), default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     add_model_options(parser.add_argument_group("model"))
     options = parser.parse_args(arguments)
-    check_options(options, scale="above 0 and finite")
     given = [name for name in RETRIEVAL if getattr(options, name)]
     missing = " and ".join(f"--{name}" for name in RETRIEVAL if name not in given)
     several = "--data, --queries with --corpus and --qrels, and --suite are three evaluations: give one"

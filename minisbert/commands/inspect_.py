@@ -11,6 +11,7 @@ The exit code is 1 if there is a problem, which training would refuse; warnings 
 import json
 from pathlib import Path
 
+from minisbert.commands.options import command_parser
 from minisbert.data.findings import NOTE, PROBLEM, WARNING
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
@@ -18,8 +19,8 @@ from minisbert.diagnosis.inspect.plot import draw_inspection
 from minisbert.evaluation.plots import require, save
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
-from minisbert.system.assets import asset
-from minisbert.system.console import check_options, command_parser, exiting, run_command, say
+from minisbert.system.assets import asset, local_path
+from minisbert.system.console import bounded, exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -101,14 +102,15 @@ def main(arguments: list[str] | None = None) -> None:
         "--model", metavar="M", help=f"name, folder, or owner/name on the Hub, for its tokenizer (default: {DEFAULT})"
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
-    parser.add_argument("--scale", type=float, metavar="S", help="scores are 0 to S (default: inferred from the file)")
+    parser.add_argument(
+        "--scale", type=bounded(float, 1e-9), metavar="S", help="scores are 0 to S (default: inferred from the file)"
+    )
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
-    check_options(options, scale="above 0 and finite")
     if options.plots:
         require()
-        check_output(options.plots / PICTURE, *options.files)
+        check_output(options.plots / PICTURE, *options.files, local_path(options.model))
     tokenizer = find_tokenizer(options.model, options.max_length)
     files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare_files(files)

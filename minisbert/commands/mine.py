@@ -20,6 +20,7 @@ import numpy as np
 
 from minisbert.commands.corpus_options import add_corpus_options, in_shards, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, check_written, prompt_of
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
@@ -27,7 +28,7 @@ from minisbert.data.corpora import read_tuples
 from minisbert.evaluation.retrieval import texts_by_id
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.matrices import Chosen, Stacked
-from minisbert.system.console import check_usage, command_parser, run_command, say
+from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file
 
 RULE_OPTIONS = {  # the fields of ``Rules`` that are options: type, metavar, help

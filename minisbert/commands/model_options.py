@@ -7,15 +7,16 @@ from typing import Any
 
 import torch
 
+from minisbert.commands.options import add_threads_option
 from minisbert.core import InputError
 from minisbert.folder.model_folder import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.system.assets import local_path
 from minisbert.system.console import say
-from minisbert.system.devices import add_threads_option, choose_device, choose_precision, keep_freed_memory, use_threads
+from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
-from minisbert.system.hub import MODEL_FILES
 
 ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
 
@@ -70,11 +71,9 @@ def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
 
 
 def check_written(option: str, out: Path | None, endings: Sequence[str], model: str, *inputs: str | None) -> None:
-    """Raise ``InputError`` if ``out`` has another ending, or would replace an input or a file of the model."""
+    """Raise ``InputError`` if ``out`` has another ending, or is, contains or lies in the model or another input."""
     check_ending(option, out, *endings)
-    if out and out.is_file():
-        folder = find_model(model)
-        check_output(out, *inputs, *(path for pattern in MODEL_FILES for path in folder.glob(pattern)))
+    check_output(out, local_path(model), *inputs)
 
 
 def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) -> Any:

@@ -7,21 +7,25 @@ minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.sa
 import json
 
 from minisbert.commands.corpus_options import add_corpus_options, load_and_encode, read_corpus
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.search.dense import closest_pairs
-from minisbert.system.console import check_options, command_parser, run_command, say
+from minisbert.system.console import bounded, run_command, say
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("pairs", __doc__)
     parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines are skipped")
-    parser.add_argument("--top", type=int, default=20, metavar="K", help="pairs to show (default: %(default)s)")
+    parser.add_argument(
+        "--top", type=bounded(int, 1), default=20, metavar="K", help="pairs to show (default: %(default)s)"
+    )
     parser.add_argument(
         "--min-score", type=float, default=-1.0, metavar="S", help="only pairs with at least this cosine"
     )
     add_corpus_options(parser)
     options = parser.parse_args(arguments)
-    check_options(options, top="an integer from 1", min_score="in -1..1")
+    if not -1 <= options.min_score <= 1:
+        raise InputError(f"--min-score {options.min_score} is not a cosine, which is from -1 to 1")
 
     texts = read_corpus(options.file)
     count = len(texts) * (len(texts) - 1) // 2

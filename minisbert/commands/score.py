@@ -13,13 +13,14 @@ import argparse
 import numpy as np
 
 from minisbert.commands.model_options import add_compiled_option, if_compiled
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import MAX_SCORE, PairScorer
-from minisbert.system.console import command_parser, run_command, say
-from minisbert.system.devices import add_threads_option, choose_device, use_threads
+from minisbert.system.console import run_command, say
+from minisbert.system.devices import choose_device, use_threads
 
 # The pairs of the STS-B notebook, the scores that it expects, and those of its joint and siamese models. The available
 # output ends after the fourth score of the siamese model.

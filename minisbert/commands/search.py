@@ -12,10 +12,11 @@ import json
 
 from minisbert.commands.corpus_options import add_corpus_options, load_and_encode, read_corpus
 from minisbert.commands.model_options import ROLES, prompt_of
+from minisbert.commands.options import command_parser
 from minisbert.corpus.codes import RESCORE, Bits
 from minisbert.corpus.index import encode_with_progress
 from minisbert.data.corpora import read_sentences
-from minisbert.system.console import check_options, check_usage, command_parser, run_command, say
+from minisbert.system.console import bounded, check_usage, run_command, say
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -26,10 +27,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--query", action="append", metavar="TEXT", help="may be given several times")
     parser.add_argument("--queries", metavar="FILE", help="one query per line")
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="results per query (default: %(default)s)")
+    parser.add_argument(
+        "--top", type=bounded(int, 1), default=5, metavar="K", help="results per query (default: %(default)s)"
+    )
     parser.add_argument(
         "--rescore",
-        type=int,
+        type=bounded(int, 1),
         metavar="K",
         help="for an --index of encode --quantize binary: score K times --top candidates with the float32 query "
         f"(default: {RESCORE}); int8 codes are compared with float32 queries throughout",
@@ -40,7 +43,6 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
     options.queries = options.query or read_sentences(options.queries)[0]
     check_usage((not all(map(str.strip, options.queries)), "an empty query matches nothing in particular"))
-    check_options(options, top="an integer from 1", rescore="an integer from 1")
     return options
 
 

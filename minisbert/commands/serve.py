@@ -12,10 +12,11 @@ import os
 import socket
 
 from minisbert.commands.model_options import add_model_options, load_encoder
+from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.serving.engine import Engine
-from minisbert.system.console import command_parser, run_command, say
+from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device
 
 

@@ -16,14 +16,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 from minisbert.commands.model_options import check_written
+from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import reading
 from minisbert.diagnosis.trace import tracing
 from minisbert.diagnosis.trace.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
 from minisbert.folder.model_folder import find_model
 from minisbert.folder.weights import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import check_usage, command_parser, exiting, run_command, say
-from minisbert.system.devices import add_threads_option, use_threads
+from minisbert.system.console import check_usage, exiting, run_command, say
+from minisbert.system.devices import use_threads
 from minisbert.system.files import atomic_file
 
 TEXTS = ["The cat sits on the mat.", "A happy child is playing with a small red ball in the garden.", "Rain."]

@@ -154,7 +154,7 @@ def write_shards(
     truncated, rows = 0, sum(manifest.shape(shard)[0] for shard in shards)
     with open_texts(file) as stream, Bar(total=rows, unit=" texts", shown=shown) as bar:
         for shard in shards:
-            bar.set_description(f"shard {shard}", refresh=False)
+            bar.desc = f"shard {shard}"
             texts = shard_texts(stream, manifest.parts[shard], file, bar)
             write_shard(encoder.encode_stream(texts, **options), manifest, shard)
             truncated += encoder.truncated

@@ -182,7 +182,7 @@ class MultiVectorEncoder(SentenceEncoder):
             vectors, compared = self([rows[i] for i in batch], [own[i] for i in batch], query)
             for i, matrix, real in zip(batch, vectors, compared, strict=True):
                 matrices[i] = matrix[real].cpu().numpy()
-            line.done(sum(lengths[i] for i in batch))
+            line.update(sum(lengths[i] for i in batch))
         return Matrices.of(matrices, self.width)
 
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:

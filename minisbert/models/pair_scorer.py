@@ -91,7 +91,7 @@ class PairScorer:
             line.expect(len(lengths), sum(lengths))
             for rows in budgeted_batches(lengths, batch_tokens):
                 outputs[rows] = self(*self.batch(encoded, rows)).cpu()
-                line.done(sum(lengths[row] for row in rows))
+                line.update(sum(lengths[row] for row in rows))
         return outputs
 
     def readable(self, outputs: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def token_vectors(encoder: SentenceEncoder, progress: bool = False) -> Tensor:
         line.expect(total, total * len(slots))
         for batch in packed_batches(keys, BATCH_TOKENS):
             found[batch.texts] = encoder.vectors(batch).float().cpu()
-            line.done(batch.tokens)
+            line.update(batch.tokens)
     return found
 
 

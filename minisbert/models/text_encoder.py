@@ -113,7 +113,7 @@ class TextEncoder:
                     states |= {text: matrix.cpu() for text, matrix in zip(batch.texts, found, strict=True)}
                 else:
                     vectors[batch.texts] = self._scaled(found, normalize, vectors.shape[1]).cpu()
-                line.done(batch.tokens)
+                line.update(batch.tokens)
         if output == "token":  # copies, outside of inference mode
             matrices = [states[places[key]].clone() for key in tokens]
             return matrices if convert == "tensor" else [as_array(matrix) for matrix in matrices]

@@ -7,7 +7,6 @@ renamed only once every hash matches: an interrupted or corrupted download never
 
 import hashlib
 import os
-import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,40 +36,50 @@ class Asset:
 
     def state(self) -> str:
         """``complete``, ``missing``, or what is wrong, without hashing."""
-        found = problems(self, hashed=False)
-        return "missing" if not self.folder.exists() else f"incomplete: {found[0]}" if found else "complete"
+        if not self.folder.exists():
+            return "missing"
+        damage = problems(self, hashed=False)
+        if damage:
+            return f"incomplete: {damage[0]}"
+        return "complete"
 
 
 def assets() -> dict[str, Asset]:
     """Every asset of the manifest by name, in the manifest's order."""
-    entries = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
-    return {
-        name: Asset(name, **entry | {"files": tuple(AssetFile(**file) for file in entry["files"])})
-        for name, entry in entries.items()
-    }
+    manifest = tomllib.loads(ASSETS_TOML.read_text(encoding="utf-8"))
+    for entry in manifest.values():
+        entry["files"] = tuple(AssetFile(**file) for file in entry["files"])
+    return {name: Asset(name, **entry) for name, entry in manifest.items()}
 
 
 def asset(name: str) -> Asset:
     """One asset by name; ``InputError`` lists the known names."""
-    known = assets()
-    if name not in known:
-        raise InputError(f"unknown asset {one_line(name)}; known assets: {', '.join(known)}")
-    return known[name]
+    manifest = assets()
+    if name not in manifest:
+        raise InputError(f"unknown asset {one_line(name)}; known assets: {', '.join(manifest)}")
+    return manifest[name]
 
 
 def home() -> Path:
-    """The parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, else this checkout, else the user's cache."""
-    folder, checkout = os.environ.get("MINISBERT_HOME"), Path(__file__).parents[2]
-    if not folder and (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
-        return checkout
+    """The parent of ``weights/`` and ``data/``: ``MINISBERT_HOME``, else this checkout, else ~/.cache/minisbert."""
+    checkout = Path(__file__).parents[2]
+    folder = os.environ.get("MINISBERT_HOME")
     if not folder:
-        cache = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
-        local = os.environ.get("LOCALAPPDATA") if sys.platform == "win32" else None
-        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or local or cache, "minisbert")
+        if (checkout / "pyproject.toml").is_file() and (checkout / "weights").is_dir():
+            return checkout
+        folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "minisbert")
     path = Path(os.path.expanduser(folder))  # stays ~ if the user has no home folder
     if str(path).startswith("~") or (path.exists() and not path.is_dir()):
         raise InputError(f"{one_line(folder)} is not a folder: set MINISBERT_HOME to one for weights and data")
     return path
+
+
+def local_path(model: str) -> Path:
+    """Where a model of the manifest is, or will be once it is fetched; any other name is a path."""
+    manifest = assets()
+    if model in manifest:
+        return manifest[model].folder
+    return Path(model)
 
 
 def ensure(name: str) -> Path:
@@ -95,7 +104,8 @@ def fetch(wanted: Asset) -> None:
             f"{wanted.name} is {wanted.state()} and MINISBERT_OFFLINE forbids fetching it; "
             f"put {', '.join(names)} into {wanted.folder}"
         )
-    if foreign := foreign_entries(wanted.folder, names):
+    foreign = foreign_entries(wanted.folder, names)
+    if foreign:
         raise InputError(
             f"{wanted.folder} also holds {listed(foreign)}, not part of {wanted.name}: fetching replaces the folder; "
             "move other files elsewhere first"
@@ -128,15 +138,25 @@ def _fetch_from(source: dict, wanted: Asset, folder: Path) -> str:
 
 def problems(wanted: Asset, folder: Path | None = None, hashed: bool = True) -> list[str]:
     """Everything wrong with an asset on disk: hashes every file, or checks presence and size only."""
-    found = []
-    for file in wanted.files:
-        path, kind = (folder or wanted.folder) / file.name, "sha256" if file.sha256 else "md5"
-        if not path.is_file():
-            found.append(f"{path} is missing")
-        elif file.size not in (None, path.stat().st_size):
-            found.append(f"{path} has {path.stat().st_size:,} bytes, not {file.size:,}")
-        elif hashed:
-            with open(path, "rb") as stream:
-                actual, expected = hashlib.file_digest(stream, kind).hexdigest(), getattr(file, kind)
-            found += [f"{path} has {kind} {actual}, not {expected}"] if actual != expected else []
-    return found
+    folder = folder or wanted.folder
+    checked = [(file, _problem(file, folder / file.name, hashed)) for file in wanted.files]
+    return [f"{folder / file.name} {problem}" for file, problem in checked if problem]
+
+
+def _problem(file: AssetFile, path: Path, hashed: bool) -> str:
+    """What is wrong with one file, or an empty string."""
+    if not path.is_file():
+        return "is missing"
+    size = path.stat().st_size
+    if file.size not in (None, size):
+        return f"has {size:,} bytes, not {file.size:,}"
+    if not hashed:
+        return ""
+    algorithm, expected = "sha256", file.sha256
+    if not expected:
+        algorithm, expected = "md5", file.md5
+    with open(path, "rb") as stream:
+        actual = hashlib.file_digest(stream, algorithm).hexdigest()
+    if actual != expected:
+        return f"has {algorithm} {actual}, not {expected}"
+    return ""

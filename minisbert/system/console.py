@@ -3,21 +3,21 @@
 Exit codes: 0 success, 2 bad input (one line on stderr, no traceback), 130 interrupted by Ctrl-C.
 """
 
-import argparse
+import math
 import os
 import re
+import shutil
 import sys
-import threading
+import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from tqdm import tqdm
 
-from minisbert.core import InputError, reading
-from minisbert.core.checks import check
+from minisbert.core import InputError
 from minisbert.system.interrupts import Interrupts
 
 ERROR_LINES, ERROR_CHARACTERS = 20, 4000  # of an error message, at most
@@ -51,23 +51,24 @@ def run_command(main: Callable[[], None]) -> None:
 def check_values(arguments: Sequence[str]) -> None:
     """Raise ``InputError`` for an option with an empty value, as of an unset shell variable; a prompt may be empty."""
     for option, value in pairwise([*arguments, "--"]):
-        name = option.removesuffix("=")
-        empty = value == "" or option.endswith("=")
-        if empty and option.startswith("--") and "=" not in name and not name.endswith("prompt"):
+        name, equals, attached = option.partition("=")
+        if equals:
+            value = attached
+        if name.startswith("--") and not value and not name.endswith("prompt"):
             raise InputError(f"{name}: an empty value; omit the option")
 
 
-def command_parser(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """The parser of ``minisbert NAME``; ``--help`` shows its file's docstring above the options."""
-    about, layout = (doc or "").replace("``", ""), argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(prog=f"minisbert {name}", description=about, formatter_class=layout)
+def bounded(kind: type, least: float, below: float = math.inf) -> Callable[[str], Any]:
+    """The type of an option for argparse: an int or float in [least, below)."""
 
+    def convert(text: str) -> Any:
+        value = kind(text)
+        if not least <= value < below:
+            raise ValueError
+        return value
 
-def check_options(options: argparse.Namespace, **rules: str) -> None:
-    """Raise ``InputError`` unless each option, if given, keeps its rule: ``check_options(options, top="finite")``."""
-    for name, rule in rules.items():
-        with reading(f"--{name.replace('_', '-')}"):
-            check(f"value {rule}", getattr(options, name))
+    convert.__name__ = f"{kind.__name__} in [{least:g}, {below:g})"  # argparse shows it
+    return convert
 
 
 def check_usage(*cases: tuple[object, str]) -> None:
@@ -103,18 +104,23 @@ def out_of_memory(error: Exception) -> str | None:
     text = str(error)
     if not isinstance(error, MemoryError) and not re.search("out of memory|can't allocate memory", text):
         return None
-    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)  # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    message = "not enough memory"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "minisbert" in frame.filename]
-    place = f" in {frames[-1].name} ({os.path.basename(frames[-1].filename)})" if frames else ""
-    wanted = f": {amount[1]} more were needed" if amount else ""
-    return f"not enough memory{place}{wanted}; use less data or a smaller batch"
+    if frames:
+        message += f" in {frames[-1].name} ({os.path.basename(frames[-1].filename)})"
+    amount = re.search(r"allocate (\d[\d.,]* ?\w*)", text)  # "you tried to allocate 4000 bytes", "allocate 2.00 GiB"
+    if amount:
+        message += f": {amount[1]} more were needed"
+    return f"{message}; use less data or a smaller batch"
 
 
 def clipped(message: str) -> str:
     """The beginning of a message: at most 20 lines and 4,000 characters."""
     lines = message[:ERROR_CHARACTERS].splitlines()
-    cut = len(message) > ERROR_CHARACTERS or len(lines) > ERROR_LINES
-    return "\n".join(lines[:ERROR_LINES]) + (f"... ({len(message):,} characters)" if cut else "")
+    start = "\n".join(lines[:ERROR_LINES])
+    if len(message) > ERROR_CHARACTERS or len(lines) > ERROR_LINES:
+        start += f"... ({len(message):,} characters)"
+    return start
 
 
 def settle_output() -> None:
@@ -139,58 +145,89 @@ def say(text: str, end: str = "\n") -> None:
         discard(sys.stderr)
 
 
-class Bar(tqdm):
-    """Progress of long work: a bar on a terminal, a line every ten seconds in a log file; short work logs nothing.
-
-    >>> for block in Bar(blocks, desc="comparing", unit=" blocks"):
-    """
-
-    monitor_interval = 0  # no thread that watches the bar
-
-    def __init__(self, *arguments: Any, shown: bool = True, **options: Any):
-        wait = 0.1 if sys.stderr.isatty() else 10.0
-        fixed = {"leave": False, "disable": not shown, "mininterval": wait, "file": Terminal(), "position": 0}
-        super().__init__(*arguments, **{"delay": wait, "unit_scale": True} | options | fixed)
-
-    @staticmethod
-    def status_printer(file: Any) -> Callable[[str], None]:
-        """The function by which tqdm shows its line."""
-        return tqdm.status_printer(file) if sys.stderr.isatty() else lambda text: say(text) if text else None
-
-
-Bar.set_lock(threading.RLock())  # tqdm's own would start a process
-
-
-class LiveLine(Bar):
-    """A line of text instead of the bar.
+class LiveLine:
+    """A line about work in progress, rewritten on a terminal and erased at the end; every ten seconds in a log file.
 
     >>> with LiveLine() as line:
     ...     line.show("step 1 of 180")
     """
 
-    def __init__(self) -> None:
-        super().__init__(bar_format="{desc}", miniters=1, delay=0.0 if sys.stderr.isatty() else 10.0)
+    def __init__(self, shown: bool = True) -> None:
+        self.shown, self.width = shown, 0
+        self.started = self.next = time.monotonic()
+        self.terminal, self.wait = sys.stderr.isatty(), 0.1
+        if not self.terminal:
+            self.wait = 10.0
+            self.next += self.wait
 
     def show(self, text: str) -> None:
-        self.set_description_str(text, refresh=sys.stderr.isatty())
-        if not sys.stderr.isatty():
-            self.update()  # every ten seconds
+        if self.is_due():
+            self.write(text)
+
+    def is_due(self) -> bool:
+        return self.shown and time.monotonic() >= self.next
+
+    def write(self, text: str) -> None:
+        self.next = time.monotonic() + self.wait
+        if self.terminal:
+            say("\r" + text.ljust(self.width), end="")
+            self.width = len(text)
+        else:
+            say(text)
+
+    def clear(self) -> None:
+        if self.width:
+            say("\r" + " " * self.width + "\r", end="")
+            self.width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+
+class Bar(LiveLine):
+    """Progress of long work, counted.
+
+    >>> for block in Bar(blocks, desc="comparing", unit=" blocks"):
+    """
+
+    def __init__(self, items: Any = None, total: int | None = None, desc: str = "", unit: str = "", shown: bool = True):
+        super().__init__(shown)
+        self.items, self.total, self.desc, self.unit, self.n = items, total, desc, unit, 0
+        if total is None and isinstance(items, Sized):
+            self.total = len(items)
+        self.next = self.started + self.wait  # short work shows nothing
+
+    def __iter__(self) -> Iterator[Any]:
+        with self:
+            for item in self.items:
+                yield item
+                self.update()
+
+    def update(self, count: int = 1) -> None:
+        self.n += count
+        if self.is_due():
+            elapsed = time.monotonic() - self.started
+            columns = shutil.get_terminal_size().columns - 1  # COLUMNS, or 80, in a log file
+            style: dict[str, Any] = {"ascii": True, "unit_scale": True, "ncols": columns}
+            self.write(tqdm.format_meter(self.n, self.total, elapsed, prefix=self.desc, unit=self.unit, **style))
 
 
 class Progress(Bar):
     """Progress of computing vectors, in tokens: texts come longest first, so counting texts would mislead.
 
-    Texts not yet tokenized are assumed to be as long as the average so far. ``total`` is the number of texts, None if
-    unknown.
+    Texts not yet tokenized are assumed to be as long as the average so far. ``texts`` is their number, None if unknown.
 
-    >>> with Progress(total=2) as line:
+    >>> with Progress(texts=2) as line:
     ...     line.expect(texts=2, tokens=30)
-    ...     line.done(tokens=18)
+    ...     line.update(18)
     """
 
-    def __init__(self, total: int | None, shown: bool = True):
+    def __init__(self, texts: int | None, shown: bool = True):
         super().__init__(unit=" tokens", shown=shown)
-        self.all_texts, self.texts, self.tokens = total, 0, 0
+        self.all_texts, self.texts, self.tokens = texts, 0, 0
 
     def expect(self, texts: int, tokens: int) -> None:
         """Add newly tokenized texts and the number of tokens to compute for them."""
@@ -198,20 +235,6 @@ class Progress(Bar):
         self.tokens += tokens
         if self.all_texts is not None:
             self.total = round(self.tokens * self.all_texts / max(self.texts, 1))
-
-    def done(self, tokens: int) -> None:
-        self.update(tokens)
-
-
-class Terminal:
-    """stderr as a file for tqdm that never raises; a log file gets no control characters."""
-
-    def write(self, text: str) -> None:
-        if sys.stderr.isatty():
-            say(text, end="")
-
-    def flush(self) -> None:
-        """``say`` has flushed it."""
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,6 @@ bfloat16 keeps float32's range in half the bits, with 8 bits of precision (two t
 multiplies it natively is about twice as fast or more; hardware that emulates it is many times slower.
 """
 
-import argparse
 import ctypes
 import os
 import platform
@@ -20,7 +19,6 @@ from minisbert.system.console import say
 
 CPU_INFO = Path("/proc/cpuinfo")  # Linux only; elsewhere the flags are unknown and float32 is used
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h
-MOST_THREADS = 1024
 BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16", "bf16")  # Intel's tiles, AVX-512, ARM
 
 
@@ -42,7 +40,11 @@ def instruction_sets() -> list[str]:
 def choose_device(name: str | torch.device) -> torch.device:
     """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
     try:
         torch.empty(1, device=name).cpu()  # there and back: "meta" accepts tensors but cannot return them
     except (RuntimeError, AssertionError, ImportError) as error:  # which one depends on how torch was built
@@ -58,10 +60,13 @@ def bfloat16_hardware(device: torch.device) -> tuple[bool, str]:
         return capability >= (8, 0), f"the GPU has compute capability {capability[0]}.{capability[1]}, 8.0 is needed"
     if device.type != "cpu":
         return False, f"bfloat16 support of {device.type} is unknown"
-    if not (flags := cpu_flags()):
+    flags = cpu_flags()
+    if not flags:
         return False, "the CPU's flags cannot be read here"
-    found = [flag for flag in BFLOAT16_FLAGS if flag in flags]
-    return bool(found), f"the CPU has {found[0] if found else 'none of ' + ', '.join(BFLOAT16_FLAGS)}"
+    for flag in BFLOAT16_FLAGS:
+        if flag in flags:
+            return True, f"the CPU has {flag}"
+    return False, f"the CPU has none of {', '.join(BFLOAT16_FLAGS)}"
 
 
 def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]:
@@ -71,27 +76,14 @@ def choose_precision(name: str, device: torch.device) -> tuple[torch.dtype, str]
     """
     if name == "float32":
         return torch.float32, "as requested"
-    able, reason = bfloat16_hardware(device)
-    if name == "auto":
-        return (torch.bfloat16 if able else torch.float32), reason
-    if name != "bfloat16":
+    if name not in ("auto", "bfloat16"):
         raise InputError(f"precision {name!r} is not one of auto, float32, bfloat16")
-    if not able:
-        raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
-    return torch.bfloat16, reason
-
-
-def add_threads_option(parser: argparse.ArgumentParser) -> None:
-    """``--threads N``, for ``use_threads``."""
-    about = "CPU threads (default: OMP_NUM_THREADS, or one per core)"
-    parser.add_argument("--threads", metavar="N", type=thread_count, help=about)
-
-
-def thread_count(text: str) -> int:
-    """An argparse type: a number of threads."""
-    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MOST_THREADS:
-        raise argparse.ArgumentTypeError(f"{one_line(text)} is not a whole number from 1 to {MOST_THREADS}")
-    return int(text)
+    able, reason = bfloat16_hardware(device)
+    if able:
+        return torch.bfloat16, reason
+    if name == "auto":
+        return torch.float32, reason
+    raise InputError(f"bfloat16 cannot be used: {reason}; choose float32")
 
 
 def use_threads(count: int | None) -> None:
@@ -101,10 +93,11 @@ def use_threads(count: int | None) -> None:
     """
     if count is None:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or count
+    cores = os.cpu_count() or count
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        cores = len(os.sched_getaffinity(0))
     if count > cores:
-        plural = "" if cores == 1 else "s"
-        say(f"--threads {count}: this process has {cores} core{plural}, more threads are slower")
+        say(f"{count} threads are slower than {cores}: this process may use no more cores")
     torch.set_num_threads(count)
     os.environ.setdefault("RAYON_NUM_THREADS", str(count))  # read by the tokenizers library
 

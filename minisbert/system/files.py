@@ -25,7 +25,9 @@ BROKEN_DISK = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", er
 def decode(content: bytes, where: str, line: int = 1) -> str:
     """UTF-8 bytes to text; ``InputError`` names the first bad line, where ``line`` is the number of the first line."""
     try:
-        return content.decode("utf-8-sig" if line == 1 else "utf-8")  # a byte order mark at the start is not text
+        if line == 1:
+            return content.decode("utf-8-sig")  # a byte order mark at the start is not text
+        return content.decode()
     except UnicodeDecodeError as error:
         line += error.object[: error.start].count(b"\n")
         byte = f"0x{error.object[error.start]:02x}"
@@ -34,9 +36,10 @@ def decode(content: bytes, where: str, line: int = 1) -> str:
 
 def open_bytes(path: str | Path) -> IO[bytes]:
     """Open a file for reading; ``InputError`` if it is missing, a folder, or a named pipe, which may have no writer."""
-    shells = str(path).startswith("/dev/")  # a pipe of the shell: /dev/stdin, /dev/fd/63
-    if Path(path).is_dir() or (Path(path).is_fifo() and not shells):
-        raise InputError(f"{path} is a {'folder' if Path(path).is_dir() else 'pipe'}, a file is needed")
+    if Path(path).is_dir():
+        raise InputError(f"{path} is a folder, a file is needed")
+    if Path(path).is_fifo() and not str(path).startswith("/dev/"):  # the shell's own: /dev/stdin, /dev/fd/63
+        raise InputError(f"{path} is a pipe, a file is needed")
     with reading(path):
         return open(path, "rb")
 
@@ -71,10 +74,23 @@ def check_ending(option: str, path: Path | None, *endings: str) -> None:
 
 
 def check_output(out: str | Path | None, *inputs: str | Path | None) -> None:
-    """Raise ``InputError`` if writing ``out`` would replace one of the files that a command reads, links followed."""
-    for path in (path for path in inputs if path):
-        if out and os.path.exists(out) and os.path.exists(path) and os.path.samefile(out, path):
-            raise InputError(f"{out} would replace {path}, which this command reads: write to another file")
+    """Raise ``InputError`` if ``out`` is one of a command's inputs, lies in one or contains one, links followed."""
+    if not out:
+        return
+    target = Path(os.path.realpath(out))
+    for path in inputs:
+        if not path or not os.path.exists(path):  # a model by its name, "-" for stdin
+            continue
+        source = Path(os.path.realpath(path))
+        if target == source or (target.exists() and os.path.samefile(target, source)):
+            relation = "is"
+        elif target.is_relative_to(source):
+            relation = "lies in"
+        elif source.is_relative_to(target):
+            relation = "contains"
+        else:
+            continue
+        raise InputError(f"{out} {relation} {path}, which this command reads: write to another place")
 
 
 @contextmanager
@@ -125,39 +141,45 @@ def recover(target: str | Path) -> None:
 
 
 def lock(file: IO[str]) -> None:
-    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use."""
-    try:  # not FileLock, which may empty or delete the file; without locks (Windows, some network disks) do nothing
-        import fcntl
+    """Lock an open file until it is closed; ``BlockingIOError`` if it is in use. Without locks do nothing."""
+    with suppress(ImportError):  # Windows
+        import fcntl  # not FileLock, which may empty or delete the file
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (ImportError, OSError) as error:
-        if isinstance(error, BlockingIOError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise
+        except OSError:  # some network disks have no locks
+            pass
 
 
-def foreign_entries(folder: Path, known: Collection[str]) -> list[str]:
+def foreign_entries(folder: Path, own: Collection[str]) -> list[str]:
     """The files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
 
-    ``known`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links are not
+    ``own`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links are not
     followed. Files of the system's file manager do not count.
     """
-    found: list[str] = []
+    own_folders = {str(parent) for path in own for parent in PurePosixPath(path).parents} | {*own}
+    foreign = []
     pending = [folder] if folder.is_dir() else []
-    folders = {str(parent) for path in known for parent in PurePosixPath(path).parents} | {*known}
     while pending:
         for path in pending.pop().iterdir():
-            name, is_folder = path.relative_to(folder).as_posix(), path.is_dir()
-            if not any(fnmatchcase(name, pattern) for pattern in (folders if is_folder else known)):
-                found += [name] if is_folder or path.name not in LITTER else []
-            elif is_folder and not path.is_symlink():
+            name = path.relative_to(folder).as_posix()
+            patterns = own_folders if path.is_dir() else own
+            is_own = any(fnmatchcase(name, pattern) for pattern in patterns)
+            if path.is_dir() and is_own and not path.is_symlink():
                 pending.append(path)
-    return sorted(found)
+            elif not is_own and (path.is_dir() or path.name not in LITTER):
+                foreign.append(name)
+    return sorted(foreign)
 
 
 def listed(names: list[str], most: int = 3) -> str:
     """The first few names for a message: ``'.git', 'notes.txt', 'state' and 2 more``."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(one_line, names[:most])) + more
+    text = ", ".join(one_line(name) for name in names[:most])
+    if len(names) > most:
+        text += f" and {len(names) - most} more"
+    return text
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
+from minisbert.system.console import Bar
 from minisbert.system.hub import snapshot
 
 TIMEOUT = 30  # seconds without a byte before giving up on a server
@@ -34,19 +33,19 @@ class AssetFile:
 
 def from_hub(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
     """A repository on the Hugging Face Hub, through the cache that all libraries share."""
-    found, _ = snapshot(source["hub"], source["revision"], [file.name for file in files])
+    cache, _ = snapshot(source["hub"], source["revision"], [file.name for file in files])
     for file in files:
         (folder / file.name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found / file.name, folder / file.name)
+        shutil.copyfile(cache / file.name, folder / file.name)
 
 
 def from_wheel(files: tuple[AssetFile, ...], source: dict, folder: Path) -> None:
     """A wheel (a zip), which this interpreter's pip downloads: without dependencies, without building anything."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--disable-pip-version-check", source["wheel"]]
-    bar = sys.stderr if sys.stderr.isatty() else subprocess.DEVNULL  # pip shows it on its stdout
     with tempfile.TemporaryDirectory(prefix="minisbert-") as temporary:
-        pip = subprocess.run([*command, "--dest", temporary], stdout=bar, stderr=subprocess.PIPE, text=True)
+        command += ["--dest", temporary]
+        pip = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if pip.returncode:
             lines = pip.stderr.splitlines()
             errors = [line for line in lines if line.startswith("ERROR")] or lines or [f"exit code {pip.returncode}"]
@@ -72,12 +71,15 @@ def from_archive(files: tuple[AssetFile, ...], source: dict, folder: Path) -> No
 
 def extract(path: Path, files: tuple[AssetFile, ...], inside: str, folder: Path) -> None:
     """Only the files in the manifest are read, so an archive cannot write outside the asset's folder."""
-    tar = path.suffix == ".gz"
-    archive: Any = tarfile.open(path, "r:gz") if tar else zipfile.ZipFile(path)  # noqa: SIM115
+    if path.suffix == ".gz":
+        archive: Any = tarfile.open(path, "r:gz")  # noqa: SIM115
+        open_member = archive.extractfile
+    else:
+        archive = zipfile.ZipFile(path)
+        open_member = archive.open
     with archive:
         for file in files:
-            member = f"{inside}/{file.name}"
-            with archive.extractfile(member) if tar else archive.open(member) as stream:
+            with open_member(f"{inside}/{file.name}") as stream:
                 copy(stream, folder / file.name, file.size)
 
 
@@ -87,11 +89,10 @@ def download(address: str, path: Path, size: int | None) -> None:
 
 
 def copy(stream: Any, path: Path, size: int | None) -> None:
-    """Copy a stream to a file, with a bar on a terminal; ``ValueError`` if it is far too large or too slow."""
+    """Copy a stream to a file, with a bar; ``ValueError`` if it is far too large or too slow."""
     path.parent.mkdir(parents=True, exist_ok=True)
     most, started = size or 1 << 30, time.monotonic()
-    bar = tqdm(desc=path.name, total=size, unit="B", unit_scale=True, leave=False, disable=None)  # None: no terminal
-    with bar, open(path, "wb") as out:
+    with Bar(total=size, desc=path.name, unit="B") as bar, open(path, "wb") as out:
         while block := stream.read1(1 << 20):  # what has arrived; read would wait for all of it
             bar.update(out.write(block))
             seconds = time.monotonic() - started

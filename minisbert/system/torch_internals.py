@@ -17,12 +17,16 @@ ONEDNN = (
 def products(a: Tensor, b: Tensor) -> Tensor:
     """Products (R, C) of a (R, D) with b (C, D), in float32 on the CPU; b may be ``laid_out``."""
     with torch.autocast("cpu", enabled=False):
-        return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "") if ONEDNN else a @ b.mT
+        if ONEDNN:
+            return torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        return a @ b.mT
 
 
 def laid_out(matrix: Tensor) -> Tensor:
     """A float32 matrix (C, D) as oneDNN reads it fastest, for ``products`` only; itself if oneDNN does not run."""
-    return torch.ops.mkldnn._reorder_linear_weight(matrix) if ONEDNN else matrix
+    if ONEDNN:
+        return torch.ops.mkldnn._reorder_linear_weight(matrix)
+    return matrix
 
 
 def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
@@ -33,8 +37,8 @@ def package_runner(path: Path) -> Callable[..., Sequence[Tensor]]:
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except (AttributeError, TypeError):  # another version of torch
-        run = torch._inductor.aoti_load_package(str(path))
-        return lambda *inputs: outputs if isinstance(outputs := run(*inputs), tuple) else (outputs,)
+        run = torch._inductor.aoti_load_package(str(path))  # returns a tensor if it is the only output
+        return lambda *inputs: torch.utils._pytree.tree_leaves(run(*inputs))
 
     def boxed(*inputs: Tensor) -> Sequence[Tensor]:
         torch.get_num_threads()  # subtle: OpenMP keeps the number for each thread; asking for it hands on torch's

@@ -1,11 +1,10 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.system.devices import thread_count
+from minisbert.system.console import bounded
 from minisbert.training.schedules import SCHEDULES
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
@@ -27,22 +26,9 @@ SHUFFLED = tuple(name for name in OBJECTIVES if name not in UNIQUE)
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
 
 
-def number(kind: type, smallest: float, below: float = math.inf) -> Any:
-    """A type: a number in [smallest, below)."""
-
-    def convert(text: str) -> Any:
-        value = kind(text)
-        if not smallest <= value < below:
-            raise ValueError
-        return value
-
-    convert.__name__ = f"{kind.__name__} in [{smallest:g}, {below:g})"
-    return convert
-
-
 def warmup_length(text: str) -> float:
     """A type: a fraction of the steps, or from 1 on a whole number of steps."""
-    value = number(float, 0)(text)
+    value = bounded(float, 0)(text)
     if value >= 1 and not value.is_integer():
         raise ValueError
     return value
@@ -62,8 +48,8 @@ def objective_name(text: str) -> str:
 
 
 warmup_length.__name__, prefix_widths.__name__ = "fraction below 1 or whole number of steps", "descending widths"
-COUNT, LAYERS = number(int, 1), number(int, 0)
-RATE, POSITIVE, FRACTION = number(float, 0), number(float, 1e-4), number(float, 0, 1)
+COUNT, LAYERS = bounded(int, 1), bounded(int, 0)
+RATE, POSITIVE, FRACTION = bounded(float, 0), bounded(float, 1e-4), bounded(float, 0, 1)
 
 # ------------------------------------------------------------------------------------------- the settings
 
@@ -145,9 +131,11 @@ class RunSettings:
     freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, "N")
     freeze_embeddings: bool = option("freeze the embeddings", False)
     dropout: float | None = option("dropout rate of the encoder (default: the model's)", None, FRACTION, "P")
-    seed: int = option("for dropout and batch order (default: 42)", 42, number(int, 0, 2**64))
+    seed: int = option("for dropout and batch order (default: 42)", 42, bounded(int, 0, 2**64))
     device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
-    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS, or one per core)", None, thread_count, "N")
+    threads: int | None = option(
+        "CPU threads (default: OMP_NUM_THREADS, or one per core)", None, bounded(int, 1, 1025), "N"
+    )
     precision: str = option(
         "of the encoder's matrix products; auto: bfloat16 if the hardware supports it (default: auto)",
         "auto",
@@ -164,7 +152,7 @@ class RunSettings:
     )
     concat: str = option("input of softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS)
     head_hidden: int = option(
-        "width of a hidden layer in them (default: none)", 0, number(int, 0, 2**20), only=HEADS_ON_LABELS
+        "width of a hidden layer in them (default: none)", 0, bounded(int, 0, 2**20), only=HEADS_ON_LABELS
     )
     head_dropout: float = option(
         "before a head's last layer (default: 0)", 0.0, FRACTION, only=(*HEADS_ON_SCORES, *HEADS_ON_LABELS)
@@ -189,7 +177,7 @@ class RunSettings:
     hard_negative_weight: float = option(
         "simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
         0.0,
-        number(float, -1e4, 1e4),
+        bounded(float, -1e4, 1e4),
         "WEIGHT",
         ("simcse-supervised",),
     )

@@ -239,7 +239,7 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
         (["--pairs", "no.tsv"], "no.tsv does not exist"),
         (["--corpus", "no.txt"], "no.txt does not exist"),
         (["--query-prompt-name", "nobody"], "the model has no prompt"),
-        (["--pairs", "OUT"], "would replace"),
+        (["--pairs", "OUT"], "which this command reads"),
     ],
 )
 def test_bad_input_is_an_error_and_keeps_the_old_file(files, tiny, more, message):

@@ -146,7 +146,6 @@ def test_codes_that_do_not_fit_are_refused_and_kept(tiny, corpus, capsys, kind):
         ([], ["--corpus-prompt", "the "], "was made with another model"),
         (["--prompt", "the "], [], "was made with another model"),
         (["--truncate-dim", "8"], [], "was made with another width"),
-        ([], ["--rescore", "0"], "--rescore: value must be an integer from 1, not 0"),
     ):
         path = written(tiny, corpus, kind, *made)
         before = path.read_bytes()

@@ -491,7 +491,7 @@ def test_merging_what_cannot_be_merged(encode, folder, text, tmp_path):
         with pytest.raises(InputError, match=r"is not a folder of shards.*: it has no manifest\.json"):
             main(["merge", str(place), "--out", str(tmp_path / "v.npy")])
     encode()
-    with pytest.raises(InputError, match="is in the folder of the shards"):
+    with pytest.raises(InputError, match=r"lies in .*, which this command reads"):
         main(["merge", str(folder), "--out", str(folder / "part-00000.npy")])
     with pytest.raises(InputError, match=r"v\.csv: the name must end in \.npy"):
         main(["merge", str(folder), "--out", "v.csv"])

@@ -310,7 +310,7 @@ def test_the_text_of_a_vector_that_is_not_finite_is_named(tiny):
 def test_progress_is_shown_in_tokens(model, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        text_encoder.Progress, "update", lambda line, tokens: line.disable or shown.append((tokens, line.total))
+        text_encoder.Progress, "update", lambda line, tokens: line.shown and shown.append((tokens, line.total))
     )
     model.encode(["a dog", "moon", "moon"], batch_tokens=4, progress=True)  # 4 + 3 tokens, [CLS] and [SEP] among them
     model.encode(TEXTS)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import sys
 import threading
 import tomllib
 from pathlib import Path, PurePosixPath
@@ -73,7 +72,7 @@ def test_the_manifest_is_read_completely_and_in_order():
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch) -> None:
-    for name in ("MINISBERT_HOME", "MINISBERT_OFFLINE", "MINISBERT_TRACEBACK", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+    for name in ("MINISBERT_HOME", "MINISBERT_OFFLINE", "MINISBERT_TRACEBACK", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "*")
@@ -86,7 +85,6 @@ def installed(tmp_path, monkeypatch) -> Path:
     (folder / "minisbert" / "system").mkdir(parents=True)
     monkeypatch.setattr(assets, "__file__", str(folder / "minisbert" / "system" / "assets.py"))
     monkeypatch.setenv("HOME", str(tmp_path / "me"))
-    monkeypatch.setattr(sys, "platform", "linux")
     return folder
 
 
@@ -105,16 +103,6 @@ def test_the_home_is_the_variables_else_the_checkout_else_the_cache(tmp_path, in
     assert assets.asset("all-MiniLM-L6-v2").folder == tmp_path / "mine" / "weights" / "all-MiniLM-L6-v2"
     monkeypatch.setenv("MINISBERT_HOME", "~/models")
     assert home() == tmp_path / "me" / "models"
-
-
-@pytest.mark.parametrize(
-    ("platform", "folder"), [("linux", ".cache"), ("darwin", "Library/Caches"), ("win32", "AppData")]
-)
-def test_the_cache_folder_of_each_system(platform, folder, installed, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "platform", platform)
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "me" / "AppData"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert home() == tmp_path / "me" / folder / "minisbert"
 
 
 def test_a_home_that_is_no_folder(installed, monkeypatch):

@@ -1,6 +1,5 @@
 """Devices and precision: what ``auto`` chooses, what is refused and why; threads and memory."""
 
-import argparse
 import ctypes
 import json
 import os
@@ -17,7 +16,6 @@ from minisbert.__main__ import files as command_files
 from minisbert.core import InputError
 from minisbert.system import devices
 from minisbert.system.devices import (
-    add_threads_option,
     bfloat16_hardware,
     choose_device,
     choose_precision,
@@ -142,16 +140,6 @@ def test_a_large_tensor_gets_huge_pages():
     assert int(done.stdout) > 0  # kB; none if torch read the variable too early. The system may be short of them
 
 
-def test_a_number_of_threads_out_of_range_exits_2(capsys):
-    parser = argparse.ArgumentParser()
-    add_threads_option(parser)
-    for count in ("0", "-1", "1.5", "two", "", "1025", "9" * 5000, "²", "1\n"):
-        with pytest.raises(SystemExit, match="2"):
-            parser.parse_args([f"--threads={count}"])
-        assert f"argument --threads: {count[:80]!r}" in capsys.readouterr().err.replace("...", "")
-    assert parser.parse_args(["--threads", "1024"]).threads == 1024
-
-
 @pytest.fixture
 def two_cores(monkeypatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5}, raising=False)
@@ -163,14 +151,14 @@ def two_cores(monkeypatch) -> None:
 def test_threads_are_used_and_more_than_cores_are_named(two_cores, count, warned, capsys):
     use_threads(count)
     assert (torch.get_num_threads(), os.environ["RAYON_NUM_THREADS"]) == (count, str(count))
-    assert ("--threads 3: this process has 2 cores, more threads are slower" in capsys.readouterr().err) == warned
+    assert ("3 threads are slower than 2" in capsys.readouterr().err) == warned
 
 
 def test_without_affinity_all_cores_count_and_without_a_number_nothing_changes(two_cores, monkeypatch, capsys):
     use_threads(None)
     assert "RAYON_NUM_THREADS" not in os.environ
     monkeypatch.delattr(os, "sched_getaffinity")
-    for cores, warning in ((1, "--threads 2: this process has 1 core, more"), (None, "")):
+    for cores, warning in ((1, "2 threads are slower than 1"), (None, "")):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         use_threads(2)
         shown = capsys.readouterr().err

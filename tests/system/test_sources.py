@@ -291,8 +291,18 @@ def test_an_interrupt_leaves_nothing_behind(source, fill, temporary, monkeypatch
 
 
 def test_a_terminal_sees_a_bar_and_a_log_file_does_not(site: Site, fill, monkeypatch, capsys):
-    site.pages["/a"] = CONTENT["model.bin"]
+    """Of a download of half a second."""
+
+    def slow(handler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        for i in range(4):
+            handler.wfile.write(CONTENT["model.bin"][i * 512 : (i + 1) * 512])
+            handler.wfile.flush()
+            time.sleep(0.12)
+
+    site.pages["/a"] = slow
     for terminal in (False, True):
         monkeypatch.setattr(sys.stderr, "isatty", lambda terminal=terminal: terminal)
-        fill({"url": f"{site.address}/a"}, FILES[:1])
-        assert ("model.bin" in capsys.readouterr().err) == terminal
+        assert fill({"url": f"{site.address}/a"}, FILES[:1]) == ""
+        assert ("model.bin: " in capsys.readouterr().err) == terminal
