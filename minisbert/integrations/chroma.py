@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chromadb.api.types import Documents, Embeddings, EmbeddingFunction
+from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
 from chromadb.utils.embedding_functions import register_embedding_function
 
 from minisbert.loading import load_encoder
