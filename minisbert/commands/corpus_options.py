@@ -15,7 +15,7 @@ from minisbert.corpus.index import encode_with_progress, index_metadata, indexed
 from minisbert.corpus.shard_vectors import find_shards, open_shards
 from minisbert.data.corpora import read_sentences
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.matrices import Stacked
+from minisbert.search.vectors import Stacked
 from minisbert.system.assets import local_path
 from minisbert.system.console import check_usage, say
 from minisbert.system.files import check_output

@@ -20,7 +20,6 @@ import numpy as np
 
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.commands.options import command_parser
-from minisbert.core import InputError
 from minisbert.corpus.codes import QUANTIZATIONS
 from minisbert.corpus.shard_vectors import merge_shards
 from minisbert.corpus.sharding import encode_shards, own_device
@@ -32,7 +31,6 @@ from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, check_usage, run_command, say
 from minisbert.system.files import check_ending, check_output
-from minisbert.training.distributed import write_error_file
 
 ENDINGS = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
@@ -126,11 +124,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:
         load = partial(load_encoder, options, own_device)
-        try:
-            encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
-        except (InputError, OSError) as error:
-            write_error_file(error)  # torchrun, which stops the other ranks, repeats it at the end
-            raise
+        encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
         return
     texts = file_lines(options.file) if options.file else options.texts
     if texts == ["-"]:

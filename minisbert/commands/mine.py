@@ -27,7 +27,7 @@ from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, min
 from minisbert.data.corpora import read_tuples
 from minisbert.evaluation.retrieval import texts_by_id
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.matrices import Chosen, Stacked
+from minisbert.search.vectors import Chosen, Stacked
 from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file
 

@@ -16,8 +16,8 @@ import torch
 
 from minisbert.core import InputError, reading
 from minisbert.corpus.hashes import corpus_hash, read_hashed, write_hashed
-from minisbert.search.matrices import Stacked
 from minisbert.search.quantized import calibrate, from_bits, from_int8, hamming_top_k, rescore, to_bits, to_int8
+from minisbert.search.vectors import Stacked
 
 QUANTIZATIONS = ("int8", "binary")
 CODES = "codes"  # what the metadata of such a file says that it is

@@ -12,6 +12,7 @@ from torch import Tensor
 from minisbert.core.weights import read_safetensors
 from minisbert.folder.weights import write_safetensors
 from minisbert.loading import uncompiled
+from minisbert.models.pooling import Dense
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 
@@ -20,15 +21,17 @@ def model_hash(encoder: SentenceEncoder, prompt: str | None = None) -> str:
     """sha256 of everything the vectors depend on: tokenizer, configuration, prompt, names and bytes of all weights."""
     compiled_for = getattr(encoder, "precision", "float32")
     encoder = uncompiled(encoder)
+    bert = getattr(encoder, "bert", None)  # a table of static vectors has none
     settings = {
-        "bert": dataclasses.asdict(encoder.bert.config),
+        "classes": [type(encoder).__name__, type(encoder.tokenizer).__name__],
+        "bert": bert and dataclasses.asdict(bert.config),
         "pooling": encoder.pooling_mode,
-        "dense": [layer.activation for layer in encoder.dense],
+        "dense": [layer.activation for layer in encoder.modules() if isinstance(layer, Dense)],
         "normalize": encoder.normalize,
         "limit": encoder.tokenizer.limit,
         "cut_start": encoder.tokenizer.cut_start,
-        "truncate_dim": encoder.settings.truncate_dim,
-        "prompt": [choose_prompt(encoder.settings, prompt), encoder.settings.include_prompt],
+        "settings": dataclasses.asdict(encoder.settings),  # with a late-interaction model's lengths and skipped words
+        "prompt": choose_prompt(encoder.settings, prompt),
         "tokenizer": encoder.tokenizer.backend.to_str(),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())

@@ -18,7 +18,7 @@ from minisbert.corpus.shards import Manifest, complete_manifest, file_hash, line
 from minisbert.corpus.vectors import write_header
 from minisbert.models.prompts import choose_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.search.matrices import Stacked
+from minisbert.search.vectors import Stacked
 from minisbert.system.console import Bar
 from minisbert.system.files import atomic_file
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.shards import Manifest, check_foreign, clean_up, file_hash, locked, plain_line, read_manifest
 from minisbert.corpus.vectors import write_npy
@@ -26,7 +26,6 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import Bar, say
 from minisbert.system.devices import choose_device, choose_precision
 from minisbert.system.files import atomic_file, write_json
-from minisbert.training.distributed import environment_number
 
 
 def read_rank() -> tuple[int, int]:
@@ -38,6 +37,15 @@ def read_rank() -> tuple[int, int]:
         rank, size, starter = "SLURM_PROCID", "SLURM_NTASKS", "srun"
     count = environment_number(size, 1, starter=starter)
     return environment_number(rank, 0, count - 1, f" ({size} is {count})", starter), count
+
+
+def environment_number(name: str, smallest: int, largest: int = 10**6, why: str = "", starter: str = "torchrun") -> int:
+    """A variable that torchrun or ``starter`` sets; ``InputError`` unless it is a whole number in that range."""
+    text = os.environ.get(name, "")
+    if text.isascii() and text.isdigit() and len(text) < 8 and smallest <= int(text) <= largest:
+        return int(text)
+    found = f"{name} is {one_line(text)}" if name in os.environ else f"{name} is not set"
+    raise InputError(f"{found}, not a whole number from {smallest} to {largest}{why}: started with {starter}?")
 
 
 def own_device(name: str) -> torch.device:

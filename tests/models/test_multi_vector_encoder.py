@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
+from minisbert.corpus.hashes import model_hash
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -182,6 +183,13 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
     assert "ndcg" in capsys.readouterr().out
     encode.main(["--model", str(folder), "--file", str(corpus), "--out", str(tmp_path / "out.safetensors")])
     assert load_file(tmp_path / "out.safetensors").keys() == {"rows", "starts"}
+
+
+def test_an_index_belongs_to_lengths_and_skipped_words(folder):
+    hashes = {model_hash(MultiVectorEncoder.load(folder))}
+    for name, changes in ((TEXT, {"document_length": 13}), (MASK, {"skiplist_words": ["."]})):
+        hashes.add(model_hash(MultiVectorEncoder.load(alter(folder, name, **changes))))
+    assert len(hashes) == 3
 
 
 def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):

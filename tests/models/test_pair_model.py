@@ -16,8 +16,8 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import pooler_head
-from minisbert.training.objectives.registry import load_encoder
 from minisbert.training.settings import RunSettings
+from minisbert.training.trainable import load_encoder
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 

@@ -23,7 +23,8 @@ from minisbert.training import train
 from minisbert.training.command_line import parse
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden

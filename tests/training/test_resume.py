@@ -83,7 +83,7 @@ def test_a_state_of_other_rows_another_network_or_version_is_refused(saved, tmp_
     with pytest.raises(InputError, match="the training rows, dev, test, the model or"):
         load_state(folder, *made(seed=1), "other rows")
     network = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
-    with pytest.raises(InputError, match=r"state\.safetensors: Error\(s\) in loading state_dict"):
+    with pytest.raises(InputError, match=r"is the state of another network: Error\(s\) in loading state_dict"):
         load_state(folder, network, torch.optim.AdamW(network.parameters()), "rows")
     about = json.loads(path.read_text())
     signed(folder, about | {"progress": about["progress"] | {"phase_of_the_moon": "full"}})

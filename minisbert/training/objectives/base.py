@@ -37,8 +37,11 @@ class VectorNetwork(nn.Module):
         """The numbers of B rows with n texts each -> vectors (B, n, D)."""
         ids, mask = self.columns.batch(rows)  # (n B, T)
         device = self.model.device
-        vectors = self.model(ids.to(device), None if mask is None else mask.to(device), self.precision)  # (n B, D)
-        vectors = vectors if self.projection is None else self.projection(vectors)
+        if mask is not None:
+            mask = mask.to(device)
+        vectors = self.model(ids.to(device), mask, self.precision)  # (n B, D)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
         return vectors.unflatten(0, (-1, len(rows))).transpose(0, 1)  # (n, B, D) -> (B, n, D)
 
 
@@ -79,22 +82,25 @@ class Objective:
     ):
         self.network = network
         self.encoded = encoded  # the training texts, tokenized once
-        self.lengths = lengths  # tokens that each row takes in a batch of rows like it
+        self.lengths = lengths  # padded token count of each row, all its texts together
         self.notes = notes  # split -> its source and number of rows, for people
 
     def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
-        vectors = network(rows).unbind(dim=1)  # (B, D) each
-        cut_loss = lambda *cut: self.loss(lambda rows: torch.stack(cut, dim=1), rows)  # noqa: E731
-        return matryoshka_loss(cut_loss, *vectors, dims=self.prefixes)
+
+        def loss_of(*prefixes: Tensor) -> Tensor:
+            vectors = torch.stack(prefixes, dim=1)  # (B, n, width)
+            return self.loss(lambda rows: vectors, rows)
+
+        return matryoshka_loss(loss_of, *network(rows).unbind(dim=1), dims=self.prefixes)
 
     def scores(self, split: str) -> Scores:
         """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
-        found, task = self.evaluate(split), (self.retrieval or {}).get(split)
-        if task is not None:
-            search = retrieval_scores(self.encoder, task)
-            found = found | {name: search[name] for name in REPORTED}
-        return found
+        scores = self.evaluate(split)
+        if self.retrieval and self.retrieval[split]:
+            search = retrieval_scores(self.encoder, self.retrieval[split])
+            scores |= {name: search[name] for name in REPORTED}
+        return scores
 
     @property
     def model(self) -> SentenceEncoder | PairModel:
@@ -103,7 +109,9 @@ class Objective:
 
     @property
     def encoder(self) -> SentenceEncoder:
-        return self.model.encoder if isinstance(self.model, PairModel) else self.model
+        if isinstance(self.model, PairModel):
+            return self.model.encoder
+        return self.model
 
     @cached_property
     def fingerprint(self) -> str:
@@ -129,25 +137,28 @@ class Objective:
         if self.order == "fixed":
             rows = list(range(len(self.lengths)))
             return [rows[start : start + batch_size] for start in rows[::batch_size]]
-        # a window of one batch: its rows are sorted, which changes nothing, and any rows may meet in it
-        window = {"window": 1} if self.order == "random" else {}
-        return length_grouped_batches(self.lengths, batch_size, generator, **window)
+        if self.order == "random":  # a window of one batch: any rows may meet in it
+            return length_grouped_batches(self.lengths, batch_size, generator, window=1)
+        return length_grouped_batches(self.lengths, batch_size, generator)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
         """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""
-        inner = {id(parameter) for parameter in self.encoder.bert.parameters()}
-        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in trained if id(p) in inner], "lr": lr},
-            {"params": [p for p in trained if id(p) not in inner], "lr": lr if head_lr is None else head_lr},
-        ]
+        inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
+        encoder, rest = [], []
+        for parameter in self.network.parameters():
+            if parameter.requires_grad:
+                (encoder if id(parameter) in inside else rest).append(parameter)
+        if head_lr is None:
+            head_lr = lr
+        groups = [{"params": encoder, "lr": lr}, {"params": rest, "lr": head_lr}]
         return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:
         """Parameters of the model that the loss never reaches: a pooler or a pooling that the head does not read."""
-        encoder = self.encoder
+        encoder, unused = self.encoder, []
         pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
-        modules = [] if pooled else [encoder.pooling, encoder.dense]
+        if not pooled:
+            unused += [*encoder.pooling.parameters(), *encoder.dense.parameters()]
         if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
-            modules.append(encoder.bert.pooler)
-        return [parameter for module in modules for parameter in module.parameters()]
+            unused += encoder.bert.pooler.parameters()
+        return unused

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.architectures.relatives import CLASSIFIERS
-from minisbert.core import InputError, losses, reading
+from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.data.datasets import Notes, duplicate_rows, nli_rows, scored_rows
@@ -31,9 +31,11 @@ class PairObjective(Objective):
     def __init__(
         self, options: RunSettings, encoder: SentenceEncoder, rows: dict[str, list], notes: Notes, targets: list
     ):
-        with reading(f"objective {options.objective}"):  # settings that the head refuses
+        try:
             head = self.make_head(options, encoder).to(encoder.device)
             model = PairModel(encoder, head, self.task, self.labels)
+        except ValueError as error:  # settings that the head refuses
+            raise InputError(f"objective {options.objective}: {error}") from error
         encoded = model.tokenize([row.sentence1 for row in rows["train"]], [row.sentence2 for row in rows["train"]])
         super().__init__(PairNetwork(model, encoded), [encoded], model.lengths(encoded), notes)
         self.rows = rows

@@ -16,8 +16,9 @@ from minisbert.training.command_line import parse
 from minisbert.training.gradient_cache import GradientCache
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction, TokenNetwork
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write
 from tests.parity import GRADIENT, PIECE, assert_parity
