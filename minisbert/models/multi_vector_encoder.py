@@ -26,7 +26,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
-from minisbert.folder.settings import CONFIG, TEXT_FILES
+from minisbert.folder.settings import CONFIG, TEXT_FILES, write_settings
 from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_ids
@@ -204,7 +204,7 @@ class MultiVectorEncoder(SentenceEncoder):
         write_json(mask / CONFIG, {key: getattr(self.settings, key) for key in MASK_KEYS})
         if self.normalize:
             write_json(folder / places["Normalize"] / CONFIG, TOKENS)
-        self.write_settings(folder, model_type="MultiVectorEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="MultiVectorEncoder")
 
 
 def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:

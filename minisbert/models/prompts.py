@@ -18,6 +18,12 @@ def role_prompt_name(settings: EncoderSettings, role: str) -> str | None:
     return next((name for name in PROMPT_NAMES[role] if name in settings.prompts), None)
 
 
+def role_prompt(settings: EncoderSettings, role: str) -> str:
+    """The model's prompt for a "query" or a "document"; an empty string if it has none for them."""
+    name = role_prompt_name(settings, role)
+    return "" if name is None else settings.prompts[name]
+
+
 def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
     """``prompt``, or the model's prompt called ``name``, or its default; an empty string for none.
 

@@ -19,7 +19,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.folder.model_folder import ModelFolder, find_model
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import EncoderSettings
+from minisbert.folder.settings import EncoderSettings, write_settings
 from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import Batch, same_text, unpack
 from minisbert.models.guards import check_ids, check_inputs, evaluating
@@ -189,4 +189,4 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         self.pooling.write(folder / places[1], self.hidden_size, self.settings.include_prompt)
         for dense, place in zip(self.dense, places[2:], strict=False):
             dense.write(folder / place)
-        self.write_settings(folder)
+        write_settings(folder, self.settings, self.tokenizer.text_settings)

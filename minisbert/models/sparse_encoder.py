@@ -21,7 +21,7 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
-from minisbert.folder.settings import CONFIG, SENTENCE
+from minisbert.folder.settings import CONFIG, SENTENCE, write_settings
 from minisbert.folder.weights import load_transformer
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -163,7 +163,7 @@ class SparseEncoder(SentenceEncoder):
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
-        self.write_settings(folder, model_type="SparseEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="SparseEncoder")
 
 
 def dense_array(vectors: np.ndarray | Tensor) -> np.ndarray:

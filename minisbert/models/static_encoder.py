@@ -26,7 +26,7 @@ from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import ModelFolder, find_model
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported
+from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
 from minisbert.folder.tokenizer_classes import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES
@@ -190,7 +190,7 @@ class StaticEncoder(TextEncoder, nn.Module):
                 kinds.append("Normalize")
             write_modules(partial, kinds)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
-            self.write_settings(partial)
+            write_settings(partial, self.settings, self.tokenizer.text_settings)
 
 
 def model2vec_limit(folder: ModelFolder) -> int:

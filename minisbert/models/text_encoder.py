@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,15 +12,14 @@ from torch import Tensor
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
-from minisbert.folder.settings import SENTENCE, TEXT_FILES, EncoderSettings
+from minisbert.folder.settings import EncoderSettings
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.guards import PerThread, check_choice, check_count
-from minisbert.models.prompts import with_prompt
+from minisbert.models.prompts import role_prompt, with_prompt
 from minisbert.models.similarity import as_array, similarity
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.search.dense import top_k
 from minisbert.system.console import Progress
-from minisbert.system.files import write_json
 
 BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
 
@@ -225,19 +223,13 @@ class TextEncoder:
         """
         return similarity(a, b, self.settings.similarity)
 
-    def write_settings(self, folder: Path, **more: str) -> None:
-        """Write the token limit, and prompts, similarity and ``more`` for sentence-transformers."""
-        limit = {"max_seq_length": self.tokenizer.limit, "do_lower_case": False}
-        write_json(folder / TEXT_FILES[0], limit | self.tokenizer.kept)
-        settings = self.settings
-        content = settings.others | {
-            "prompts": settings.prompts,
-            "default_prompt_name": settings.default_prompt_name,
-            "similarity_fn_name": settings.similarity,
-        }
-        if settings.truncate_dim is not None:
-            content["truncate_dim"] = settings.truncate_dim
-        write_json(folder / SENTENCE, content | more)
+    def encode_query(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for queries; without one if it has none."""
+        return self.encode(texts, prompt=role_prompt(self.settings, "query"), **options)
+
+    def encode_document(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for documents; without one if it has none."""
+        return self.encode(texts, prompt=role_prompt(self.settings, "document"), **options)
 
 
 def all_finite(found: Tensor | list[Tensor]) -> bool:

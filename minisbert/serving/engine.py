@@ -12,7 +12,7 @@ from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import assemble
 from minisbert.models.pair_scorer import PairScorer
-from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt_name
+from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
 from minisbert.models.text_encoder import TextEncoder
 
 
@@ -49,8 +49,7 @@ class Engine:
         settings = self.encoder.settings
         if role is None:
             return choose_prompt(settings)
-        name = role_prompt_name(settings, role)
-        return "" if name is None else settings.prompts[name]
+        return role_prompt(settings, role)
 
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""
