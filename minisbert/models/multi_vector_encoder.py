@@ -30,7 +30,7 @@ from minisbert.folder.weights import load_transformer, save_bert, write_safetens
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_ids
 from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
-from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, TokenModule, read_settings
+from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, normalizes_tokens, read_settings
 from minisbert.models.pooling import Dense, Pooling, sentence_width
 from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -66,13 +66,11 @@ class MultiVectorEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        settings = read_settings(folder)
-        for place in folder.places("Normalize"):
-            folder.parse(f"{place}/{CONFIG}", TokenModule)
+        settings, normalize = read_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
         dense = load_dense(folder, folder.places("Dense")[0], TokenDense)
         tokenizer = Tokenizer.load(folder.encoder, limit)
-        return cls(tokenizer, bert, dense, settings, bool(folder.places("Normalize"))).eval()
+        return cls(tokenizer, bert, dense, settings, normalize).eval()
 
     @classmethod
     def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":

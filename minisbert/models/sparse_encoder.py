@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, SENTENCE
+from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES
 from minisbert.folder.weights import load_transformer
 from minisbert.models.layout import write_modules, write_settings
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
@@ -94,6 +94,7 @@ class SparseEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         settings = SpladeSettings()
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
+            check_task(folder)
             settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
         mode = f"splade-{settings.pooling_strategy}"
         if pooling not in (None, mode):
@@ -164,6 +165,15 @@ class SparseEncoder(SentenceEncoder):
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
         write_settings(self, folder, model_type="SparseEncoder")
+
+
+def check_task(folder: ModelFolder) -> None:
+    """Raise ``InputError`` if sentence-transformers would pool hidden states: then no task is stated."""
+    kind = folder.json(MODULES_FILE, list)[0]["type"]
+    tasks = [folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES]
+    if not kind.endswith("MLMTransformer") and not any(tasks):
+        path = folder.encoder.path / TEXT_FILES[0]
+        raise InputError(f"{path} must state the transformer_task fill-mask: without it hidden states are pooled")
 
 
 def dense_array(vectors: np.ndarray | Tensor) -> np.ndarray:

@@ -84,6 +84,20 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}])
+def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    (folder / "3_Normalize" / "config.json").write_text(json.dumps(names))
+    MultiVectorEncoder.load(folder).save(tmp_path / "saved")
+    expected = Reference(str(folder), device="cpu").double().encode_document(ALL)
+    for path in (folder, tmp_path / "saved"):
+        assert_rows(
+            "no Normalize", MultiVectorEncoder.load(path).double().encode(ALL, prompt_name="document"), expected
+        )
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_golden_values_also_after_saving(tmp_path, formulas, saved):
     expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)

@@ -396,6 +396,8 @@ def test_other_sparse_models_are_refused_by_name(folder, kinds):
             {"transformer_task": "feature-extraction"},
             "transformer_task 'feature-extraction' is not supported",
         ),
+        # sentence-transformers then pools hidden states: its vectors have 24 columns, not 131
+        ("sentence_bert_config.json", {"transformer_task": ...}, "must state the transformer_task fill-mask"),
         ("config.json", {"tie_word_embeddings": False}, "model.safetensors has no cls.predictions.decoder.weight"),
     ],
 )
