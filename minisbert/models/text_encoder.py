@@ -16,7 +16,7 @@ from minisbert.core.encoder import normalize as unit
 from minisbert.folder.settings import EncoderSettings
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
 from minisbert.models.guards import PerThread
-from minisbert.models.prompts import with_prompt
+from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, with_prompt
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.search.dense import top_k
 from minisbert.system.console import Progress
@@ -192,3 +192,15 @@ class TextEncoder:
         # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
         p = 1 if self.settings.similarity == "manhattan" else 2
         return -torch.cdist(u, v, p, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+
+    def encode_query(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for queries; without one if it has none."""
+        return self.encode(texts, prompt=self._role_prompt(QUERY_PROMPTS), **options)
+
+    def encode_document(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for documents; without one if it has none."""
+        return self.encode(texts, prompt=self._role_prompt(DOCUMENT_PROMPTS), **options)
+
+    def _role_prompt(self, names: Sequence[str]) -> str:
+        prompts = self.settings.prompts
+        return next((prompts[name] for name in names if name in prompts), "")
