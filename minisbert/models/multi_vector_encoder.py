@@ -25,14 +25,14 @@ from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, TEXT_FILES, WEIGHTS
-from minisbert.folder.weights import load_transformer, save_bert, write_safetensors
+from minisbert.folder.modules import write_modules
+from minisbert.folder.settings import CONFIG, TEXT_FILES, write_settings
+from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_ids
-from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
 from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, normalizes_tokens, read_settings
-from minisbert.models.pooling import Dense, Pooling, sentence_width
-from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
+from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt_name, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.models.tokenizer import Tokenizer
@@ -152,12 +152,12 @@ class MultiVectorEncoder(SentenceEncoder):
             raise InputError(
                 f"{', '.join(refused or ['convert'])}: a MultiVectorEncoder has a vector per token, not one"
             )
-        prompts = self.settings.prompts
-        names = [name for name in QUERY_PROMPTS if prompts.get(name)]
+        name = role_prompt_name(self.settings, "query")
         if query is None:
-            query = prompt_name in QUERY_PROMPTS or prompt in [prompts[name] for name in names]
-        if query and names and prompt is None and prompt_name is None:
-            prompt_name = names[0]
+            asks = bool(prompt) and prompt == self.settings.prompts.get(name)
+            query = asks or prompt_name in PROMPT_NAMES["query"]
+        if query and prompt is None and prompt_name is None:
+            prompt_name = name
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         if query:
             rows, own, self.truncated = self.query_rows(texts)
@@ -198,12 +198,11 @@ class MultiVectorEncoder(SentenceEncoder):
             kinds.append("Normalize")
         places = dict(zip(kinds, write_modules(folder, kinds), strict=True))
         dense, mask = folder / places["Dense"], folder / places["MultiVectorMask"]
-        write_json(dense / CONFIG, dense_settings(self.projection) | TOKENS)
-        write_safetensors(self.projection.state_dict(), dense / WEIGHTS)
+        self.projection.write(dense, **TOKENS)
         write_json(mask / CONFIG, {key: getattr(self.settings, key) for key in MASK_KEYS})
         if self.normalize:
             write_json(folder / places["Normalize"] / CONFIG, TOKENS)
-        write_settings(self, folder, model_type="MultiVectorEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="MultiVectorEncoder")
 
 
 def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:

@@ -12,7 +12,8 @@ from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import PerThread
-from minisbert.models.text_encoder import BATCH_TOKENS, as_array
+from minisbert.models.similarity import as_array
+from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 

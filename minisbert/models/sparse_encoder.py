@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES
+from minisbert.folder.modules import write_modules
+from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
 from minisbert.folder.weights import load_transformer
-from minisbert.models.layout import write_modules, write_settings
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
@@ -164,7 +164,7 @@ class SparseEncoder(SentenceEncoder):
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
-        write_settings(self, folder, model_type="SparseEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="SparseEncoder")
 
 
 def check_task(folder: ModelFolder) -> None:
