@@ -163,6 +163,18 @@ def test_weights_that_are_too_large_are_named(folder):
         encoder.encode(["a cat"], query=False)
 
 
+def test_arguments_of_other_types(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    for options, message in (
+        ({"query": "yes"}, "query must be one of"),
+        ({"batch_tokens": 2.5}, "batch_tokens must be"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encoder.encode(["a cat"], **options)
+    with pytest.raises(InputError, match="similarity compares the Matrices of encode"):
+        encoder.similarity(encoder.encode(["a cat"]), [np.ones((2, 7))])
+
+
 def test_long_texts_are_cut_and_counted(folder):
     encoder = MultiVectorEncoder.load(folder)
     assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 4]

@@ -106,10 +106,13 @@ def test_what_cannot_be_scored(model):
     for firsts, seconds, message in (
         (["a", "b"], ["c"], "2 first and 1 second sentences do not make pairs"),
         ("a", ["b"], "not one string"),
+        (["a"], None, "a list of texts is needed, not NoneType"),
         (["a", "b"], ["c", None], "text 1 is not a string"),
     ):
         with pytest.raises(InputError, match=message):
             model.scores(firsts, seconds)
+    with pytest.raises(InputError, match="batch_tokens must be an integer from 1, not 2.5"):
+        model.scores(["a"], ["b"], batch_tokens=2.5)
     model.head.mlp[-1].weight.data.fill_(torch.nan)
     with pytest.raises(InputError, match="a score is NaN or infinite"):
         model.scores(FIRSTS, SECONDS)
@@ -126,6 +129,8 @@ def test_cut_texts_are_counted(tiny):
 def test_parts_and_rows_that_do_not_fit(tiny):
     encoder = SentenceEncoder.load(tiny)
     for head, task, labels, message in (
+        (torch.nn.Linear(24, 1), "regression", (), "head must be a JointHead, ConcatHead or CrossHead, not Linear"),
+        (ConcatHead(24, outputs=2), "classes", ("a", 3), "text 1 is not a string"),
         (JointHead(23), "regression", (), "a head for width 23 gets 24"),
         (ConcatHead(24), "ranking", (), "task must be .*not 'ranking'"),
         (ConcatHead(24, outputs=2), "regression", (), "regression with 2 outputs and labels .*: one, without a label"),
