@@ -194,6 +194,11 @@ class Tokenizer(tokenizer.Tokenizer):
         spec |= {stage: current[stage] for stage in STAGES} | {"padding": None, "truncation": None}
         (folder / "tokenizer.json").write_text(json.dumps(spec, ensure_ascii=False, indent=2), encoding="utf-8")
 
+    @property
+    def text_settings(self) -> dict[str, Any]:
+        """The contents of ``sentence_bert_config.json``."""
+        return {"max_seq_length": self.limit, "do_lower_case": False} | self.kept
+
     def cut_message(self, truncated: int, total: int) -> str:
         """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"

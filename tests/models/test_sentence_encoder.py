@@ -236,13 +236,13 @@ def test_a_tensor_can_be_trained_on(model):
         ({"texts": {"a"}}, "a list of texts is needed"),
         ({"texts": ["a cat", 3]}, "text 1 is not a string but int"),
         ({"texts": ["a cat", "a dog", "a \ud800"]}, "text 2 is not valid Unicode"),
-        ({"output": "word"}, "output must be sentence[|]token, not 'word'"),
-        ({"convert": "list"}, "convert must be array[|]tensor, not 'list'"),
+        ({"output": "word"}, "output must be one of sentence, token, not 'word'"),
+        ({"convert": "list"}, "convert must be one of array, tensor, not 'list'"),
         ({"precision": "int8"}, "precision 'int8' is not one of auto, float32, bfloat16"),
         ({"truncate_dim": 0}, "truncate_dim 0 is not in 1 to 24"),
         ({"truncate_dim": 25}, "truncate_dim 25 is not in 1 to 24"),
         ({"truncate_dim": 2.5}, "truncate_dim 2.5 is not in 1 to 24"),
-        ({"batch_tokens": 2.5}, "encode: 'float' object cannot be interpreted as an integer"),
+        ({"batch_tokens": 2.5}, "batch_tokens must be an integer from 1, not 2.5"),
         ({"batch_tokens": 0}, "batch_tokens must be an integer from 1, not 0"),
         ({"truncate_dim": 5, "output": "token"}, "are for sentence vectors"),
         ({"normalize": False, "output": "token"}, "are for sentence vectors"),
@@ -400,7 +400,7 @@ def test_saving_over_the_source_or_without_it(tiny, tmp_path, model, target):
     ("module", "name", "failure"),
     [
         (checkpoint, "save_file", SafetensorError("Error while serializing: I/O error: No space left on device")),
-        (sentence_encoder, "write_layout", OSError(errno.ENOSPC, "No space left on device")),
+        (sentence_encoder, "write_modules", OSError(errno.ENOSPC, "No space left on device")),
     ],
 )
 def test_a_full_disk_leaves_the_old_folder_whole(tiny, model, tmp_path, monkeypatch, module, name, failure):
