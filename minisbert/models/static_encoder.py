@@ -30,6 +30,7 @@ from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsuppor
 from minisbert.folder.tokenizer_classes import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES
+from minisbert.models.guards import check_count
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
@@ -135,6 +136,8 @@ class StaticEncoder(TextEncoder, nn.Module):
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
+        if limit is not None:
+            check_count("limit", limit)
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
