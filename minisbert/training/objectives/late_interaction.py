@@ -74,6 +74,8 @@ class TokenObjective(VectorObjective):
         return vectors[:, 0], vectors[:, 1:], real
 
     def evaluate(self, split: str) -> Scores:
+        if split not in self.pairs:
+            return {}
         return late_scores(self.encoder, self.pairs[split])
 
 
