@@ -7,8 +7,7 @@
 The distinct sentences of all files, .txt or SNLI's .jsonl, in random order: the first 1,000 are the queries, those
 after them the corpus. ``encode --shard-rows`` encodes them, ``encode merge`` makes one file of the shards, and every
 side gets the rows of that file by memory map, block by block. Random vectors are never used: they have no near
-neighbours, and every index looks worse on them. If there are fewer sentences than N, the last table is of all that there
-are.
+neighbours, and every index looks worse on them. If there are fewer sentences than N, the last table is of all of them.
 
 build    seconds to add all vectors, for IVF with finding its lists
 MB       of the saved index, which is about what it takes in memory; of the exact search, of its file

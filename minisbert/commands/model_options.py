@@ -13,13 +13,13 @@ from minisbert.core import InputError
 from minisbert.folder.model_folder import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, say
 from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
-ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
+ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 
 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
@@ -111,8 +111,10 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
     """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
-    flag = f"--{role}-prompt" if role else "--prompt"
-    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    flag, default = "--prompt", "the model's choice"
+    if role:
+        names = " or ".join(PROMPT_NAMES[ROLES[role]])
+        flag, default = f"--{role}-prompt", f"the model's {names} prompt, else its own choice"
     one = group.add_mutually_exclusive_group()
     one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
@@ -122,6 +124,6 @@ def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> 
     """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
-    if prompt is None and name is None:
-        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    if role and prompt is None and name is None:
+        name = role_prompt_name(encoder.settings, ROLES[role])
     return choose_prompt(encoder.settings, prompt, name)

@@ -24,12 +24,13 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported
+from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
 from minisbert.folder.tokenizer_classes import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES
-from minisbert.models.layout import write_modules, write_settings
+from minisbert.models.guards import check_count
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
@@ -135,6 +136,8 @@ class StaticEncoder(TextEncoder, nn.Module):
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
+        if limit is not None:
+            check_count("limit", limit)
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
@@ -160,9 +163,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def _computed(
-        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, texts: dict[bytes, str]
-    ) -> Iterator[tuple[Bag, Any]]:
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Bag, Any]]:
         for start in range(0, len(keys), BAG_TEXTS):
             bags = keys[start : start + BAG_TEXTS]
             lengths = torch.tensor([len(key) // ID_BYTES for key in bags])
@@ -172,12 +173,7 @@ class StaticEncoder(TextEncoder, nn.Module):
                 rows = nn.functional.embedding(ids, self.embedding.weight)  # (all tokens, D)
                 yield batch, list(rows.split(lengths.tolist()))
             else:
-                vectors = self(ids, lengths.cumsum(0) - lengths)  # (N, D)
-                finite = vectors.isfinite().all(dim=1)
-                if not finite.all():
-                    name = one_line(texts[bags[int(finite.int().argmin())]])
-                    raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
-                yield batch, vectors
+                yield batch, self(ids, lengths.cumsum(0) - lengths)  # (N, D)
 
     def save(self, folder: str | Path) -> None:
         """Write the table as a folder that sentence-transformers opens, or Model2Vec if it was made by its rules.
@@ -197,7 +193,7 @@ class StaticEncoder(TextEncoder, nn.Module):
                 kinds.append("Normalize")
             write_modules(partial, kinds)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
-            write_settings(self, partial)
+            write_settings(partial, self.settings, self.tokenizer.text_settings)
 
 
 def model2vec_limit(folder: ModelFolder) -> int:

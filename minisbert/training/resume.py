@@ -34,6 +34,7 @@ class RunState:
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
     best: float | None = None  # dev score of the best model
+    best_step: int = 0  # the step of that evaluation; 0 is the untrained model
     best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
     waited: int = 0  # evaluations since the best
     tokens: int = 0

@@ -13,7 +13,6 @@ from statistics import mean
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from minisbert.core import InputError
@@ -24,9 +23,17 @@ from minisbert.system.files import naming
 from minisbert.system.interrupts import Interrupts
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
-from minisbert.training.report import print_table
 from minisbert.training.resume import RunState, identity, load_state, save_state
-from minisbert.training.run_folder import LAST, METRICS, MODEL, STATE, create_folder, finish_folder, open_log
+from minisbert.training.run_folder import (
+    LAST,
+    METRICS,
+    MODEL,
+    STATE,
+    create_folder,
+    finish_folder,
+    open_log,
+    print_table,
+)
 from minisbert.training.settings import RunSettings
 
 RECENT = 20  # losses in the live line's mean
@@ -46,7 +53,9 @@ class Run:
         # states of the random generators; "order" is that before the current epoch
         self.random = {"order": self.order.get_state()} | random_state(group.device)
         # counted, not computed: batches without repeated texts can be a few more than rows / batch size
-        self.steps_per_epoch = len(objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed)))
+        batches = objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed))
+        self.steps_per_epoch = len(batches)
+        self.rows_per_step = mean(map(len, batches))
         self.total = min(self.steps_per_epoch * options.epochs, options.max_steps or math.inf)
         self.batches: list[list[int]] | None = None  # of the current epoch
         self.folder, self.log = Path(), None  # the log, metrics.jsonl, is rank 0's
@@ -136,7 +145,7 @@ class Run:
     def _record_step(self, step: Step, seconds: float) -> None:
         state, options = self.state, self.options
         if not state.tokens:
-            check_gradients(self.objective.network)
+            self.objective.check_gradients()
         state.step = step.number
         state.position += 1
         state.recent = [*state.recent[1 - RECENT :], step.loss]
@@ -187,7 +196,7 @@ class Run:
             state.evaluated = state.step
             state.waited += 1
             if better:
-                state.waited, state.best, state.best_dev = 0, score, scores
+                state.waited, state.best, state.best_step, state.best_dev = 0, score, state.step, scores
 
     def save(self) -> None:
         """Everything that ``resume`` needs."""
@@ -225,7 +234,10 @@ class Run:
         with self.interrupts.defer():
             self.log.close()
             folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
-        print(f"\ntrained {state.step} steps in {duration(state.seconds)}; best by dev in {folder / MODEL}\n")
+        best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
+        if state.best_step == 0:
+            best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
+        print(f"\ntrained {state.step} steps in {duration(state.seconds)}; {best}\n")
         print_table(state.before, after)
 
     def _test_scores(self) -> dict[str, float]:
@@ -235,11 +247,3 @@ class Run:
         model = self.objective.model
         model.load_state_dict(type(model).load(self.folder / MODEL, device=self.group.device).state_dict())
         return self.objective.scores("test")
-
-
-def check_gradients(network: nn.Module) -> None:
-    """Raise ``InputError`` if a trainable parameter has no gradient."""
-    trained = [(name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad]
-    missed = [name for name, parameter in trained if parameter.grad is None]
-    if missed:
-        raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")

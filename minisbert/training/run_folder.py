@@ -1,4 +1,4 @@
-"""A training run's folder.
+"""A training run's folder, and its table of scores.
 
 runs/NAME/config.json      every setting, resolved
 runs/NAME/metrics.jsonl    a line every few steps and for every evaluation
@@ -18,6 +18,7 @@ from typing import Any, TextIO
 import torch
 
 from minisbert.core import InputError, one_line
+from minisbert.evaluation.model_scores import Scores
 from minisbert.folder.overwrite import SAVED
 from minisbert.system.files import atomic_file, foreign_entries, listed, lock, recover, write_json
 from minisbert.system.version import __version__
@@ -129,3 +130,16 @@ def recover_run(out: Path) -> None:
     """Clean up after processes of this run that were killed while they saved."""
     for name in (STATE, MODEL, LAST, RESULTS):
         recover(out / name)
+
+
+def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
+    """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
+    print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
+    for metric in dict.fromkeys([*before["dev"], *before["test"]]):
+        if metric == "loss":
+            continue
+        shown = {"dev": "", "test": ""}
+        for split in shown:  # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
+            if metric in before[split]:
+                shown[split] = f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}"
+        print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}".rstrip())

@@ -1,6 +1,7 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -9,8 +10,9 @@ from minisbert.training.schedules import SCHEDULES
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
-JOINT = ("cross-encoder",)
-HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS
+RERANKERS = ("cross-encoder-binary", "cross-encoder-ranking")
+JOINT = ("cross-encoder", *RERANKERS)  # both texts in one input
+HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + RERANKERS
 PAIRS = ("contrastive", "triplet")
 SCORED = ("cosine", "cosent")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
@@ -26,9 +28,11 @@ def without(*names: str) -> tuple[str, ...]:
     return tuple(name for name in OBJECTIVES if name not in names)
 
 
-POOLED = without("cross-encoder", "cross-attention", *SPARSE, *LATE)
-SCALED = without(*HEADS_ON_LABELS, "contrastive")  # they read scores
+POOLED = without(*JOINT, "cross-attention", *SPARSE, *LATE)
+SCALED = without(*HEADS_ON_LABELS, *RERANKERS, "contrastive")  # they read scores
+SEARCHED = without(*JOINT, "cross-attention")  # their models have vectors of single texts
 SHUFFLED = without(*UNIQUE)
+WEIGHED = ("binary", "cross-encoder-binary")
 
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
 
@@ -96,7 +100,7 @@ class RunSettings:
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
-    retrieval: str | None = option("BEIR folder: nDCG@10 by qrels/dev.tsv selects the checkpoint", metavar="FOLDER")
+    retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", None, str, "DIR", SEARCHED)
     scale: float = option("scores in files are 0 to S (default: 5)", 5.0, POSITIVE, "S", SCALED)
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
     max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")
@@ -155,7 +159,7 @@ class RunSettings:
     head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=HEADS)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
     variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
-    pos_weight: float = option("weight of duplicates in binary (default: 1)", 1.0, POSITIVE, only=("binary",))
+    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=WEIGHED)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     hard_negative_weight: float = option(
@@ -172,6 +176,13 @@ class RunSettings:
     query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=SPARSE)
     document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
     shuffled_negatives: int | None = option("for each pair N shuffled ones of score 0", None, COUNT, "N", SCORED)
+
+
+def with_data(options: RunSettings, data: str) -> RunSettings:
+    """The same settings for another file of which all rows are read."""
+    other = copy(options)
+    other.data, other.limit = data, None
+    return other
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}

@@ -7,13 +7,13 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
+from minisbert.system.console import say
 from minisbert.system.devices import choose_precision, save_training_memory, use_threads
 from minisbert.training.command_line import list_recipes, parse
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
 from minisbert.training.micro_batches import check_micro_tokens, divide
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.report import describe
 from minisbert.training.run import Run
 from minisbert.training.schedules import SCHEDULES
 from minisbert.training.settings import RunSettings
@@ -43,7 +43,7 @@ def train(options: RunSettings, group: ProcessGroup) -> None:
             say_once(f"threads: {options.threads}, before {torch.get_num_threads()}: the last bits may differ")
             torch.set_num_threads(options.threads)
         if group.rank == 0:
-            describe(options, objective, counts, run.total, f"{str(precision).removeprefix('torch.')} ({reason})")
+            describe(run, counts, f"{str(precision).removeprefix('torch.')} ({reason})")
         try:
             step_through(run, options)
             run.save()  # so that a run interrupted in its last evaluation can be resumed
@@ -75,6 +75,27 @@ def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) 
         # subtle: loaded weights have any offset in their file, and an address can change the last bit of a product
         parameter.data = parameter.data.clone()
     return objective, counts
+
+
+def describe(run: Run, counts: tuple[int, int], precision: str) -> None:
+    """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
+    options, objective, encoder = run.options, run.objective, run.objective.encoder
+    parameters, trainable = counts
+    size = f"{parameters:,} parameters"
+    if trainable < parameters:
+        size += f" ({trainable:,} trainable)"
+    unused = sum(parameter.numel() for parameter in objective.unused_parameters())
+    if unused:
+        size += f", {unused:,} of them not used"
+    say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
+    say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
+    rows = f"{options.batch_size} rows"
+    if objective.keys is not None and run.rows_per_step < 0.9 * min(options.batch_size, len(objective.keys)):
+        rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"
+    say(f"plan   {run.total} steps of {rows}, AdamW {options.lr:g}, {precision}, seed {options.seed}")
+    truncated = sum(encoded.truncated for encoded in objective.encoded)
+    if truncated:
+        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
 
 
 def step_through(run: Run, options: RunSettings) -> None:

@@ -12,7 +12,7 @@ from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.training.settings import LATE, SPARSE, TAUGHT, RunSettings, reads
+from minisbert.training.settings import JOINT, LATE, SPARSE, TAUGHT, RunSettings, reads
 from minisbert.training.students import keep_layers, spread_layers
 
 
@@ -22,7 +22,7 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
     pooling, objective = options.pooling, options.objective
-    reads_tokens = objective in ("cross-encoder", "cross-attention")
+    reads_tokens = objective in (*JOINT, "cross-attention")
     if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = SparseEncoder  # also of a plain masked-language model

@@ -84,6 +84,20 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}])
+def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    (folder / "3_Normalize" / "config.json").write_text(json.dumps(names))
+    MultiVectorEncoder.load(folder).save(tmp_path / "saved")
+    expected = Reference(str(folder), device="cpu").double().encode_document(ALL)
+    for path in (folder, tmp_path / "saved"):
+        assert_rows(
+            "no Normalize", MultiVectorEncoder.load(path).double().encode(ALL, prompt_name="document"), expected
+        )
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_golden_values_also_after_saving(tmp_path, formulas, saved):
     expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
@@ -147,6 +161,18 @@ def test_weights_that_are_too_large_are_named(folder):
         encoder.projection.linear.weight.mul_(1e38).mul_(10)
     with pytest.raises(InputError, match="a token's vector holds NaN or infinity"):
         encoder.encode(["a cat"], query=False)
+
+
+def test_arguments_of_other_types(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    for options, message in (
+        ({"query": "yes"}, "query must be one of"),
+        ({"batch_tokens": 2.5}, "batch_tokens must be"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encoder.encode(["a cat"], **options)
+    with pytest.raises(InputError, match="similarity compares the Matrices of encode"):
+        encoder.similarity(encoder.encode(["a cat"]), [np.ones((2, 7))])
 
 
 def test_long_texts_are_cut_and_counted(folder):

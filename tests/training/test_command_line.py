@@ -57,8 +57,10 @@ def test_the_promised_recipes_and_objectives():
     promised += "sts-cross-attention quora-1 quora-2 quora-3 sbert-nli-published snli-notebook sbert-nli "
     promised += "sbert-regression sbert-triplet simcse-unsupervised simcse-nt-xent simcse-supervised"
     assert promised.split() == RECIPES
-    promised = "cosine cosent cross-encoder siamese cross-attention softmax binary contrastive triplet mnr simcse "
-    promised += "simcse-supervised splade late-interaction distillation"
+    promised = "cosine cosent cross-encoder siamese cross-attention softmax binary cross-encoder-binary "
+    promised += (
+        "cross-encoder-ranking contrastive triplet mnr simcse simcse-supervised splade late-interaction distillation"
+    )
     assert [*MAKERS] == promised.split() == [*OBJECTIVES]
 
 
@@ -234,7 +236,7 @@ VALUES = {  # of the options that only some objectives read
     **{"temperature": "0.05", "symmetric": None, "hard_negative_weight": "0", "projection": None, "nt_xent": None},
     **{"same_mask": None, "augment": "delete-one", "query_flops": "1e-3", "document_flops": "0"},
     **{"shuffled_negatives": "1", "matryoshka": "16,8", "teacher": "tiny"},
-    **{"student_layers": "1", "attention_start": "random", "bias_free": None},
+    **{"retrieval": "search", "student_layers": "1", "attention_start": "random", "bias_free": None},
 }
 
 

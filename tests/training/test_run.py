@@ -22,10 +22,9 @@ from minisbert.system.interrupts import Interrupts
 from minisbert.training import train as training
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.encoders import CosineRegression
-from minisbert.training.report import print_table
 from minisbert.training.resume import RunState
 from minisbert.training.run import Run
-from minisbert.training.run_folder import open_log
+from minisbert.training.run_folder import open_log, print_table
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
@@ -345,6 +344,27 @@ def test_from_the_command_to_the_optimizer_are_few_files_and_to_the_loss_two_cal
     assert stacks["step"][-1][1] == "fit"
     assert len({file for file, _ in stacks["step"]}) <= 7
     assert [function for _, function in stacks["cosine_mse_loss"][-2:]] == ["fit", "loss"]
+
+
+# --------------------------------------------------------------------------------- what a run says
+
+
+def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path, capsys):
+    """Ninety-six messages with one of three answers each: three rows at most can meet in a batch."""
+    path = tmp_path / "classes.tsv"
+    path.write_text("".join(f"the {i} cat\t{('sun', 'moon', 'rain')[i % 3]}\n" for i in range(96)))
+    data = ["--data", str(path), "--dev", files["dev"], "--test", files["test"], "--max-steps", "2"]
+    main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "run")])
+    plan = "plan   2 steps of 3.0 rows on average, not 32: rows that share a text never meet, AdamW 2e-05"
+    assert plan in capsys.readouterr().err
+
+
+def test_a_run_says_if_the_untrained_model_is_the_best(flags, tmp_path, capsys):
+    main([*flags, "--lr", "0"])
+    model = tmp_path / "run" / "model"
+    assert f"none was better on dev than the untrained model, which is in {model}\n" in capsys.readouterr().out
+    main([*flags, "--lr", "1e-2", "--dropout", "0", "--overwrite", "--max-steps", "40", "--epochs", "8"])
+    assert f"best by dev, of step {toys.best_step(tmp_path / 'run')}, in {model}" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------------------------------- the table

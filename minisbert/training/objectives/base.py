@@ -5,14 +5,16 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formul
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
@@ -73,7 +75,7 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
-    retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
+    retrieval: Mapping[str, Retrieval | None] = MappingProxyType({})  # of dev and test: searches to evaluate as well
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
@@ -96,9 +98,9 @@ class Objective:
 
     def scores(self, split: str) -> Scores:
         """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
-        scores = self.evaluate(split)
-        if self.retrieval and self.retrieval[split]:
-            search = retrieval_scores(self.encoder, self.retrieval[split])
+        scores, task = self.evaluate(split), self.retrieval.get(split)
+        if task is not None:
+            search = retrieval_scores(self.encoder, task)
             scores |= {name: search[name] for name in REPORTED}
         return scores
 
@@ -126,8 +128,8 @@ class Objective:
             if isinstance(value, Tensor):  # targets or labels
                 digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
                 digest.update(value.cpu().numpy().tobytes())
-            elif isinstance(value, dict) and "dev" in value and value is not self.notes:  # rows by split
-                digest.update(repr((name, value["dev"], value["test"])).encode())
+            elif isinstance(value, dict) and value is not self.notes:  # rows by split
+                digest.update(repr((name, value.get("dev"), value.get("test"))).encode())
         return digest.hexdigest()
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
@@ -162,3 +164,12 @@ class Objective:
         if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
             unused += encoder.bert.pooler.parameters()
         return unused
+
+    def check_gradients(self) -> None:
+        """Raise ``InputError`` if a trainable parameter has no gradient after a step."""
+        missed = []
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                missed.append(name)
+        if missed:
+            raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")

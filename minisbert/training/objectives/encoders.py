@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,16 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
 from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.findings import Findings
+from minisbert.data.formats import PAIRS, TRIPLETS
+from minisbert.data.recognition import recognise
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
+from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings, reads
+from minisbert.training.settings import RunSettings, reads, with_data
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
@@ -92,26 +97,41 @@ class Contrastive(VectorObjective):
 
 
 class UnscoredRows(VectorObjective):
-    """Rows without scores: evaluated on scored pairs. The other rows of a batch are negatives unless ``separable``."""
+    """Rows without scores. The other rows of a batch are negatives unless ``separable``.
+
+    They are evaluated on scored pairs, by default STS-B's; with pairs without scores as ``--dev`` or ``--test`` by a
+    search for each anchor's positive among all positives of the file.
+    """
 
     separable = False
     geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
-        self.options = options
-        self.pairs, notes = scored_rows(options, ("dev", "test"))
+        self.options, self.pairs, self.retrieval, notes = options, {}, {}, {"train": note}
+        for split, file in (("dev", options.dev), ("test", options.test)):
+            if file and Path(file).is_file() and recognise(Path(file), Findings())[0] in (PAIRS, TRIPLETS):
+                rows, notes[split] = triplet_rows(with_data(options, file))
+                self.retrieval[split] = retrieval_from_pairs(rows)
+            elif file or not self.retrieval:  # pairs as dev need no STS-B as test
+                rows, found = scored_rows(options, [split])
+                self.pairs |= rows
+                notes |= found
+        if "dev" in self.retrieval:
+            self.best = "ndcg@10"
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
-        super().__init__(encoder, columns, {"train": note} | notes, projection)
+        super().__init__(encoder, columns, notes, projection)
         if not self.separable:
             self.keys = list(zip(*columns, strict=True))
         if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
+        if split not in self.pairs:
+            return {}
         return vector_scores(self.encoder, self.pairs[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
@@ -185,6 +205,7 @@ class SimCSE(UnscoredRows):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(options)
+        config = encoder.bert.config
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         if not dropout and options.dropout is None and not options.augment:

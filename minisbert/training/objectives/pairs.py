@@ -70,14 +70,19 @@ class ScoreRegression(PairObjective):
         super().__init__(options, encoder, rows, notes, [pair.score / MAX_SCORE for pair in rows["train"]])
 
     def make_head(self, options: RunSettings, encoder: SentenceEncoder) -> nn.Module:
-        if options.objective == "cross-encoder":  # both sentences in one input; the head reads [CLS]
-            if options.pooler_head:
-                return pooler_head(encoder.bert, options.head_dropout)
-            return JointHead(encoder.bert.config.hidden_size, dropout=options.head_dropout)
+        if options.objective == "cross-encoder":
+            return joint_head(options, encoder)
         if options.objective == "siamese":  # the head reads (|u - v|, u * v, u) of two vectors
             return siamese(encoder.width, dropout=options.head_dropout)
         # the tokens of one sentence attend to those of the other
         return CrossHead(encoder.bert.config.hidden_size, options.variant, dropout=options.head_dropout)
+
+
+def joint_head(options: RunSettings, encoder: SentenceEncoder) -> JointHead:
+    """The head of a cross-encoder, which gets both sentences in one input and reads [CLS]."""
+    if options.pooler_head:
+        return pooler_head(encoder.bert, options.head_dropout)
+    return JointHead(encoder.bert.config.hidden_size, dropout=options.head_dropout)
 
 
 def pooler_head(bert: Bert, dropout: float) -> ClassifierHead:

@@ -1,8 +1,9 @@
 """The objectives by name: which rows a run reads, what reads their vectors, and which loss they give.
 
 scored pairs     cosine, cosent (vectors), cross-encoder, siamese, cross-attention (heads)
-labelled pairs   softmax (NLI: three classes), binary, contrastive (duplicate or not)
-triplets         triplet, mnr, simcse-supervised; splade (a SparseEncoder's), late-interaction (a MultiVectorEncoder's)
+labelled pairs   softmax (NLI: three classes), binary, contrastive, cross-encoder-binary (duplicate, relevant, or not)
+triplets         triplet, mnr, simcse-supervised, cross-encoder-ranking; splade (a SparseEncoder's), late-interaction
+                 (a MultiVectorEncoder's)
 sentences        simcse; distillation, also of translations and of triplets
 """
 
@@ -17,8 +18,9 @@ from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction
 from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax
+from minisbert.training.objectives.rerankers import BinaryReranker, RankingReranker
 from minisbert.training.objectives.teachers import distillation
-from minisbert.training.settings import NESTED, RunSettings
+from minisbert.training.settings import NESTED, RunSettings, reads
 
 MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "cosine": encoders.CosineRegression,
@@ -28,6 +30,8 @@ MAKERS: dict[str, Callable[[RunSettings, SentenceEncoder], Objective]] = {
     "cross-attention": ScoreRegression,
     "softmax": Softmax,
     "binary": Duplicates,
+    "cross-encoder-binary": BinaryReranker,
+    "cross-encoder-ranking": RankingReranker,
     "contrastive": encoders.Contrastive,
     "triplet": encoders.TripletMargin,
     "mnr": encoders.Ranking,
@@ -50,7 +54,7 @@ def make_objective(options: RunSettings, encoder: SentenceEncoder, precision: to
         objective.prefixes = [encoder.width] + [width for width in widths if width < encoder.width]
     if objective.keys is None:
         objective.order = options.batches
-    if options.retrieval:
+    if reads(options.objective, "retrieval") and options.retrieval:
         objective.retrieval, objective.best = load_retrieval_folder(options.retrieval), "ndcg@10"
         queries = len(objective.retrieval["dev"].queries)
         objective.notes["retrieval"] = f"{options.retrieval} ({queries:,} dev queries)"
