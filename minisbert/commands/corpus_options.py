@@ -9,7 +9,7 @@ import numpy as np
 from minisbert.commands.model_options import add_model_options, add_prompt_option, load_encoder, prompt_of
 from minisbert.core import InputError, one_line
 from minisbert.corpus.index import coded_vectors, encode_with_progress, index_metadata, indexed_vectors
-from minisbert.corpus.shards import existing_manifest, shard_vectors
+from minisbert.corpus.manifest import existing_manifest, shard_vectors
 from minisbert.data.texts import read_texts
 from minisbert.loading import Encoder
 from minisbert.search.vector_files import Bits

@@ -26,7 +26,8 @@ from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.hashes import made_from, texts_hash
 from minisbert.corpus.index import MARK
-from minisbert.corpus.shards import encode_shards, merge_shards
+from minisbert.corpus.manifest import merge_shards
+from minisbert.corpus.shards import encode_shards
 from minisbert.data.rows import text_lines
 from minisbert.data.texts import every_text
 from minisbert.evaluation import plots

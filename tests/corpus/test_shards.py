@@ -19,7 +19,7 @@ import torch
 
 from minisbert.commands.encode import main
 from minisbert.core import InputError
-from minisbert.corpus import shards
+from minisbert.corpus import manifest, shards
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR
@@ -178,7 +178,8 @@ def test_a_start_that_ends_early_loses_nothing(encode, folder, finishes, monkeyp
     before = contents(folder)
     for path in folder.iterdir():
         path.unlink()
-    write, calls = getattr(shards, name), []
+    module = shards if name == "write_npy" else manifest
+    write, calls = getattr(module, name), []
 
     def fail(*arguments: object) -> object:
         calls.append(arguments)
@@ -193,7 +194,7 @@ def test_a_start_that_ends_early_loses_nothing(encode, folder, finishes, monkeyp
     if failure == "kill -9" and not hasattr(os, "fork"):
         pytest.skip("this system cannot fork")
     with monkeypatch.context() as patch:
-        patch.setattr(shards, name, fail)
+        patch.setattr(module, name, fail)
         if failure == "kill -9":
             killed(encode)
             assert [name for name in names(folder) if ".partial" in name]  # what it was writing
@@ -278,7 +279,7 @@ def test_nothing_is_left_of_a_start_that_cannot_begin(encode, folder, text, monk
 def test_text_that_changes_while_it_is_read(encode, text, folder, monkeypatch, new):
     plan = shards.plan
 
-    def plan_and_change(*arguments: object) -> shards.Manifest:
+    def plan_and_change(*arguments: object) -> manifest.Manifest:
         planned = plan(*arguments)
         text.write_text("\n".join(new))
         return planned
