@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.lib.format import open_memmap
@@ -146,15 +147,20 @@ def merge_shards(folder: Path, out: Path) -> tuple[int, int]:
     with atomic_file(out) as partial, open(partial, "wb") as target:
         write_header(target, np.dtype(manifest.made["dtype"]), shape)
         for shard in Bar(range(len(manifest.shards)), desc=f"merging {folder}", unit=" shards"):
-            start, path = manifest.load(shard).offset, manifest.path(shard)
-            with open(path, "rb") as stream:
-                digest = hashlib.sha256(stream.read(start))
-                while block := stream.read(COPIED):
-                    digest.update(block)
-                    target.write(block)
-            if digest.hexdigest() != manifest.shards[shard]["file"]:
+            path = manifest.path(shard)
+            if copy_vectors(path, manifest.load(shard).offset, target) != manifest.shards[shard]["file"]:
                 raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
     return shape
+
+
+def copy_vectors(path: Path, start: int, target: IO[bytes]) -> str:
+    """Copy the vectors of a file, which begin at ``start``; the sha256 of the whole file."""
+    with open(path, "rb") as stream:
+        digest = hashlib.sha256(stream.read(start))
+        while block := stream.read(COPIED):
+            digest.update(block)
+            target.write(block)
+    return digest.hexdigest()
 
 
 def file_hash(path: str | Path) -> str:

@@ -2,8 +2,8 @@
 
     minisbert encode --file sentences.txt --out shards --shard-rows 100000
 
-Shards and manifest (``corpus/manifest.py``) are replaced atomically, and a shard counts only if its file has the hash in
-the manifest; so a second start encodes only what is missing or damaged.
+Shards and manifest (``corpus/manifest.py``) are replaced atomically, and a shard counts only if its file has the hash
+in the manifest; so a second start encodes only what is missing or damaged.
 """
 
 import hashlib
