@@ -131,7 +131,7 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     between = CLASSIFIERS[kind][-1]
     if not isinstance(head.mlp[1], between):
         raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
-    if encoder.tokenizer.kept.get("do_lower_case"):
+    if encoder.tokenizer.more_text_settings.get("do_lower_case"):
         raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
 
 

@@ -35,7 +35,7 @@ def check_count(name: str, value: object) -> None:
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise ``InputError`` unless an argument is one of the choices."""
-    if not isinstance(value, Hashable) or value not in choices:
+    if not isinstance(value, Hashable) or isinstance(value, Tensor) or value not in choices:
         known = ", ".join(map(str, choices))
         raise InputError(f"{name} must be one of {known}, not {one_line(value)}")
 

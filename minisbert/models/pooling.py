@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError, pooling, reading
+from minisbert.core import InputError, one_line, pooling, reading
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
@@ -75,6 +75,8 @@ class Pooling(pooling.Pooling):
     """
 
     def __init__(self, mode: str, hidden_size: int | None = None):
+        if not isinstance(mode, str):
+            raise InputError(f"a pooling is named, such as mean or cls+max, not {one_line(mode)}")
         names = mode.split("+")
         for name in names:
             if name not in POOLING_NAMES:

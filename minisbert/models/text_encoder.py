@@ -100,6 +100,7 @@ class TextEncoder:
         check_choice("normalize", normalize, (None, True, False))
         check_choice("output", output, ("sentence", "token"))
         check_choice("convert", convert, ("array", "tensor"))
+        check_choice("precision", precision, (None, "auto", "float32", "bfloat16"))
         if output == "token" and (normalize is not None or truncate_dim is not None):
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
         columns = self._columns(truncate_dim)
@@ -187,9 +188,9 @@ class TextEncoder:
         """How many columns ``encode`` returns."""
         if truncate_dim is None:
             return min(self.settings.truncate_dim or self.width, self.width)
-        if truncate_dim not in range(1, self.width + 1):
-            found = one_line(truncate_dim)
-            raise InputError(f"truncate_dim {found} is not in 1 to {self.width}, the number of columns")
+        check_count("truncate_dim", truncate_dim)
+        if truncate_dim > self.width:
+            raise InputError(f"truncate_dim {truncate_dim} is above {self.width}, the number of columns")
         return int(truncate_dim)
 
     def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
