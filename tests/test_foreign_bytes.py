@@ -105,7 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({"embeddings": vectors}, folder / "v.safetensors")
     (folder / "v.jsonl").write_text("".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()))
     (folder / "v.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in vectors.tolist()))
-    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "parts"), "--part-rows", "2"])
+    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "shards"), "--shard-rows", "2"])
     for name in ("corpus", "queries"):
         rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
@@ -140,7 +140,7 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
-INDEXED = (search, "texts.txt --index parts --query cat")
+INDEXED = (search, "texts.txt --index shards --query cat")
 COMMANDS = {
     **{f"v.{kind}": (certify, f"--texts texts.txt v.{kind}") for kind in ("npy", "safetensors", "jsonl", "csv")},
     **{name: (encode, f"--file {name}") for name in ("texts.txt", "texts.txt.gz")},
@@ -149,7 +149,7 @@ COMMANDS = {
     "sentences.txt": (pairs, "sentences.txt"),
     **dict.fromkeys(("corpus.jsonl", "qrels.tsv"), SEARCHED),
     "states.safetensors": (trace, "--against states.safetensors"),
-    **{f"parts/{name}": INDEXED for name in ("part-00001.npy", "part-00001.json", "manifest.json")},
+    **{f"shards/{name}": INDEXED for name in ("shard-00001.npy", "manifest.json")},
 }
 
 
