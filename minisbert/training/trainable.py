@@ -22,19 +22,20 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
     pooling, objective = options.pooling, options.objective
+    path = find_model(options.model)
     reads_tokens = objective in (*JOINT, "cross-attention")
-    if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
+    if reads_tokens and ModelFolder(path).pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = SparseEncoder  # also of a plain masked-language model
     if objective not in SPARSE:
-        kind = open_kind(options.model)
+        kind = open_kind(path)
     trains = {
         SparseEncoder: objective in SPARSE,
         MultiVectorEncoder: objective in LATE + TAUGHT,
     }
     if not trains.get(kind, issubclass(kind, SentenceEncoder)):
         raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {objective}")
-    encoder = kind.load(options.model, pooling, device, options.max_length)
+    encoder = kind.load(path, pooling, device, options.max_length)
     if objective in LATE and kind is not MultiVectorEncoder:
         encoder = MultiVectorEncoder.around(encoder)
     if options.attention_start == "random" and reads(objective, "attention_start"):
