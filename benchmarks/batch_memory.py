@@ -24,8 +24,9 @@ from minisbert.data.scored_pairs import load_scored_pairs
 from minisbert.system.devices import choose_precision, save_training_memory
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
-from minisbert.training.objectives.registry import load_encoder, make_objective
-from minisbert.training.train import divide
+from minisbert.training.micro_batches import divide
+from minisbert.training.objectives.registry import make_objective
+from minisbert.training.trainable import load_encoder
 
 WHOLE = 10**9  # tokens: no batch is cut
 

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from minisbert.search.dense import top_k
-from minisbert.search.matrices import Matrix
 from minisbert.system.console import say
 
 NEIGHBOURS, CONSTRUCTION = 32, 200
@@ -35,8 +34,7 @@ def blocks(corpus: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def exact(corpus: np.ndarray, k: int) -> Side:
-    ready = Matrix(corpus, "corpus")
-    return Side({"": lambda queries: top_k(queries, ready, k)[1]})
+    return Side({"": lambda queries: top_k(queries, corpus, k)[1]})
 
 
 def faiss_side(kind: str, corpus: np.ndarray, k: int) -> Side:

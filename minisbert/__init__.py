@@ -13,6 +13,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from minisbert.system.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from minisbert.loading import load
     from minisbert.models.multi_vector_encoder import MultiVectorEncoder
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from minisbert.models.sparse_encoder import SparseEncoder
     from minisbert.models.static_encoder import StaticEncoder
 
-__version__ = "0.1.0"
 __all__ = ["MultiVectorEncoder", "PairModel", "SentenceEncoder", "SparseEncoder", "StaticEncoder", "load"]
 
 # How long OpenMP's threads spin before they sleep, in a command: 1,000 iterations in libgomp, about 50 microseconds

@@ -20,8 +20,9 @@ from minisbert.folder.weights import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command
+from minisbert.training.micro_batches import divide
 from minisbert.training.objectives.registry import make_objective
-from minisbert.training.train import divide, main
+from minisbert.training.train import main
 
 BATCHES = ([5, 0, 3, 8, 1, 7, 2], [4, 9, 6, 11], [10])  # seven rows, four, and one that only one process can take
 
@@ -65,7 +66,7 @@ def start() -> None:
                     if group.rank == 0:
                         write_safetensors(found, Path(out) / f"{name}-{str(dtype).removeprefix('torch.')}.safetensors")
         return
-    if what == "die" and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if what == "die" and os.environ["RANK"] == "1":
         batch, batches = data.pad_batch, []
 
         def die(rows: list, pad_id: int) -> tuple:

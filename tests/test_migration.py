@@ -26,9 +26,9 @@ def test_an_objective_on_the_page_exists(name):
 
 
 def test_the_options_on_the_page_exist(capsys):
-    for command in (train.main, evaluate.main, encode.main):
+    for command, option in ((train.main, "--help-all"), (evaluate.main, "--help"), (encode.main, "--help")):
         with pytest.raises(SystemExit):
-            command(["--help"])
+            command([option])
     assert {*re.findall(r"`(--[a-z-]+)", PAGE)} <= {*re.findall(r"--[a-z-]+", capsys.readouterr().out)}
 
 

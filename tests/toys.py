@@ -88,14 +88,16 @@ def write_all(folder: Path) -> dict[str, str]:
 # -------------------------------------------------------------------------------------------- runs
 
 SCORED = ("cosine", "cosent", "cross-encoder", "siamese", "cross-attention")
-FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli", "binary": "duplicates", "contrastive": "duplicates"}
+FORM = dict.fromkeys(SCORED, "scored") | {"softmax": "nli"}
+FORM |= dict.fromkeys(("binary", "contrastive", "cross-encoder-binary"), "duplicates")
 FORM |= {"simcse": "sentences", "distillation": "sentences"}  # of all other objectives: triplets
 
 
 def flags(files: dict[str, str], objective: str, *more: str) -> list[str]:
     """The flags of a run on toy data; dev and test of labelled rows are held out."""
     form = FORM.get(objective, "triplets")
-    dev = [] if form in ("nli", "duplicates") else ["--dev", files["dev"], "--test", files["test"]]
+    held_out = form in ("nli", "duplicates") or objective == "cross-encoder-ranking"
+    dev = [] if held_out else ["--dev", files["dev"], "--test", files["test"]]
     return ["--objective", objective, "--data", files[form], *dev, *more]
 
 
@@ -111,6 +113,12 @@ def losses(folder: Path) -> list[float]:
 
 def dev_scores(folder: Path, metric: str = "spearman") -> list[float]:
     return [line["dev"][metric] for line in metrics(folder) if "dev" in line]
+
+
+def best_step(folder: Path, metric: str = "spearman") -> int:
+    """The step of the first evaluation with the best score on dev."""
+    lines = [line for line in metrics(folder) if "dev" in line]
+    return max(lines, key=lambda line: line["dev"][metric])["step"]
 
 
 def results(folder: Path) -> dict[str, Any]:

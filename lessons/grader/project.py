@@ -24,7 +24,6 @@ from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError, reading
 from minisbert.core.checks import check_fields
 from minisbert.evaluation.retrieval import encode_with
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k
@@ -72,7 +71,7 @@ class Engine:
 
     def __init__(self, encoder: SentenceEncoder, options: Options, documents: list[str]):
         self.encoder, self.options = encoder, options
-        self.stored = self.columns(encode_with(encoder, documents, DOCUMENT_PROMPTS, False))  # (N, D)
+        self.stored = self.columns(encode_with(encoder, documents, "document", False))  # (N, D)
         self.ranges = quantized.calibrate(self.stored)
         if options.store == "int8":
             self.stored = quantized.to_int8(self.stored, self.ranges)
@@ -84,7 +83,7 @@ class Engine:
 
     def search(self, queries: list[str], k: int) -> np.ndarray:
         """The rows of the k nearest documents, (Q, k); the queries stay in float32."""
-        vectors = self.columns(encode_with(self.encoder, queries, QUERY_PROMPTS, False))  # (Q, D)
+        vectors = self.columns(encode_with(self.encoder, queries, "query", False))  # (Q, D)
         if self.options.store == "bits":
             count = min(max(k, self.options.candidates), len(self.stored))
             found = quantized.hamming_top_k(vectors, self.stored, count)[1]  # (Q, C)

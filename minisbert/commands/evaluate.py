@@ -28,7 +28,6 @@ from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import bounded, check_usage, run_command, say
-from minisbert.training.trained_on import trained_on
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
@@ -146,33 +145,29 @@ def retrieval(options: argparse.Namespace) -> None:
 
 
 def suite(options: argparse.Namespace) -> None:
-    """``--suite sts``: a line for each task, the average, and a warning if the model was trained on some pairs."""
+    """``--suite sts``: a line for each task, and the average."""
     tasks, missing = load_suite()
     if not tasks:
         raise InputError("the suite's data is missing: minisbert assets fetch sts12, and so on")
-    pairs, note = trained_on(options.model)
     encoder = load_pooled(options, ONLY_SEARCH)
-    scores = evaluate_suite(encoder, tasks, pairs, progress=True)
+    scores = evaluate_suite(encoder, tasks, progress=True)
     for name, reason in missing.items():
         say(f"{name} is left out: {reason}")
-    widths = (13, 7, 8, 8, 10, 12, 1)
-    table = [row(widths, "", "pairs", "score", "mean", "weighted", "trained on", "  protocol")]
+    widths = (13, 7, 8, 8, 10, 1)
+    table = [row(widths, "", "pairs", "score", "mean", "weighted", "  protocol")]
     for one in scores:
         means = (one["mean"], one["weighted_mean"]) if len(one["sets"]) > 1 else ("", "")
-        known = "?" if one["trained"] is None else f"{one['trained']:,}" + (" !" if one["trained"] else "")
         scored = f"{one['pairs']:,}", one["spearman"]
-        table.append(row(widths, one["task"], *scored, *means, known, f"  {one['protocol']}"))
+        table.append(row(widths, one["task"], *scored, *means, f"  {one['protocol']}"))
     total = average(scores)
     if total is None:
         shown, how = "-", f"without {', '.join(missing)} there is none"
     else:
         shown, how = f"{total:.2f}", "of STS12 to SICK-R, each rounded first, as in SimCSE"
-    table.append(row((13, 7, 8, 30, 1), "average", "", shown, "", f"  {how}"))
-    if trained := [f"{100 * one['trained'] / one['pairs']:.0f} % of {one['task']}" for one in scores if one["trained"]]:
-        table.append(f"\n! the model was trained on {', '.join(trained)}: such a score says little about other texts")
-    result = {"trained_on": note, "average": total, "tasks": scores, "missing": list(missing)}
+    table.append(row((13, 7, 8, 18, 1), "average", "", shown, "", f"  {how}"))
+    result = {"average": total, "tasks": scores, "missing": list(missing)}
     protocol = "each sentence encoded alone, Spearman's correlation of the cosine with the scores, x 100"
-    header = {"trained": note, "protocol": protocol}
+    header = {"protocol": protocol}
     report(options, encoder, 2 * sum(one["pairs"] for one in scores), {"suite": options.suite}, result, header, table)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ from minisbert.core import InputError
 from minisbert.folder.model_folder import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt
+from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.assets import local_path
-from minisbert.system.console import say
+from minisbert.system.console import bounded, say
 from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
-ROLES = {"query": QUERY_PROMPTS, "corpus": DOCUMENT_PROMPTS}  # the names under which models keep prompts for them
+ROLES = {"query": "query", "corpus": "document"}  # in the names of options -> of texts
 
 
 def add_model_options(group: argparse._ActionsContainer, device: str = "auto", name: str = "--model") -> None:
@@ -31,6 +32,9 @@ def add_model_options(group: argparse._ActionsContainer, device: str = "auto", n
         group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{about} (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument(
+        "--truncate-dim", type=bounded(int, 1), metavar="N", help="keep the first N columns of a vector (Matryoshka)"
+    )
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(group)
 
@@ -47,7 +51,7 @@ def add_compiled_option(group: argparse._ActionsContainer) -> None:
     )
 
 
-def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> Encoder:
+def load_encoder(options: argparse.Namespace) -> Encoder:
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
@@ -59,7 +63,19 @@ def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.devic
     def compiled(package: str | bool) -> Encoder:
         return load(model, options.pooling, "cpu", limit, compiled=package, precision=precision)
 
-    return if_compiled(options, compiled) or load(model, options.pooling, place(options.device), limit)
+    encoder = if_compiled(options, compiled) or load(model, options.pooling, choose_device(options.device), limit)
+    if options.truncate_dim is not None:
+        truncate(encoder, options.truncate_dim)
+    return encoder
+
+
+def truncate(encoder: Encoder, columns: int) -> None:
+    """Set the encoder's ``truncate_dim``; ``InputError`` if it has fewer columns, or none that can be left out."""
+    if encoder.searched:
+        raise InputError(f"--truncate-dim: a {type(encoder).__name__} has no columns that matter less than others")
+    if columns > encoder.width:
+        raise InputError(f"--truncate-dim {columns} is not in 1 to {encoder.width}, the number of columns")
+    encoder.settings = replace(encoder.settings, truncate_dim=columns)
 
 
 def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
@@ -95,8 +111,10 @@ def if_compiled(options: argparse.Namespace, load: Callable[[str | bool], Any]) 
 
 def add_prompt_option(group: argparse._ActionsContainer, role: str = "") -> None:
     """The options that ``prompt_of`` reads: the prompt of all texts, or of the role "query" or "corpus"."""
-    flag = f"--{role}-prompt" if role else "--prompt"
-    default = f"the model's {' or '.join(ROLES[role])} prompt, else its own choice" if role else "the model's choice"
+    flag, default = "--prompt", "the model's choice"
+    if role:
+        names = " or ".join(PROMPT_NAMES[ROLES[role]])
+        flag, default = f"--{role}-prompt", f"the model's {names} prompt, else its own choice"
     one = group.add_mutually_exclusive_group()
     one.add_argument(flag, metavar="TEXT", help=f'put this before each text, "" for nothing (default: {default})')
     one.add_argument(f"{flag}-name", metavar="NAME", help="one of the model's prompts")
@@ -106,6 +124,6 @@ def prompt_of(encoder: Encoder, options: argparse.Namespace, role: str = "") -> 
     """The prompt from the options, else the model's own for this role, else its default."""
     prefix = f"{role}_" if role else ""
     prompt, name = getattr(options, f"{prefix}prompt"), getattr(options, f"{prefix}prompt_name")
-    if prompt is None and name is None:
-        name = next((name for name in ROLES.get(role, ()) if name in encoder.settings.prompts), None)
+    if role and prompt is None and name is None:
+        name = role_prompt_name(encoder.settings, ROLES[role])
     return choose_prompt(encoder.settings, prompt, name)

@@ -14,7 +14,7 @@ from minisbert.compiled.package import About, compile_package, identity
 from minisbert.core import InputError
 from minisbert.core.encoder import normalize as unit
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.models.batching import ID_BYTES, packed_batches
+from minisbert.models.batching import ID_BYTES, packed_batches, same_text
 from minisbert.models.guards import evaluating
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -34,7 +34,7 @@ class VectorGraph(nn.Module):
     def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            states = self.encoder.unpacked(ids, positions, owner, places)
+            states = self.encoder.unpacked(ids, positions, same_text(owner), places)
         vectors = self.encoder.dense(self.encoder.pool(*states))  # (N, W)
         return unit(vectors) if self.encoder.normalize else vectors, vectors
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line, reading
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import parse_settings
-from minisbert.models.layout import choose_pooling
+from minisbert.models.pooling import choose_pooling
 from minisbert.system.assets import home
 from minisbert.system.console import check_usage
 from minisbert.system.devices import instruction_sets

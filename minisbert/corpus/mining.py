@@ -15,7 +15,7 @@ from minisbert.core import InputError, reading
 from minisbert.core.checks import check
 from minisbert.data.corpora import Triplet
 from minisbert.search.dense import cosines_of, top_k
-from minisbert.search.matrices import Matrix
+from minisbert.search.vectors import Vectors
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
@@ -149,9 +149,9 @@ def positive_scores(anchors: np.ndarray, documents: np.ndarray, positives: RowLi
     """The cosines of each anchor and its positives."""
     counts = [len(rows) for rows in positives]
     which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))
-    needed = Matrix(documents[np.concatenate(positives)], "documents")  # not all: their lengths are computed
-    found = cosines_of(torch.from_numpy(anchors), which, needed, torch.arange(len(which)))
-    return [part.tolist() for part in found.split(counts)]
+    rows = torch.tensor([row for rows in positives for row in rows])
+    cosines = cosines_of(Vectors(anchors, "anchors"), which, Vectors(documents, "documents"), rows[:, None])
+    return [part.tolist() for part in cosines.flatten().split(counts)]
 
 
 def triplets(task: Candidates, mined: Mined) -> Iterator[Triplet]:

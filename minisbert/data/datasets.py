@@ -44,7 +44,8 @@ def scored_rows(
     names = {split: source_for(options, given[split], SCORED) for split in splits}
     rows = {split: load_scored_pairs(name, split, options.scale) for split, name in names.items()}
     for split in ("dev", "test"):
-        check_scores(rows[split], names[split])
+        if split in rows:
+            check_scores(rows[split], names[split])
     if "train" in rows:
         if options.scale > 1 and max(pair.score for pair in rows["train"]) <= MAX_SCORE / options.scale:
             raise InputError(

@@ -102,8 +102,11 @@ def cosine_scores(
 ) -> Scores:
     """Duplicate or not by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
     (u, v), labels = encode_pairs(encoder, rows), labels_of(rows)
-    threshold, _ = best_threshold(similarities(*encode_pairs(encoder, dev))["cosine"], labels_of(dev))
-    found = binary_scores(similarities(u, v)["cosine"], labels, threshold) | {"threshold": threshold}
+    cosines = dev_cosines = similarities(u, v)["cosine"]
+    if dev is not rows:
+        dev_cosines = similarities(*encode_pairs(encoder, dev))["cosine"]
+    threshold, _ = best_threshold(dev_cosines, labels_of(dev))
+    found = binary_scores(cosines, labels, threshold) | {"threshold": threshold}
     if loss:
         found["loss"] = float(loss(*map(torch.from_numpy, (u, v, labels))))
     return found

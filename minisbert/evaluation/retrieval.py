@@ -14,7 +14,7 @@ import numpy as np
 from minisbert.core import InputError, one_line, reading
 from minisbert.data.rows import Rows
 from minisbert.evaluation.retrieval_metrics import METRICS
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.models.prompts import role_prompt_name
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.system.console import say
@@ -156,18 +156,18 @@ def retrieval_scores(encoder: SentenceEncoder, task: Retrieval, progress: bool =
     order of the corpus. Queries and documents get the prompts that the model has for them. ``encoder.truncated`` counts
     the texts that were cut.
     """
-    queries = encode_with(encoder, task.queries, QUERY_PROMPTS, progress)  # (Q, D)
+    queries = encode_with(encoder, task.queries, "query", progress)  # (Q, D)
     cut = encoder.truncated
-    corpus = encode_with(encoder, task.corpus, DOCUMENT_PROMPTS, progress)  # (N, D)
+    corpus = encode_with(encoder, task.corpus, "document", progress)  # (N, D)
     encoder.truncated += cut
     ranked = ranked_grades(task, queries, corpus, progress, encoder.top_k)
     judged = padded([list(grades.values()) for grades in task.grades])
     return {f"{name}@{k}": metric(ranked, judged, k) for k in CUTOFFS for name, metric in METRICS.items()}
 
 
-def encode_with(encoder: SentenceEncoder, texts: Sequence[str], names: Sequence[str], progress: bool) -> np.ndarray:
-    """Vectors (N, D) of texts, with the first of the named prompts that the model has, else its default."""
-    name = next((name for name in names if name in encoder.settings.prompts), None)
+def encode_with(encoder: SentenceEncoder, texts: Sequence[str], role: str, progress: bool) -> np.ndarray:
+    """Vectors (N, D) of texts, with the model's prompt for a "query" or "document" if it has one, else its default."""
+    name = role_prompt_name(encoder.settings, role)
     return encoder.encode(texts, progress=progress, prompt_name=name, **encoder.searched)
 
 

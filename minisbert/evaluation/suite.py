@@ -32,8 +32,6 @@ SICK_FILES = {"test": "SICK_test_annotated.txt", "train": "SICK_train.txt", "tri
 AVERAGED = (*YEARS, "STS-B", "SICK-R")  # the tasks of SimCSE's table, in its order
 SICK_ALL = "SICK-R, all"
 
-TextPair = frozenset[str]  # two texts in any order; one, if they are equal
-
 
 @dataclass(frozen=True)
 class Task:
@@ -121,20 +119,18 @@ def tab_cells(path: Path) -> list[list[str]]:
 # ---------------------------------------------------------------------------------------- evaluation
 
 
-def evaluate_suite(
-    encoder: SentenceEncoder, tasks: Sequence[Task], trained: set[TextPair] | None = None, progress: bool = False
-) -> list[dict[str, Any]]:
+def evaluate_suite(encoder: SentenceEncoder, tasks: Sequence[Task], progress: bool = False) -> list[dict[str, Any]]:
     """A dict for each task, with Spearman's correlations of the cosine, in -1..1.
 
     ``spearman`` is that of all pairs, ``sets`` has each set's, ``mean`` and ``weighted_mean`` are over the sets, the
-    latter weighted by their pairs. ``trained`` is the number of pairs that the model was trained on, None if unknown.
+    latter weighted by their pairs.
     """
     vectors = encode_pairs(encoder, [pair for task in tasks for pair in task.pairs], progress)
     cosines = similarities(*vectors)["cosine"]  # (N,)
     lines = []
     for task in tasks:
         count = len(task.pairs)
-        lines.append(task_scores(task, cosines[:count]) | {"trained": trained_pairs(task, trained)})
+        lines.append(task_scores(task, cosines[:count]))
         cosines = cosines[count:]
     return lines
 
@@ -157,13 +153,6 @@ def task_scores(task: Task, cosines: np.ndarray) -> dict[str, Any]:
         "weighted_mean": float(np.average(values, weights=weights)),
         "sets": sets,
     }
-
-
-def trained_pairs(task: Task, trained: set[TextPair] | None) -> int | None:
-    """The number of pairs of the task that are in ``trained``, in either order."""
-    if trained is None:
-        return None
-    return sum(frozenset((pair.sentence1, pair.sentence2)) in trained for pair in task.pairs)
 
 
 def average(lines: Sequence[dict[str, Any]]) -> float | None:

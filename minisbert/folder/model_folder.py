@@ -206,6 +206,8 @@ def find_model(model: str | Path) -> Path:
     A named model is downloaded if it is missing. Raises ``InputError`` for anything else, and for a file in the folder
     that cannot be read.
     """
+    if not isinstance(model, str | Path):
+        raise InputError(f"a model is a name or the path of a folder, not {one_line(model)}")
     name = str(model)
     weights = [asset for asset, entry in assets().items() if entry.kind == "weights"]
     if name in weights:

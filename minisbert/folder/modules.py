@@ -1,4 +1,4 @@
-"""Which class opens a model's folder: one row per kind.
+"""Which class opens a model's folder, one row per kind, and ``modules.json``.
 
 A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
 former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
@@ -8,6 +8,10 @@ former, the architectures in the latter, and the classes in modules.json. Its cl
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+from minisbert.folder.settings import MODULES_FILE
+from minisbert.system.files import write_json
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,19 @@ def check_order(name: str, modules: list[str]) -> None:
     if not re.fullmatch(KINDS[name].order, " ".join(modules)):
         known = KINDS[name].order.replace("( Dense)*", " Dense ...").replace("(", "").replace(")?", "")
         raise ValueError(f"modules {', '.join(modules)} are not supported, only {known.replace(' ', ', ')}")
+
+
+def write_modules(folder: Path, kinds: list[str], package: str = "models") -> list[str]:
+    """Write ``modules.json``, create one subfolder per module and return their names; the first module's is ``folder``.
+
+    ``package`` is the one of sentence-transformers that has the classes.
+    """
+    places, modules = [], []
+    for i, kind in enumerate(kinds):
+        place = f"{i}_{kind}" if i else ""
+        home = "multi_vector_encoder.modules" if kind == "MultiVectorMask" else package
+        places.append(place)
+        modules.append({"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.{home}.{kind}"})
+        (folder / place).mkdir(exist_ok=True)
+    write_json(folder / MODULES_FILE, modules)
+    return places

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_rule
 from minisbert.core.weights import Size
+from minisbert.system.files import write_json
 
 Parsed = TypeVar("Parsed")
 
@@ -96,6 +97,19 @@ class EncoderSettings:
 
 
 WRITTEN = ("prompts", "default_prompt_name", "similarity_fn_name", "truncate_dim", "__version__")  # others are kept
+
+
+def write_settings(folder: Path, settings: EncoderSettings, text_settings: dict[str, Any], **more: str) -> None:
+    """Write ``sentence_bert_config.json`` with ``text_settings``, and the encoder's settings and ``more``."""
+    write_json(folder / TEXT_FILES[0], text_settings)
+    content = settings.others | {
+        "prompts": settings.prompts,
+        "default_prompt_name": settings.default_prompt_name,
+        "similarity_fn_name": settings.similarity,
+    }
+    if settings.truncate_dim is not None:
+        content["truncate_dim"] = settings.truncate_dim
+    write_json(folder / SENTENCE, content | more)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from minisbert.folder.settings import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
+    TEXT_FILES,
     TOKENIZER_CONFIG,
     WEIGHTS,
     CrossEncoderSettings,
@@ -61,6 +62,10 @@ def read_cross_encoder(
 
     Raises ``InputError`` for another family's classifier, and for what is missing or misshapen.
     """
+    if not folder.has(MODULES_FILE) or folder.json(SENTENCE).get("model_type") != "CrossEncoder":
+        # sentence-transformers reads neither of these files then
+        for name in (SENTENCE, *TEXT_FILES):
+            folder.contents[name] = {}
     model, known = folder.model, {name: layers for name, *layers in CLASSIFIERS.values()}
     if model.classifier not in known:
         raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(known)} are")
@@ -126,7 +131,7 @@ def check_writable(encoder: SentenceEncoder, head: ClassifierHead) -> None:
     between = CLASSIFIERS[kind][-1]
     if not isinstance(head.mlp[1], between):
         raise InputError(f"a CrossEncoder of {kind} has {between.__name__} in its head, not {head.mlp[1]}")
-    if encoder.tokenizer.kept.get("do_lower_case"):
+    if encoder.tokenizer.more_text_settings.get("do_lower_case"):
         raise InputError("do_lower_case of sentence_bert_config.json has no place in a CrossEncoder's files")
 
 

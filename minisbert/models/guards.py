@@ -1,13 +1,15 @@
-"""Before and around a forward pass, which checks no values itself: the check of a batch, and eval mode."""
+"""Checks of arguments and batches before a forward pass, which checks no values itself, and eval mode around it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError, one_line
 from minisbert.core.bert import BertConfig
 from minisbert.core.checks import check
 
@@ -25,16 +27,32 @@ class PerThread:
         vars(instance).setdefault(self.name, {})[threading.get_ident()] = value
 
 
+def check_count(name: str, value: object) -> None:
+    """Raise ``InputError`` unless an argument is an integer from 1."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} must be an integer from 1, not {one_line(value)}")
+
+
+def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
+    """Raise ``InputError`` unless an argument is one of the choices."""
+    if not isinstance(value, Hashable) or isinstance(value, Tensor) or value not in choices:
+        known = ", ".join(map(str, choices))
+        raise InputError(f"{name} must be one of {known}, not {one_line(value)}")
+
+
 def check_inputs(
     config: BertConfig, ids: Tensor, mask: Tensor | None = None, token_types: Tensor | None = None
 ) -> None:
-    """Raise ``ValueError`` for a batch that ``Bert`` would fail at, or compute a wrong number from.
+    """Raise ``ValueError`` for inputs that would crash the model or silently give wrong numbers.
 
-    That is another shape than (B, T), a row of the mask without a real token, and what ``check_ids`` finds.
+    These are another shape than (B, T), a row of the mask without a real token, and what ``check_ids`` finds.
     """
     check("ids (B, T), mask (B, T), token_types (B, T)", ids, mask, token_types)
     check_ids(config, ids, ids.shape[1], token_types)
-    if mask is not None and not (real := mask.bool().any(dim=1)).all():
+    if mask is None:
+        return
+    real = mask.bool().any(dim=1)  # (B,)
+    if not real.all():
         raise ValueError(f"row {int(real.int().argmin())} of the mask has no real token: attention would be 0/0")
 
 
@@ -42,14 +60,15 @@ def check_ids(config: BertConfig, ids: Tensor, longest: int, token_types: Tensor
     """Raise ``ValueError`` for ids or token types that the model does not have, or more tokens than positions."""
     if longest > config.positions:
         raise ValueError(f"{longest} tokens, but the position table has {config.positions}: let the tokenizer cut them")
-    known = "in its vocabulary: do tokenizer and weights belong together?"
-    for name, found, size, what in (
-        ("ids", ids, config.vocab_size, known),
-        ("token_types", token_types, config.type_vocab_size, "types"),
-    ):
-        if found is not None and (found.min() < 0 or found.max() >= max(size, 1)):
-            runs = f"{name} run from {found.min().item()} to {found.max().item()}"
-            raise ValueError(f"{runs}, this model has {size or 'no'} {what}")
+    check_range("ids", ids, config.vocab_size, "in its vocabulary: do tokenizer and weights belong together?")
+    if token_types is not None:
+        check_range("token_types", token_types, config.type_vocab_size, "types")
+
+
+def check_range(name: str, values: Tensor, size: int, things: str) -> None:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= max(size, 1):  # a model without token types is given zeros
+        raise ValueError(f"{name} run from {low} to {high}, this model has {size or 'no'} {things}")
 
 
 _lock = threading.Lock()

@@ -11,7 +11,6 @@ documents is skipped. Folders are those of sentence-transformers' class of the s
 
 import copy
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,22 +18,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError
+from minisbert.core import InputError, one_line
 from minisbert.core.bert import Bert
 from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.core.tokenizer import pad_batch
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, TEXT_FILES, WEIGHTS
-from minisbert.folder.weights import load_transformer, save_bert, write_safetensors
+from minisbert.folder.modules import write_modules
+from minisbert.folder.settings import CONFIG, TEXT_FILES, write_settings
+from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import budgeted_batches
-from minisbert.models.guards import check_ids
-from minisbert.models.layout import dense_settings, load_dense, write_modules, write_settings
-from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, TokenModule, read_settings
-from minisbert.models.pooling import Dense, Pooling, sentence_width
-from minisbert.models.prompts import QUERY_PROMPTS, with_prompt
+from minisbert.models.guards import check_choice, check_count, check_ids
+from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, normalizes_tokens, read_settings
+from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt_name, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.late_interaction import Matrices, late_top_k
 from minisbert.system.console import Progress
@@ -66,13 +65,11 @@ class MultiVectorEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         if pooling is not None:
             raise InputError(f"pooling {pooling}: {folder.path} is a MultiVectorEncoder, which pools nothing")
-        settings = read_settings(folder)
-        for place in folder.places("Normalize"):
-            folder.parse(f"{place}/{CONFIG}", TokenModule)
+        settings, normalize = read_settings(folder), normalizes_tokens(folder)
         bert = load_transformer(folder.encoder)
         dense = load_dense(folder, folder.places("Dense")[0], TokenDense)
         tokenizer = Tokenizer.load(folder.encoder, limit)
-        return cls(tokenizer, bert, dense, settings, bool(folder.places("Normalize"))).eval()
+        return cls(tokenizer, bert, dense, settings, normalize).eval()
 
     @classmethod
     def around(cls, encoder: SentenceEncoder, width: int = 128) -> "MultiVectorEncoder":
@@ -154,19 +151,20 @@ class MultiVectorEncoder(SentenceEncoder):
             raise InputError(
                 f"{', '.join(refused or ['convert'])}: a MultiVectorEncoder has a vector per token, not one"
             )
-        prompts = self.settings.prompts
-        names = [name for name in QUERY_PROMPTS if prompts.get(name)]
+        check_choice("query", query, (None, True, False))
+        check_count("batch_tokens", batch_tokens)
+        name = role_prompt_name(self.settings, "query")
         if query is None:
-            query = prompt_name in QUERY_PROMPTS or prompt in [prompts[name] for name in names]
-        if query and names and prompt is None and prompt_name is None:
-            prompt_name = names[0]
+            asked = bool(prompt) and prompt == self.settings.prompts.get(name)
+            query = asked or prompt_name in PROMPT_NAMES["query"]
+        if query and prompt is None and prompt_name is None:
+            prompt_name = name
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         if query:
             rows, own, self.truncated = self.query_rows(texts)
         else:
             rows, own, self.truncated = self.document_rows(texts)
-        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
-        with self.computing(precision), shown as line:
+        with self.computing(precision), as_progress(progress, len(texts)) as line:
             matrices = self._matrices(rows, own, query, batch_tokens, line)
         if not np.isfinite(matrices.rows).all():
             raise InputError("a token's vector holds NaN or infinity: the model's weights are too large")
@@ -187,6 +185,9 @@ class MultiVectorEncoder(SentenceEncoder):
 
     def similarity(self, a: Matrices, b: Matrices) -> np.ndarray:
         """``max_sim`` of every text of a, as a query, with every one of b: (N, M)."""
+        for matrices in (a, b):
+            if not isinstance(matrices, Matrices):
+                raise InputError(f"similarity compares the Matrices of encode, not {one_line(matrices)}")
         if len(a) == 0:
             return np.empty((0, len(b)), np.float32)
         return np.stack([b.scores(a[i]) for i in range(len(a))])
@@ -200,12 +201,11 @@ class MultiVectorEncoder(SentenceEncoder):
             kinds.append("Normalize")
         places = dict(zip(kinds, write_modules(folder, kinds), strict=True))
         dense, mask = folder / places["Dense"], folder / places["MultiVectorMask"]
-        write_json(dense / CONFIG, dense_settings(self.projection) | TOKENS)
-        write_safetensors(self.projection.state_dict(), dense / WEIGHTS)
+        self.projection.write(dense, **TOKENS)
         write_json(mask / CONFIG, {key: getattr(self.settings, key) for key in MASK_KEYS})
         if self.normalize:
             write_json(folder / places["Normalize"] / CONFIG, TOKENS)
-        write_settings(self, folder, model_type="MultiVectorEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="MultiVectorEncoder")
 
 
 def known_ids(tokenizer: Tokenizer, words: Sequence[str]) -> list[int]:

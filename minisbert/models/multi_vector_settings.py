@@ -13,13 +13,13 @@ from minisbert.folder.settings import (
     WRITTEN,
     DenseSettings,
     EncoderSettings,
-    VectorModule,
     parse_settings,
 )
 
 # keys of config_sentence_transformers.json by which sentence-transformers knows, and converts, PyLate's folders
 PYLATE_KEYS = {"query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"}
 PYLATE_KEYS |= {"do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words"}
+TOKENS = "token_embeddings"
 Length = Annotated[int | None, "an integer from 1"]
 
 
@@ -51,15 +51,12 @@ class MultiVectorSettings(EncoderSettings):
     keep_only_token_ids: Annotated[list | None, "nothing"] = None  # for images
 
 
-@dataclass(frozen=True)
-class TokenModule(VectorModule):
-    module_input_name: Annotated[str, "token_embeddings"] = "token_embeddings"
-    module_output_name: Annotated[str | None, "token_embeddings"] = "token_embeddings"
-
-
 @dataclass(frozen=True, kw_only=True)
-class TokenDense(TokenModule, DenseSettings):
+class TokenDense(DenseSettings):
     """A dense layer over the tokens' states."""
+
+    module_input_name: Annotated[str, TOKENS] = TOKENS
+    module_output_name: Annotated[str | None, TOKENS] = TOKENS
 
 
 def read_settings(folder: ModelFolder) -> MultiVectorSettings:
@@ -81,3 +78,16 @@ def read_settings(folder: ModelFolder) -> MultiVectorSettings:
         expansion = parse_settings(Expansion, (lengths[0], settings.query_expansion))
     others = {key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN}
     return replace(settings, expansion=expansion, others=others)
+
+
+def normalizes_tokens(folder: ModelFolder) -> bool:
+    """Whether a Normalize module scales the vectors of tokens.
+
+    By default it scales the vector of a sentence, and leaves tokens as they are, as sentence-transformers does.
+    """
+    for place in folder.places("Normalize"):
+        stated = folder.json(f"{place}/{CONFIG}")
+        given = stated.get("module_input_name")
+        if given == TOKENS and stated.get("module_output_name") in (None, TOKENS):
+            return True
+    return False

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.weights import fill
 from minisbert.folder.model_folder import ModelFolder, find_model
@@ -45,7 +46,9 @@ class PairModel(PairScorer, nn.Module):
 
     def __init__(self, encoder: SentenceEncoder, head: Head, task: str = "regression", labels: Sequence[str] = ()):
         super().__init__()
-        self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(labels)
+        if not isinstance(head, tuple(PAIR_HEADS.values())):
+            raise InputError(f"head must be a JointHead, ConcatHead or CrossHead, not {one_line(head)}")
+        self.encoder, self.head, self.task, self.labels = encoder, head, task, tuple(check_texts(labels))
         self.tokenizer, self.joint = encoder.tokenizer, isinstance(head, JointHead)
         self.types = encoder.bert.config.type_vocab_size > 1  # DistilBERT has no token types, RoBERTa only one
         width = encoder.width if isinstance(head, ConcatHead) else encoder.bert.config.hidden_size

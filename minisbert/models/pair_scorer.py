@@ -11,8 +11,9 @@ from minisbert.core import InputError
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, pad_batch
 from minisbert.models.batching import budgeted_batches
-from minisbert.models.guards import PerThread
-from minisbert.models.text_encoder import BATCH_TOKENS, as_array
+from minisbert.models.guards import PerThread, check_count
+from minisbert.models.similarity import as_array
+from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
 
@@ -72,6 +73,7 @@ class PairScorer:
         A regression may go slightly beyond 0 and 5: it is not clamped, because equal scores have no rank.
         Raises ``InputError`` for anything but pairs of valid strings.
         """
+        check_count("batch_tokens", batch_tokens)
         with self.computing():
             outputs = self.outputs(firsts, seconds, batch_tokens, progress)
         if not outputs.isfinite().all():

@@ -3,17 +3,28 @@
 mean_sqrt_len_tokens, weightedmean, lasttoken  as sentence-transformers has them
 first-last  the mean of the first layer's and the last layer's states
 pooler      [CLS] through BERT's own dense layer and tanh
+
+sentence-transformers lacks ``attention``, ``first-last`` and ``pooler``. They are saved under ``pooling_mode``, where
+it refuses unknown names, so that it cannot open such a model and compute other vectors.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from minisbert.core import InputError, pooling
+from minisbert.core import InputError, one_line, pooling, reading
 from minisbert.core.bert import Bert
+from minisbert.core.encoder import POOLING_FLAGS
 from minisbert.core.pooling import POOLINGS, attention_pool, mean_pool
+from minisbert.core.weights import fill
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import POOLING_NAMES
+from minisbert.folder.settings import CONFIG, WEIGHTS, DenseSettings, unsupported
+from minisbert.folder.weights import Unfilled, read_weights, write_safetensors
+from minisbert.system.console import say
+from minisbert.system.files import write_json
 
 
 def mean_sqrt_len_pool(hidden: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -60,14 +71,17 @@ class Pooling(pooling.Pooling):
     """One of ``POOLING_NAMES``, or several joined by a plus and concatenated: ``cls+max``, ``mean+attention``.
 
     ``attention`` has parameters and needs their width, D (``hidden_size``); untrained it is the mean.
-    Raises ``ValueError`` for any other name.
+    Raises ``InputError`` for any other name.
     """
 
     def __init__(self, mode: str, hidden_size: int | None = None):
+        if not isinstance(mode, str):
+            raise InputError(f"a pooling is named, such as mean or cls+max, not {one_line(mode)}")
         names = mode.split("+")
-        if unknown := [name for name in names if name not in POOLING_NAMES]:
-            known = ", ".join(POOLING_NAMES)
-            raise ValueError(f"unknown pooling {unknown[0]!r}: choose from {known}, or join several with a plus")
+        for name in names:
+            if name not in POOLING_NAMES:
+                known = ", ".join(POOLING_NAMES)
+                raise InputError(f"unknown pooling {name!r}: choose from {known}, or join several with a plus")
         super().__init__("attention" if "attention" in names else "mean", hidden_size)
         self.mode, self.names = mode, names
 
@@ -89,28 +103,103 @@ class Pooling(pooling.Pooling):
                 pooled.append(attention_pool(hidden, mask, self.score.weight, self.score.bias))
             elif name == "first-last":
                 pooled.append(first_last_pool(hidden, mask, first))
+            elif name == "pooler":
+                pooled.append(pooler)
             else:
-                pooled.append(pooler if name == "pooler" else FORMULAS[name](hidden, mask))
+                pooled.append(FORMULAS[name](hidden, mask))
         return torch.cat(pooled, dim=-1)
+
+    def write(self, folder: Path, hidden_size: int, include_prompt: bool) -> None:
+        """Write the settings, and the parameters if there are some, as float32."""
+        content: dict = {"word_embedding_dimension": hidden_size}
+        flagged = [mode for mode in POOLING_FLAGS.values() if mode in self.names]
+        if self.names == flagged:  # every version of sentence-transformers reads the flags
+            for flag, mode in POOLING_FLAGS.items():
+                content[flag] = mode in self.names
+        else:
+            content["pooling_mode"] = self.names
+        if not include_prompt:
+            content["include_prompt"] = False
+        write_json(folder / CONFIG, content)
+        parameters = {name: tensor.float() for name, tensor in self.state_dict().items()}
+        if parameters:
+            write_safetensors(parameters, folder / WEIGHTS)
 
     def extra_repr(self) -> str:
         return self.mode
 
 
-ACTIVATIONS = {"identity": torch.nn.Identity(), "tanh": torch.nn.Tanh(), "relu": torch.nn.ReLU()}
-ACTIVATIONS |= {"gelu": torch.nn.GELU(), "sigmoid": torch.nn.Sigmoid(), "silu": torch.nn.SiLU()}
+def load_pooling(folder: ModelFolder, mode: str | None, width: int) -> Pooling:
+    """The pooling ``mode``, the folder's own for None, for hidden states of D = ``width``.
+
+    A learned pooling has the folder's parameters if it has some. Raises ``InputError`` for an unknown name, and for
+    parameters that do not fit.
+    """
+    module = Pooling(choose_pooling(folder, mode), width)
+    if module.score is not None and "attention" in (folder.pooling or "").split("+"):
+        path = folder.path / folder.places("Pooling")[0] / WEIGHTS
+        fill(module, read_weights(path), path)
+    return module
 
 
-class Dense(torch.nn.Module):
+def choose_pooling(folder: ModelFolder, mode: str | None) -> str:
+    """``mode``, the folder's own pooling, or of a folder that states none the mean, as in sentence-transformers."""
+    if mode is None:
+        mode = folder.pooling
+    if mode is None:
+        say(f"{folder.path} states no pooling (1_Pooling/config.json): the mean is taken, unless you choose another")
+        mode = "mean"
+    return mode
+
+
+ACTIVATIONS = {
+    "identity": nn.Identity(),
+    "tanh": nn.Tanh(),
+    "relu": nn.ReLU(),
+    "gelu": nn.GELU(),
+    "sigmoid": nn.Sigmoid(),
+    "silu": nn.SiLU(),
+}
+# their names in files -> ours: {"torch.nn.modules.activation.Tanh": "tanh", ...}
+ACTIVATION_NAMES = {f"{type(layer).__module__}.{type(layer).__name__}": name for name, layer in ACTIVATIONS.items()}
+
+
+class Dense(nn.Module):
     """A dense layer on the pooled vector, with a tanh in most models: (B, ``width_in``) -> (B, ``width_out``)."""
 
     def __init__(self, width_in: int, width_out: int, bias: bool = True, activation: str = "tanh"):
         super().__init__()
-        self.linear = torch.nn.Linear(width_in, width_out, bias=bias)
+        self.linear = nn.Linear(width_in, width_out, bias=bias)
         self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         return ACTIVATIONS[self.activation](self.linear(x))
+
+    def write(self, folder: Path, **more: str) -> None:
+        """Write the settings, ``more`` among them, and the weights."""
+        content = {
+            "in_features": self.linear.in_features,
+            "out_features": self.linear.out_features,
+            "bias": self.linear.bias is not None,
+            "activation_function": next(path for path, name in ACTIVATION_NAMES.items() if name == self.activation),
+        }
+        write_json(folder / CONFIG, content | more)
+        write_safetensors(self.state_dict(), folder / WEIGHTS)
+
+
+def load_dense(folder: ModelFolder, place: str, kind: type[DenseSettings] = DenseSettings) -> Dense:
+    """The dense layer in the subfolder ``place``."""
+    path = folder.path / place / CONFIG
+    settings = folder.parse(f"{place}/{CONFIG}", kind, needed=True)
+    activation = ACTIVATION_NAMES.get(settings.activation_function)
+    if activation is None:
+        known = f"{', '.join(ACTIVATIONS)} are"
+        raise unsupported(path, "activation_function", settings.activation_function, known)
+    with reading(path), torch.device("meta"), Unfilled():  # the weights are replaced at once
+        dense = Dense(settings.in_features, settings.out_features, settings.bias, activation)
+    weights = folder.path / place / WEIGHTS
+    fill(dense, read_weights(weights), weights)
+    return dense
 
 
 def sentence_width(pooling: Pooling, dense: Sequence[Dense], bert: Bert) -> int:

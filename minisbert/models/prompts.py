@@ -9,17 +9,19 @@ from minisbert.core import InputError, one_line
 from minisbert.folder.settings import EncoderSettings
 from minisbert.models.tokenizer import Tokenizer
 
-QUERY_PROMPTS = ("query",)  # the names under which models keep them, as in sentence-transformers
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+# the names under which models keep their prompts for queries and documents, as in sentence-transformers
+PROMPT_NAMES = {"query": ("query",), "document": ("document", "passage", "corpus")}
 
 
-def with_prompt(
-    texts: Sequence[str], settings: EncoderSettings, tokenizer: Tokenizer, prompt: str | None, name: str | None
-) -> tuple[list[str], int]:
-    """The texts after their prompt, and how many tokens at the start of each are not pooled."""
-    prompt = choose_prompt(settings, prompt, name)
-    skip = prompt_tokens(tokenizer, prompt) if prompt and not settings.include_prompt else 0
-    return [prompt + text for text in texts], skip
+def role_prompt_name(settings: EncoderSettings, role: str) -> str | None:
+    """The name of the model's prompt for a "query" or a "document"; None if it has none for them."""
+    return next((name for name in PROMPT_NAMES[role] if name in settings.prompts), None)
+
+
+def role_prompt(settings: EncoderSettings, role: str) -> str:
+    """The model's prompt for a "query" or a "document"; an empty string if it has none for them."""
+    name = role_prompt_name(settings, role)
+    return "" if name is None else settings.prompts[name]
 
 
 def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: str | None = None) -> str:
@@ -29,13 +31,29 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
     """
     if prompt is not None and name is not None:
         raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
-    name = settings.default_prompt_name if name is None else name
-    if prompt is not None or name is None:
-        return prompt or ""
-    if name not in settings.prompts:
+    if prompt is not None:
+        if not isinstance(prompt, str):
+            raise InputError(f"prompt must be a string, not {one_line(prompt)}")
+        return prompt
+    if name is None:
+        name = settings.default_prompt_name
+    if name is None:
+        return ""
+    if not isinstance(name, str) or name not in settings.prompts:
         known = ", ".join(map(one_line, settings.prompts)) or "none"
         raise InputError(f"the model has no prompt {one_line(name)}; it has {known}")
     return settings.prompts[name]
+
+
+def with_prompt(
+    texts: Sequence[str], settings: EncoderSettings, tokenizer: Tokenizer, prompt: str | None, name: str | None
+) -> tuple[list[str], int]:
+    """The texts after their prompt, and how many tokens at the start of each are not pooled."""
+    prompt = choose_prompt(settings, prompt, name)
+    skip = 0
+    if prompt and not settings.include_prompt:
+        skip = prompt_tokens(tokenizer, prompt)
+    return [prompt + text for text in texts], skip
 
 
 def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:

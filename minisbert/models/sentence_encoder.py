@@ -17,13 +17,13 @@ from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import EncoderSettings
+from minisbert.folder.settings import EncoderSettings, write_settings
 from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.batching import Batch, same_text, unpack
 from minisbert.models.guards import check_ids, check_inputs, evaluating
-from minisbert.models.layout import load_dense, load_pooling, write_layout
-from minisbert.models.pooling import Dense, Pooling, sentence_width
+from minisbert.models.pooling import Dense, Pooling, load_dense, load_pooling, sentence_width
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device, choose_precision
@@ -42,12 +42,12 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         pooling: Pooling,
         normalize: bool,
         dense: Sequence[Dense] = (),
-        settings: EncoderSettings = EncoderSettings(),
+        settings: EncoderSettings | None = None,
     ):
         super().__init__(tokenizer, bert, pooling, normalize)
         self.dense = nn.Sequential(*dense)  # empty in most models
         self.width, self.hidden_size = sentence_width(pooling, dense, bert), bert.config.hidden_size
-        self.settings = settings
+        self.settings = settings or EncoderSettings()
 
     @classmethod
     def load(
@@ -82,9 +82,10 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     def unscaled(self, ids: Tensor, mask: Tensor | None = None, precision: torch.dtype = torch.float32) -> Tensor:
         """The vectors (B, D) before they are scaled to length 1, as the heads read them."""
-        trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
+        trace = self._trace()
         hidden = self.hidden(ids, mask, None, precision, trace)  # (B, T, D)
-        return self.dense(self.pool(hidden, mask, trace and trace["layers.0"]))
+        first = None if trace is None else trace["layers.0"]  # (B, T, D)
+        return self.dense(self.pool(hidden, mask, first))
 
     def hidden(
         self,
@@ -105,8 +106,13 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None, first: Tensor | None = None, skip: int = 0) -> Tensor:
         """Hidden states (B, T, D), and for ``first-last`` the first layer's, without ``skip`` tokens -> (B, D)."""
-        pooler = self.bert.pool(hidden) if "pooler" in self.pooling.names else None  # (B, D)
-        hidden, mask, first = (x if x is None else x[:, skip:] for x in (hidden, mask, first))
+        pooler = None
+        if "pooler" in self.pooling.names:
+            pooler = self.bert.pool(hidden)  # (B, D)
+        if skip:
+            hidden = hidden[:, skip:]
+            mask = None if mask is None else mask[:, skip:]
+            first = None if first is None else first[:, skip:]
         return self.pooling(hidden, mask, first, pooler)
 
     @property
@@ -125,38 +131,44 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
     def computing(self, precision: str | None) -> Iterator[None]:
         """Eval mode without gradients, and matrix products in ``precision``."""
         dtype, _ = choose_precision(precision or "float32", self.device)
-        low = dtype == torch.bfloat16
-        with evaluating(self), torch.autocast(self.device.type, torch.bfloat16, enabled=low):
+        with evaluating(self), torch.autocast(self.device.type, torch.bfloat16, enabled=dtype == torch.bfloat16):
             yield
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
-        states = self._checked(batch)
+        hidden, mask, first = self._encoded(batch)
         with torch.autocast(self.device.type, enabled=False):  # pooling, like the losses, is never in bfloat16
-            return self.dense(self.pool(*states, skip))
+            return self.dense(self.pool(hidden, mask, first, skip))
 
     def states(self, batch: Batch) -> list[Tensor]:
-        hidden, mask, _ = self._checked(batch)
+        hidden, mask, _ = self._encoded(batch)
         return [states[real] for states, real in zip(hidden, mask, strict=True)]
 
-    def _checked(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
         ids, positions, owner, places = batch.inputs(self.device)
-        if len(places) == len(ids) and (owner >= 0).all():  # each row is one text
-            return self.unpacked(ids, None, None, places)
-        return self.unpacked(ids, positions, owner, places)
+        if len(places) > len(ids):
+            return self.unpacked(ids, positions, same_text(owner), places)
+        if batch.tokens < ids.numel():  # a text has a row to itself: a mask of pads (R, T) is smaller than (R, 1, T, T)
+            return self.unpacked(ids, positions, owner >= 0, places)
+        return self.unpacked(ids, None, None, places)
 
     def unpacked(
-        self, ids: Tensor, positions: Tensor | None, owner: Tensor | None, places: Tensor
+        self, ids: Tensor, positions: Tensor | None, mask: Tensor | None, places: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """``Batch.inputs`` -> hidden states (N, S, D), mask (N, S), and the first layer's states if pooling needs them.
+        """A packed batch -> hidden states (N, S, D), mask (N, S), and the first layer's states if pooling needs them.
 
-        Without ``positions`` and ``owner`` each row is one text.
+        ``mask`` as in ``Bert.forward``.
         """
-        trace: dict[str, Tensor] | None = {} if "first-last" in self.pooling.names else None
-        mask = None if owner is None else same_text(owner)
-        hidden = self.bert(ids, mask, None, trace, positions).to(self.dtype)  # (R, T, D)
-        first = unpack(trace["layers.0"].to(self.dtype), places)[0] if trace else None
-        return *unpack(hidden, places), first
+        trace = self._trace()
+        hidden, real = unpack(self.bert(ids, mask, None, trace, positions).to(self.dtype), places)
+        first = None
+        if trace is not None:
+            first, _ = unpack(trace["layers.0"].to(self.dtype), places)
+        return hidden, real, first
+
+    def _trace(self) -> dict[str, Tensor] | None:
+        """What ``Bert.forward`` fills if the pooling needs the first layer's states."""
+        return {} if "first-last" in self.pooling.names else None
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a folder that sentence-transformers opens too; atomically replaces a model there.
@@ -170,4 +182,11 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
         """The model's files into an empty folder."""
         save_bert(self.bert, folder)
         self.tokenizer.save(folder)
-        write_layout(self, folder)
+        kinds = ["Transformer", "Pooling"] + ["Dense"] * len(self.dense)
+        if self.normalize:
+            kinds.append("Normalize")
+        places = write_modules(folder, kinds)
+        self.pooling.write(folder / places[1], self.hidden_size, self.settings.include_prompt)
+        for dense, place in zip(self.dense, places[2:], strict=False):
+            dense.write(folder / place)
+        write_settings(folder, self.settings, self.tokenizer.text_settings)

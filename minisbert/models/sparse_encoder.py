@@ -8,7 +8,6 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -20,12 +19,14 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
-from minisbert.folder.settings import CONFIG, SENTENCE
+from minisbert.folder.modules import write_modules
+from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
 from minisbert.folder.weights import load_transformer
-from minisbert.models.layout import write_modules, write_settings
+from minisbert.models.guards import check_count
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.models.similarity import as_rows
+from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
 from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.console import Progress
@@ -94,6 +95,7 @@ class SparseEncoder(SentenceEncoder):
     def from_folder(cls, folder: ModelFolder, pooling: str | None = None, limit: int | None = None) -> Self:
         settings = SpladeSettings()
         for place in folder.places("SpladePooling"):  # a plain masked-language model has none
+            check_task(folder)
             settings = folder.parse(f"{place}/{CONFIG}", SpladeSettings)
         mode = f"splade-{settings.pooling_strategy}"
         if pooling not in (None, mode):
@@ -128,13 +130,12 @@ class SparseEncoder(SentenceEncoder):
             return super().encode(texts, batch_tokens, progress, convert=convert, **options)
         if options.get("output", "sentence") != "sentence":
             raise InputError("convert='sparse' is for the vectors of texts, not for output='token'")
-        if top is not None and (type(top) is not int or top < 1):
-            raise InputError(f"top must be an integer from 1, not {one_line(top)}")
+        if top is not None:
+            check_count("top", top)
         texts = check_texts(texts)
         rows = [torch.empty(0, self.width, dtype=self.dtype).to_sparse()]
         truncated = 0
-        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
-        with shown as line:
+        with as_progress(progress, len(texts)) as line:
             for start in range(0, len(texts), DENSE_ROWS):
                 chunk = texts[start : start + DENSE_ROWS]
                 dense = super().encode(chunk, batch_tokens, line, convert="tensor", **options)  # (DENSE_ROWS, V)
@@ -145,7 +146,11 @@ class SparseEncoder(SentenceEncoder):
 
     def words(self, vectors: np.ndarray | Tensor, top: int = 10) -> list[list[tuple[str, float]]]:
         """What each text is about, by vectors (N, V) of ``encode``: ``[[("cat", 1.9), ("kitten", 0.7)], ...]``."""
-        weights, ids = torch.from_numpy(dense_array(vectors)).sort(dim=1, descending=True, stable=True)
+        check_count("top", top)
+        rows = torch.from_numpy(dense_rows(vectors))  # (N, V)
+        if rows.shape[1] != self.width:
+            raise InputError(f"vectors of width {rows.shape[1]}, but the vocabulary has {self.width} words")
+        weights, ids = rows.sort(dim=1, descending=True, stable=True)
         word = self.tokenizer.backend.id_to_token
         found = []
         for row, columns in zip(weights[:, :top].tolist(), ids[:, :top].tolist(), strict=True):
@@ -154,7 +159,7 @@ class SparseEncoder(SentenceEncoder):
 
     def similarity(self, a: np.ndarray | Tensor, b: np.ndarray | Tensor) -> np.ndarray:
         """As ``SentenceEncoder.similarity``, also of sparse tensors; by default the dot product."""
-        return super().similarity(dense_array(a), dense_array(b))
+        return super().similarity(dense_rows(a), dense_rows(b))
 
     def write(self, folder: Path) -> None:
         """The model's files into an empty folder."""
@@ -163,9 +168,20 @@ class SparseEncoder(SentenceEncoder):
         _, place = write_modules(folder, ["MLMTransformer", "SpladePooling"], "sparse_encoder.models")
         pooling = {"pooling_strategy": self.pooling.strategy, "activation_function": "relu"}
         write_json(folder / place / CONFIG, pooling | {"embedding_dimension": self.width})
-        write_settings(self, folder, model_type="SparseEncoder")
+        write_settings(folder, self.settings, self.tokenizer.text_settings, model_type="SparseEncoder")
 
 
-def dense_array(vectors: np.ndarray | Tensor) -> np.ndarray:
-    """Vectors with all their zeros."""
-    return vectors.to_dense().numpy() if isinstance(vectors, Tensor) else vectors
+def check_task(folder: ModelFolder) -> None:
+    """Raise ``InputError`` if sentence-transformers would pool hidden states: then no task is stated."""
+    kind = folder.json(MODULES_FILE, list)[0]["type"]
+    tasks = [folder.encoder.json(name).get("transformer_task") for name in TEXT_FILES]
+    if not kind.endswith("MLMTransformer") and not any(tasks):
+        path = folder.encoder.path / TEXT_FILES[0]
+        raise InputError(f"{path} must state the transformer_task fill-mask: without it hidden states are pooled")
+
+
+def dense_rows(vectors: np.ndarray | Tensor) -> np.ndarray:
+    """Vectors (N, V) with all their zeros."""
+    if isinstance(vectors, Tensor):
+        vectors = vectors.to_dense()
+    return as_rows(vectors)

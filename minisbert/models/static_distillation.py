@@ -5,13 +5,17 @@ common; frequent tokens then count less.
 """
 
 from array import array
+from math import inf
+from numbers import Real
 
 import torch
 from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
+from minisbert.core import InputError, one_line
 from minisbert.core.tokenizer import assemble
 from minisbert.models.batching import packed_batches
+from minisbert.models.guards import check_count
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_encoder import BareTokenizer, StaticEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
@@ -58,6 +62,9 @@ def distill(
 
     ``coefficient`` is that of ``sif_weights``; a large one weights all tokens alike.
     """
+    check_count("dim", dim)
+    if not isinstance(coefficient, Real) or not 0 < coefficient < inf:
+        raise InputError(f"coefficient must be above 0 and finite, not {one_line(coefficient)}")
     table = principal_components(token_vectors(encoder, progress).double(), dim)  # (V, dim)
     table = (table * sif_weights(len(table), coefficient)[:, None]).float().contiguous()
     words = BareTokenizer(Backend.from_str(encoder.tokenizer.backend.to_str()))

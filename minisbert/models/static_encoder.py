@@ -7,6 +7,7 @@ Opens the folders of sentence-transformers' ``StaticEmbedding`` and of Model2Vec
 ``static_distillation.py`` makes such a table from any encoder.
 """
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,15 +24,17 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
-from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings
+from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
 from minisbert.folder.tokenizer_classes import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES
-from minisbert.models.layout import write_modules, write_settings
+from minisbert.models.guards import check_count
 from minisbert.models.text_encoder import TextEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.devices import choose_device
+from minisbert.system.files import write_json
 
 TABLE, MODEL2VEC_TABLE = "embedding.weight", "embeddings"  # names of the tensor in the two layouts
 UNLIMITED = 2**31 - 1
@@ -47,25 +50,44 @@ def bag_mean(table: Tensor, ids: Tensor, starts: Tensor) -> Tensor:
 
 
 class BareTokenizer(Tokenizer):
-    """Tokens without any special ones around them; a text may have none.
+    """Tokens without any special ones around them; a text may have none. Long texts lose their end, or their start."""
 
-    Model2Vec drops the unknown token (``drop``), and cuts characters before it cuts tokens.
-    """
-
-    def __init__(self, backend: Backend, limit: int = UNLIMITED, drop: int | None = None):
+    def __init__(self, backend: Backend, limit: int = UNLIMITED, cut_start: bool = False):
         backend.post_processor = None
         super().__init__(backend, limit)
-        self.drop, self.characters = drop, UNLIMITED
-        if drop is not None:
-            self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
+        self.cut_start = cut_start
 
     def encode(self, texts: Sequence[str]) -> Encoded:
-        """The tokens of each text; unlike in other tokenizers it may have none."""
-        pieces = self._pieces([text[: self.characters] for text in check_texts(texts)])
-        if self.drop is not None:
-            pieces = [[i for i in ids if i != self.drop] for ids in pieces]
+        """The tokens of each text; unlike in other tokenizers there may be none."""
+        pieces = self._pieces(check_texts(texts))
         rows = [ids[: self.limit] for ids in pieces]
+        if self.cut_start:  # the pieces are in reverse order
+            rows = [ids[::-1] for ids in rows]
         return Encoded(rows, [[0] * len(ids) for ids in rows], sum(len(ids) > self.limit for ids in pieces))
+
+    def save(self, folder: str | Path) -> None:
+        """``tokenizer.json``, with the limit in it, which sentence-transformers obeys."""
+        backend = Backend.from_str(self.backend.to_str())
+        if self.limit < UNLIMITED:
+            backend.enable_truncation(self.limit, direction="left" if self.cut_start else "right")
+        backend.save(str(Path(folder) / "tokenizer.json"))
+
+
+class Model2VecTokenizer(BareTokenizer):
+    """As Model2Vec 0.10 has it: cut to a number of characters, then to ``limit`` tokens; unknown ones are dropped."""
+
+    def __init__(self, backend: Backend, limit: int):
+        super().__init__(backend, limit)
+        self.characters = limit * int(median(len(token) for token in backend.get_vocab()))
+        model = json.loads(backend.to_str())["model"]
+        self.unknown = model.get("unk_id")  # of Unigram
+        if model.get("unk_token") is not None:
+            self.unknown = backend.token_to_id(model["unk_token"])
+
+    def encode(self, texts: Sequence[str]) -> Encoded:
+        encoded = super().encode([text[: self.characters] for text in check_texts(texts)])
+        rows = [[i for i in ids if i != self.unknown] for ids in encoded.ids]
+        return Encoded(rows, [[0] * len(ids) for ids in rows], encoded.truncated)
 
 
 @dataclass(frozen=True)
@@ -82,16 +104,20 @@ class StaticEncoder(TextEncoder, nn.Module):
     pooling_mode = "mean"
 
     def __init__(
-        self, table: Tensor, tokenizer: BareTokenizer, normalize: bool, settings: EncoderSettings = EncoderSettings()
+        self, table: Tensor, tokenizer: BareTokenizer, normalize: bool, settings: EncoderSettings | None = None
     ):
         super().__init__()
         self.embedding = nn.EmbeddingBag(*table.shape, mode="mean", _weight=table)
-        self.tokenizer, self.normalize, self.settings = tokenizer, normalize, settings
+        self.tokenizer, self.normalize, self.settings = tokenizer, normalize, settings or EncoderSettings()
         self.width = self.hidden_size = table.shape[1]
 
     @property
     def dtype(self) -> torch.dtype:
         return self.embedding.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
 
     @classmethod
     def load(
@@ -110,21 +136,21 @@ class StaticEncoder(TextEncoder, nn.Module):
         """With ``modules.json`` what sentence-transformers computes, without it what Model2Vec does."""
         if pooling not in (None, "mean"):
             raise InputError(f"{folder.path}, a table of static vectors: pooling must be mean, not {one_line(pooling)}")
+        if limit is not None:
+            check_count("limit", limit)
         inner, model2vec = folder, not folder.classes
         for place in folder.places("StaticEmbedding"):
             inner = ModelFolder(folder.path / place)
         table = read_table(inner.path / WEIGHTS, read_weights(inner.path / WEIGHTS))
         with reading(inner.path / "tokenizer.json"):
             backend = Backend.from_buffer(inner.read("tokenizer.json"))
-        check_vocabulary(backend, len(table), inner)
-        if model2vec:
-            unknown = backend.token_to_id(getattr(backend.model, "unk_token", None) or "")
-            tokenizer = BareTokenizer(backend, limit or 512, unknown)
-            normalize = bool(folder.json(CONFIG).get("normalize"))
-        else:
-            tokenizer, normalize = BareTokenizer(backend, limit or UNLIMITED), folder.normalize
-        tokenizer.files = {"tokenizer.json": inner.read("tokenizer.json")}
-        return cls(table, tokenizer, normalize, folder.settings).eval()
+            check_vocabulary(backend, len(table), inner)
+            if model2vec:
+                tokenizer = Model2VecTokenizer(backend, limit or model2vec_limit(folder))
+                return cls(table, tokenizer, bool(folder.json(CONFIG).get("normalize"))).eval()
+            stored = backend.truncation or {"max_length": UNLIMITED, "direction": "right"}
+            tokenizer = BareTokenizer(backend, limit or stored["max_length"], stored["direction"] == "left")
+        return cls(table, tokenizer, folder.normalize, folder.settings).eval()
 
     def forward(self, ids: Tensor, starts: Tensor) -> Tensor:
         """As ``bag_mean`` takes them -> (N, D), before any scaling."""
@@ -137,9 +163,7 @@ class StaticEncoder(TextEncoder, nn.Module):
         with torch.inference_mode():
             yield
 
-    def _computed(
-        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, _: dict[bytes, str]
-    ) -> Iterator[tuple[Bag, Any]]:
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Bag, Any]]:
         for start in range(0, len(keys), BAG_TEXTS):
             bags = keys[start : start + BAG_TEXTS]
             lengths = torch.tensor([len(key) // ID_BYTES for key in bags])
@@ -149,18 +173,37 @@ class StaticEncoder(TextEncoder, nn.Module):
                 rows = nn.functional.embedding(ids, self.embedding.weight)  # (all tokens, D)
                 yield batch, list(rows.split(lengths.tolist()))
             else:
-                yield batch, self(ids, lengths.cumsum(0) - lengths)
+                yield batch, self(ids, lengths.cumsum(0) - lengths)  # (N, D)
 
     def save(self, folder: str | Path) -> None:
-        """Write the table as a folder that sentence-transformers opens; atomically replaces a model there."""
-        kinds = ["StaticEmbedding"]
-        if self.normalize:
-            kinds.append("Normalize")
+        """Write the table as a folder that sentence-transformers opens, or Model2Vec if it was made by its rules.
+
+        Atomically replaces a model there.
+        """
         with model_folder(folder) as partial:
+            self.tokenizer.save(partial)
+            if isinstance(self.tokenizer, Model2VecTokenizer):
+                limit = None if self.tokenizer.limit == UNLIMITED else self.tokenizer.limit
+                about = {"model_type": "model2vec", "normalize": self.normalize, "max_length": limit}
+                write_json(partial / CONFIG, about)
+                write_safetensors({MODEL2VEC_TABLE: self.embedding.weight}, partial / WEIGHTS)
+                return
+            kinds = ["StaticEmbedding"]
+            if self.normalize:
+                kinds.append("Normalize")
             write_modules(partial, kinds)
             write_safetensors({TABLE: self.embedding.weight}, partial / WEIGHTS)
-            self.tokenizer.save(partial)
-            write_settings(self, partial)
+            write_settings(partial, self.settings, self.tokenizer.text_settings)
+
+
+def model2vec_limit(folder: ModelFolder) -> int:
+    """``max_length`` of a Model2Vec folder's config.json, in tokens; null is no limit."""
+    limit = folder.json(CONFIG).get("max_length", 512)
+    if limit is None:
+        return UNLIMITED
+    if type(limit) is not int or limit < 1:
+        raise unsupported(folder.path / CONFIG, "max_length", limit, "an integer from 1, or null, is")
+    return limit
 
 
 def read_table(path: Path, tensors: dict[str, Tensor]) -> Tensor:

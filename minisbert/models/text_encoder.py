@@ -3,20 +3,20 @@
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from operator import index
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.core import InputError, encoder, one_line, reading
-from minisbert.core.checks import check, check_texts
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_texts
 from minisbert.core.encoder import normalize as unit
 from minisbert.folder.settings import EncoderSettings
 from minisbert.models.batching import ID_BYTES, Batch, chunks, packed_batches, tokenize
-from minisbert.models.guards import PerThread
-from minisbert.models.prompts import with_prompt
+from minisbert.models.guards import PerThread, check_choice, check_count
+from minisbert.models.prompts import role_prompt, with_prompt
+from minisbert.models.similarity import as_array, similarity
 from minisbert.models.tokenizer import Tokenizer, valid_texts
 from minisbert.search.dense import top_k
 from minisbert.system.console import Progress
@@ -24,9 +24,11 @@ from minisbert.system.console import Progress
 BATCH_TOKENS = 2048  # per batch; on two cores no other size is faster, and larger ones need more memory
 
 
-def as_array(x: Tensor) -> np.ndarray:
-    """A tensor on the CPU as an array; NumPy has no bfloat16."""
-    return (x.float() if x.dtype == torch.bfloat16 else x).numpy()
+def as_progress(progress: bool | Progress, total: int) -> AbstractContextManager[Progress]:
+    """The progress line of an ``encode``: a new one, or the caller's, which stays open."""
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    return Progress(total, progress)
 
 
 class TextEncoder:
@@ -40,8 +42,8 @@ class TextEncoder:
     normalize: bool  # scale each vector to length 1
     dtype: torch.dtype
     truncated = PerThread()  # texts that the last ``encode`` had to cut
-    # overridden if vectors are not arrays (N, D): the options of ``encode`` for vectors to search, the search (queries,
-    # corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
+    # Hooks for encoders whose output is not a dense array: options of ``encode`` for vectors to search, the search
+    # (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
     searched: ClassVar[dict[str, Any]] = {}
     top_k = staticmethod(top_k)
     to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
@@ -94,31 +96,24 @@ class TextEncoder:
         Raises ``InputError`` for anything but a list of valid strings, for options out of range, and for NaN.
         """
         texts, skip = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
-        with reading("encode"):
-            rules = "batch_tokens an integer from 1, output sentence|token, convert array|tensor"
-            check(rules, index(batch_tokens), output, convert)
+        check_count("batch_tokens", batch_tokens)
+        check_choice("normalize", normalize, (None, True, False))
+        check_choice("output", output, ("sentence", "token"))
+        check_choice("convert", convert, ("array", "tensor"))
+        check_choice("precision", precision, (None, "auto", "float32", "bfloat16"))
         if output == "token" and (normalize is not None or truncate_dim is not None):
             raise InputError("normalize and truncate_dim are for sentence vectors, not for output='token'")
-        shown = nullcontext(progress) if isinstance(progress, Progress) else Progress(len(texts), progress)
-        tokens, self.truncated = tokenize(self.tokenizer, texts)
-        keys = list(dict.fromkeys(tokens))  # of the distinct texts
-        places = {key: place for place, key in enumerate(keys)}
-        # created here, not in inference mode: a caller may compute gradients with it
-        vectors = torch.empty(len(keys), self._columns(truncate_dim), dtype=self.dtype)
-        states: dict[int, Tensor] = {}
-        with self.computing(precision), shown as line:
-            line.expect(len(texts), sum(map(len, keys)) // ID_BYTES)
-            for batch, found in self._computed(keys, batch_tokens, skip, output, dict(zip(tokens, texts, strict=True))):
-                if output == "token":
-                    states |= {text: matrix.cpu() for text, matrix in zip(batch.texts, found, strict=True)}
-                else:
-                    vectors[batch.texts] = self._scaled(found, normalize, vectors.shape[1]).cpu()
-                line.update(batch.tokens)
-        if output == "token":  # copies, outside of inference mode
-            matrices = [states[places[key]].clone() for key in tokens]
-            return matrices if convert == "tensor" else [as_array(matrix) for matrix in matrices]
-        result = vectors if len(keys) == len(tokens) else vectors[[places[key] for key in tokens]]
-        return result if convert == "tensor" else as_array(result)
+        columns = self._columns(truncate_dim)
+        keys, self.truncated = tokenize(self.tokenizer, texts)
+        distinct = dict(zip(keys, texts, strict=True))  # a text for each sequence of tokens
+        with as_progress(progress, len(texts)) as line:
+            line.expect(len(texts), sum(map(len, distinct)) // ID_BYTES)
+            batches = self._finite(distinct, batch_tokens, skip, output, line)
+            if output == "token":
+                states = self._gather_states(batches, keys, precision)
+                return [as_array(matrix) for matrix in states] if convert == "array" else states
+            vectors = self._gather(batches, keys, columns, normalize, precision)
+        return as_array(vectors) if convert == "array" else vectors
 
     def encode_tokens(self, rows: Sequence[Sequence[int]], skip: int = 0) -> np.ndarray:
         """Texts that are token ids already, special tokens included -> (N, D), scaled as ``encode`` does.
@@ -126,40 +121,86 @@ class TextEncoder:
         ``skip`` tokens at the start of each row are left out of the pooling.
         """
         keys = [array("i", ids).tobytes() for ids in rows]
-        vectors = torch.empty(len(keys), self._columns(None), dtype=self.dtype)
         names = {key: f"with the tokens {list(ids)[:8]} ..." for key, ids in zip(keys, rows, strict=True)}
-        with self.computing(None):
-            for batch, found in self._computed(keys, BATCH_TOKENS, skip, "sentence", names):
-                vectors[batch.texts] = self._scaled(found, None, vectors.shape[1]).cpu()
-        return as_array(vectors)
+        with Progress(None, shown=False) as line:
+            batches = self._finite(names, BATCH_TOKENS, skip, "sentence", line)
+            return as_array(self._gather(batches, keys, self._columns(None)))
 
-    def _columns(self, truncate_dim: int | None) -> int:
-        """How many columns ``encode`` returns."""
-        if truncate_dim is not None and truncate_dim not in range(1, self.width + 1):
-            raise InputError(f"truncate_dim {truncate_dim} is not in 1 to {self.width}, the number of columns")
-        return int(min(truncate_dim or self.settings.truncate_dim or self.width, self.width))
+    def _gather(
+        self,
+        batches: Iterator[tuple[Batch, Tensor]],
+        keys: list[bytes],
+        columns: int,
+        normalize: bool | None = None,
+        precision: str | None = None,
+    ) -> Tensor:
+        """The vectors (N, ``columns``) of N texts, given by their tokens, from batches of the distinct ones."""
+        rows = {key: row for row, key in enumerate(dict.fromkeys(keys))}
+        # created here, not in inference mode: a caller may compute gradients with it
+        vectors = torch.empty(len(rows), columns, dtype=self.dtype)
+        with self.computing(precision):
+            for batch, found in batches:
+                vectors[batch.texts] = self._scaled(found, normalize, columns).cpu()
+        if len(rows) < len(keys):
+            vectors = vectors[[rows[key] for key in keys]]
+        return vectors
 
-    def _computed(
-        self, keys: list[bytes], batch_tokens: int, skip: int, output: str, texts: dict[bytes, str]
+    def _gather_states(
+        self, batches: Iterator[tuple[Batch, list[Tensor]]], keys: list[bytes], precision: str | None
+    ) -> list[Tensor]:
+        """The hidden states (T, D) of each of N texts."""
+        distinct = list(dict.fromkeys(keys))
+        states: dict[bytes, Tensor] = {}
+        with self.computing(precision):
+            for batch, found in batches:
+                for text, matrix in zip(batch.texts, found, strict=True):
+                    states[distinct[text]] = matrix.cpu()
+        return [states[key].clone() for key in keys]  # copies, outside of inference mode
+
+    def _finite(
+        self, distinct: dict[bytes, str], batch_tokens: int, skip: int, output: str, line: Progress
     ) -> Iterator[tuple[Batch, Any]]:
-        """Each batch with its vectors or states, all finite. ``keys`` are tokens, ``texts`` what they came from."""
+        """``_computed`` of the distinct tokens; ``InputError`` names a text whose numbers are not finite."""
+        keys = list(distinct)
+        for batch, found in self._computed(keys, batch_tokens, skip, output):
+            if not all_finite(found):
+                name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], output)])
+                raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
+            yield batch, found
+            line.update(batch.tokens)
+
+    def _culprit(self, keys: list[bytes], output: str) -> bytes:
+        """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
+        for key in keys:
+            for _, found in self._computed([key], 1, 0, output):
+                if not all_finite(found):
+                    return key
+        return keys[0]
+
+    def _computed(self, keys: list[bytes], batch_tokens: int, skip: int, output: str) -> Iterator[tuple[Batch, Any]]:
+        """Each batch of texts, given by their tokens, with its vectors (N, ``width``) or the states of its texts."""
         for batch in packed_batches(keys, batch_tokens):
             if skip and not (batch.places[:, skip:] >= 0).any(dim=1).all():
                 raise InputError("a text has no token of its own after its prompt, and include_prompt is false")
-            found = self.states(batch) if output == "token" else self.vectors(batch, skip)
-            if not (torch.cat(found) if isinstance(found, list) else found).isfinite().all():
-                # alone, one after the other: NaN reaches all texts that share a row
-                alone = ((text, self.vectors(next(packed_batches([keys[text]], 1)), 0)) for text in batch.texts)
-                bad = next((text for text, vector in alone if not vector.isfinite().all()), batch.texts[0])
-                name = one_line(texts[keys[bad]])
-                raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
-            yield batch, found
+            yield batch, self.states(batch) if output == "token" else self.vectors(batch, skip)
+
+    def _columns(self, truncate_dim: int | None) -> int:
+        """How many columns ``encode`` returns."""
+        if truncate_dim is None:
+            return min(self.settings.truncate_dim or self.width, self.width)
+        check_count("truncate_dim", truncate_dim)
+        if truncate_dim > self.width:
+            raise InputError(f"truncate_dim {truncate_dim} is above {self.width}, the number of columns")
+        return int(truncate_dim)
 
     def _scaled(self, vectors: Tensor, normalize: bool | None, columns: int) -> Tensor:
         """Vectors (N, ``width``) cut and scaled as ``encode`` returns them, (N, ``columns``)."""
-        if normalize is None:
-            return (unit(vectors) if self.normalize else vectors)[:, :columns]
-        return unit(vectors[:, :columns]) if normalize else vectors[:, :columns]
+        if normalize is None and self.normalize:
+            vectors = unit(vectors)
+        vectors = vectors[:, :columns]
+        if normalize:
+            vectors = unit(vectors)
+        return vectors
 
     def encode_stream(
         self, texts: Iterable[str], progress: bool = False, *, total: int | None = None, **options: Any
@@ -181,14 +222,17 @@ class TextEncoder:
 
         ``settings.similarity`` says how: "cosine", "dot", or minus the "euclidean" or "manhattan" distance.
         """
-        a, b = np.atleast_2d(a), np.atleast_2d(b)
-        if a.shape[1] != b.shape[1]:
-            raise InputError(f"vectors of width {a.shape[1]} and {b.shape[1]} cannot be compared")
-        if self.settings.similarity == "cosine":
-            return encoder.SentenceEncoder.similarity(self, a, b)
-        u, v = (torch.tensor(x.astype(np.result_type(a, b, np.float32), copy=False)) for x in (a, b))
-        if self.settings.similarity == "dot":
-            return (u @ v.T).numpy()
-        # subtle: by products of matrices, the default for many rows, a small distance would be rounding error
-        p = 1 if self.settings.similarity == "manhattan" else 2
-        return -torch.cdist(u, v, p, compute_mode="donot_use_mm_for_euclid_dist").numpy()
+        return similarity(a, b, self.settings.similarity)
+
+    def encode_query(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for queries; without one if it has none."""
+        return self.encode(texts, prompt=role_prompt(self.settings, "query"), **options)
+
+    def encode_document(self, texts: Sequence[str], **options: Any) -> Any:
+        """``encode`` with the model's prompt for documents; without one if it has none."""
+        return self.encode(texts, prompt=role_prompt(self.settings, "document"), **options)
+
+
+def all_finite(found: Tensor | list[Tensor]) -> bool:
+    tensor = torch.cat(found) if isinstance(found, list) else found
+    return bool(tensor.isfinite().all())

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Backend
 
 from minisbert.core import InputError, one_line, reading, tokenizer
-from minisbert.core.checks import check_rule, check_text, check_texts
+from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
 from minisbert.folder.model_folder import VOCABULARY, ModelFolder
 from minisbert.folder.settings import (
@@ -23,7 +23,10 @@ from minisbert.folder.settings import (
     unsupported,
 )
 from minisbert.folder.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
+from minisbert.models.guards import check_count
 from minisbert.system.files import write_json
+
+T = TypeVar("T")
 
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
@@ -41,33 +44,14 @@ def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
 ENCODER_MODULE = transformer_module("feature-extraction", "last_hidden_state", "token_embeddings")
 CLASSIFIER_MODULE = transformer_module("sequence-classification", "logits", "scores")  # of a CrossEncoder
 MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  # of SPLADE
-KEPT = ("query_length", "document_length", "query_expansion")  # for encode_query and encode_document, not for encode
+LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
 HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
 # arguments that change no vector, and for others the values supported
-HARMLESS = HUB | {"add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"}
-HARMLESS |= {"max_length", "padding", "pad_to_multiple_of", "return_tensors", "verbose"}
+HARMLESS = HUB | {
+    *("add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"),
+    *("max_length", "padding", "pad_to_multiple_of", "return_tensors", "verbose"),
+}
 ARGUMENT_VALUES = {"truncation": (True, "longest_first", "only_first"), "return_attention_mask": (True,)}
-
-
-def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Path, TextSettings]:
-    """The first of ``TEXT_FILES`` that has settings, and all of its limits as ``max_seq_length``.
-
-    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
-    """
-    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
-    path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    calls = texts.processing_kwargs.get("common", {}) | texts.processing_kwargs.get("text", {})
-    groups = {"model_kwargs": texts.model_kwargs, "config_kwargs": texts.config_kwargs, "processing_kwargs": calls}
-    stated = [(key, content.get(key, only), (only,)) for key, only in module.items()]
-    for group, arguments in groups.items():
-        others = {key: value for key, value in arguments.items() if key not in HARMLESS}
-        stated += [(f"{key} in {group}", value, ARGUMENT_VALUES.get(key, ())) for key, value in others.items()]
-    for key, value, supported in stated:
-        if value not in supported:
-            raise unsupported(path, key, value, "it may change the vectors")
-    limits = parse_settings(LimitSettings, (path, texts.processor_kwargs), (path, calls))
-    in_order = limits.max_length, limits.model_max_length, texts.max_seq_length
-    return path, replace(texts, max_seq_length=next((limit for limit in in_order if limit is not None), None))
 
 
 class Tokenizer(tokenizer.Tokenizer):
@@ -75,12 +59,13 @@ class Tokenizer(tokenizer.Tokenizer):
 
     def __init__(self, backend: Backend, limit: int, pad_id: int = 0):
         super().__init__(backend, limit, pad_id)
-        self.files: dict[str, bytes] = {}  # tokenizer.json as read, for ``save``
-        self.settings: dict[str, dict] = {}  # the contents of other files, for ``save``
-        self.kept: dict[str, Any] = {}  # of sentence_bert_config.json, for ``save``
-        self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY``
         self.reserved: int | None = None  # an id that no text may contain
         self.cut_start = False  # long texts lose their start, not their end
+        # for ``save``: tokenizer.json as read, other files' contents, and what sentence_bert_config.json states
+        self.source: bytes | None = None
+        self.settings: dict[str, dict] = {}
+        self.more_text_settings: dict[str, Any] = {}
+        self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY``
 
     @classmethod
     def load(
@@ -95,59 +80,66 @@ class Tokenizer(tokenizer.Tokenizer):
         """
         folder = ModelFolder.of(folder)
         family, config = folder.config
-        module = module or (CLASSIFIER_MODULE if folder.model.classifier else ENCODER_MODULE)
+        if module is None:
+            module = CLASSIFIER_MODULE if folder.model.classifier else ENCODER_MODULE
         path, texts = read_text_settings(folder, module)
         files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (path, texts.processor_kwargs)]
         settings = parse_settings(TokenizerSettings, *files)
+        limits = texts.max_seq_length, settings.model_max_length, settings.max_len
+        limit = choose_limit(folder, limit, first_stated(*limits), config.positions)
+        pad_id = config.pad_token_id or 0
         with reading(folder.path / TOKENIZER_CONFIG):
             backend, kind = build_backend(folder, settings, files)
-        stored = [(part or {}).get("direction", "right").lower() for part in (backend.truncation, backend.padding)]
-        pad_id = config.pad_token_id or 0
-        check_vocabulary(backend, config.vocab_size, folder, pad_id)
-        if texts.do_lower_case:
-            prepend_lowercase(backend)
-        if (settings.padding_side or stored[1]) == "left" and not getattr(family, "relative", False):
+            padding_side = settings.padding_side or side_of(backend.padding)
+            truncation_side = settings.truncation_side or side_of(backend.truncation)
+            check_vocabulary(backend, config.vocab_size, folder, pad_id)
+            if texts.do_lower_case:
+                prepend_lowercase(backend)
+        if padding_side == "left" and not getattr(family, "relative", False):
             place = next((place for place, content in reversed(files) if content.get("padding_side")), folder.path)
             raise unsupported(place, "padding_side", "left", "pads before a text move its positions")
-        inputs = settings.model_input_names or ["attention_mask", *["token_type_ids"] * (kind in TYPED_CLASSES)]
-        if "attention_mask" not in inputs:
+        inputs = settings.model_input_names
+        if inputs is not None and "attention_mask" not in inputs:
             raise unsupported(files[0][0], "model_input_names", inputs, "attention_mask must be one")
-        if limit is not None and limit > config.positions:
-            table = f"the position table of {folder.path}, which has {config.positions}"
-            raise InputError(f"a maximum length of {limit} is above {table}")
-        limits = limit, texts.max_seq_length, settings.model_max_length, settings.max_len, config.positions
-        stated = next(value for value in limits if value is not None)  # huge if the model's author set no limit
+        typed = kind in TYPED_CLASSES if inputs is None else "token_type_ids" in inputs
         with reading(folder.path):
-            loaded = cls(backend, min(stated, config.positions), pad_id)
-            loaded.arrange("token_type_ids" in inputs, (settings.truncation_side or stored[0]) == "left")
+            loaded = cls(backend, limit, pad_id)
+            loaded.arrange(typed, truncation_side == "left")
         if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
             loaded.reserved = pad_id
-        loaded.keep(folder, texts, folder.json(path.name), kind)
+        loaded.remember(folder, texts, folder.json(path.name), kind)
         return loaded
 
-    def arrange(self, types: bool, cut_start: bool) -> None:
+    def arrange(self, typed: bool, cut_start: bool) -> None:
         """Set whether the encoder gets token types, and whether long texts lose their start."""
         for slots in (self.single_template, self.pair_template):
-            slots[:] = [(sequence, token, kind if types else 0) for sequence, token, kind in slots]
+            if not typed:
+                slots[:] = [(sequence, token, 0) for sequence, token, _ in slots]
             if cut_start:  # subtle: a text cut at its start is the reversed text cut at its end, reversed again
                 slots.reverse()
         self.cut_start = cut_start
-        kinds = [kind for *_, kind in self.single_template]
-        check_rule("post_processor of tokenizer.json: token types of one text", max(kinds, default=0), "0")
+        if any(kind != 0 for _, _, kind in self.single_template):
+            raise ValueError("post_processor of tokenizer.json: token types of one text must be 0")
 
-    def keep(self, folder: ModelFolder, texts: TextSettings, content: dict[str, Any], kind: str | None) -> None:
+    def remember(self, folder: ModelFolder, texts: TextSettings, content: dict[str, Any], kind: str | None) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
-        self.kept = {"do_lower_case": True} if texts.do_lower_case else {}
-        self.kept |= {key: content[key] for key in KEPT if content.get(key) is not None}
+        if texts.do_lower_case:
+            self.more_text_settings["do_lower_case"] = True
+        for key in LATE_INTERACTION:
+            if content.get(key) is not None:
+                self.more_text_settings[key] = content[key]
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
-        stated = {key: value for key, value in texts.processor_kwargs.items() if value is not None}
-        moved = {key: value for key, value in stated.items() if key not in HUB | {"model_max_length"}}
-        moved |= {"truncation_side": "left"} if self.cut_start else {}
-        moved |= {"tokenizer_class": kind} if folder.model.tokenizer_class else {}
         if folder.has("tokenizer.json"):
-            self.files["tokenizer.json"] = folder.read("tokenizer.json")
-        self.settings = {TOKENIZER_CONFIG: folder.json(TOKENIZER_CONFIG) | moved}
-        self.settings |= {SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
+            self.source = folder.read("tokenizer.json")
+        settings = dict(folder.json(TOKENIZER_CONFIG))
+        for key, value in texts.processor_kwargs.items():
+            if value is not None and key not in HUB and key != "model_max_length":
+                settings[key] = value
+        if self.cut_start:
+            settings["truncation_side"] = "left"
+        if folder.model.tokenizer_class:
+            settings["tokenizer_class"] = kind
+        self.settings = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
 
     def encode(self, texts: Sequence[str]) -> Encoded:
         """As in the book. Raises ``InputError`` for a text without a token, and for RoBERTa's padding in a text."""
@@ -167,14 +159,15 @@ class Tokenizer(tokenizer.Tokenizer):
                     token = self.backend.id_to_token(self.reserved)
                     reason = "the padding token, which has no position: remove it"
                     raise InputError(f"the text {one_line(text)} contains {token}, {reason}")
-        return [ids[::-1] for ids in pieces] if self.cut_start else pieces
+        if self.cut_start:
+            pieces = [ids[::-1] for ids in pieces]
+        return pieces
 
     def _checked(self, encoded: Encoded, texts: Sequence[str]) -> Encoded:
         for text, ids in zip(texts, encoded.ids, strict=True):
             if not ids:
-                raise InputError(
-                    f"the text {one_line(text)} has no token, and this tokenizer adds none: remove the text"
-                )
+                reason = "has no token, and this tokenizer adds none: remove the text"
+                raise InputError(f"the text {one_line(text)} {reason}")
         if not self.cut_start:
             return encoded
         ids, types = ([row[::-1] for row in rows] for rows in (encoded.ids, encoded.token_types))
@@ -190,18 +183,66 @@ class Tokenizer(tokenizer.Tokenizer):
             # not a copy: beside tokenizer.json the source's files are not read, and may be links to anything
             self.backend.model.save(str(folder))
         current = json.loads(self.backend.to_str())
-        spec = json.loads(self.files["tokenizer.json"]) if "tokenizer.json" in self.files else current
-        spec |= {stage: current[stage] for stage in STAGES} | {"padding": None, "truncation": None}
-        (folder / "tokenizer.json").write_text(json.dumps(spec, ensure_ascii=False, indent=2), encoding="utf-8")
+        content = current if self.source is None else json.loads(self.source)
+        for stage in STAGES:
+            content[stage] = current[stage]
+        content["padding"] = content["truncation"] = None
+        (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
+
+    @property
+    def text_settings(self) -> dict[str, Any]:
+        """The contents of ``sentence_bert_config.json``."""
+        return {"max_seq_length": self.limit, "do_lower_case": False} | self.more_text_settings
 
     def cut_message(self, truncated: int, total: int) -> str:
         """``3 of 2,758 texts were longer than 256 tokens and were cut``."""
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
 
 
+def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Path, TextSettings]:
+    """The first of ``TEXT_FILES`` that has settings, and its limit as ``max_seq_length``, whatever its name there.
+
+    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
+    """
+    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
+    path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
+    for key, only in module.items():
+        if content.get(key, only) != only:
+            raise unsupported(path, key, content[key], "it may change the vectors")
+    calls = texts.processing_kwargs.get("common", {}) | texts.processing_kwargs.get("text", {})
+    groups = {"model_kwargs": texts.model_kwargs, "config_kwargs": texts.config_kwargs, "processing_kwargs": calls}
+    for group, arguments in groups.items():
+        for key, value in arguments.items():
+            if key not in HARMLESS and value not in ARGUMENT_VALUES.get(key, ()):
+                raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
+    limits = parse_settings(LimitSettings, (path, texts.processor_kwargs), (path, calls))
+    limit = first_stated(limits.max_length, limits.model_max_length, texts.max_seq_length)
+    return path, replace(texts, max_seq_length=limit)
+
+
+def choose_limit(folder: ModelFolder, limit: int | None, stated: int | None, positions: int) -> int:
+    """The largest number of tokens of a text: the caller's ``limit``, else what the folder states or can do."""
+    if limit is None:
+        return positions if stated is None else min(stated, positions)  # huge if the model's author set none
+    check_count("a maximum length", limit)
+    if limit > positions:
+        table = f"the position table of {folder.path}, which has {positions}"
+        raise InputError(f"a maximum length of {limit} is above {table}")
+    return int(limit)
+
+
+def first_stated(*values: T | None) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def side_of(part: dict[str, Any] | None) -> str:
+    """The side of ``truncation`` or ``padding`` in tokenizer.json."""
+    return (part or {}).get("direction", "right").lower()
+
+
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:
     """The texts one by one; ``InputError`` gives the index of one that is not a valid Unicode string."""
-    if isinstance(texts, str | dict | set) or hasattr(texts, "columns"):
+    if isinstance(texts, str | dict | set) or hasattr(texts, "columns") or not isinstance(texts, Iterable):
         check_texts(texts)
     for i, text in enumerate(texts):
         check_text(i, text)

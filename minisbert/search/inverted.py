@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minisbert.core import InputError, reading
 from minisbert.folder.weights import read_weights
-from minisbert.search.matrices import check_k
+from minisbert.search.vectors import check_k
 from minisbert.system.console import Bar
 
 warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from minisbert.core.checks import check
-from minisbert.search.matrices import check_k
+from minisbert.search.vectors import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
 PLACES = 2 ** np.arange(7, -1, -1, dtype=np.uint8)  # 128, 64, ..., 1: what the bits of a byte are worth

@@ -12,10 +12,8 @@ from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import assemble
 from minisbert.models.pair_scorer import PairScorer
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, choose_prompt, prompt_tokens
+from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
 from minisbert.models.text_encoder import TextEncoder
-
-ROLES = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
 
 
 class Embedded(NamedTuple):
@@ -48,11 +46,10 @@ class Engine:
 
     def prompt(self, role: str | None) -> str:
         """The prompt for ``input_type`` query or document; for None the model's default. A model may have none."""
-        prompts = self.encoder.settings.prompts
-        name = next((name for name in ROLES.get(role or "", ()) if name in prompts), None)
-        if role and name is None:
-            return ""
-        return choose_prompt(self.encoder.settings, None, name)
+        settings = self.encoder.settings
+        if role is None:
+            return choose_prompt(settings)
+        return role_prompt(settings, role)
 
     def embed(self, prompt: str, inputs: Sequence[str | list[int]]) -> list[Embedded]:
         """Embed texts, or rows of token ids, in one call. Raises ``InputError``."""

@@ -39,6 +39,8 @@ def instruction_sets() -> list[str]:
 
 def choose_device(name: str | torch.device) -> torch.device:
     """A torch device by name; ``auto`` is CUDA, else MPS, else the CPU. ``InputError`` if it cannot be used."""
+    if not isinstance(name, str | torch.device):
+        raise InputError(f"a device is named, such as cpu or cuda:1, not {one_line(name)}")
     if name == "auto":
         name = "cpu"
         if torch.cuda.is_available():

@@ -4,43 +4,32 @@ import argparse
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from minisbert.core import InputError, one_line, read_json, reading
-from minisbert.system.console import check_usage
-from minisbert.training.run_folder import recover_run
-from minisbert.training.settings import FREE, GROUPS, OPTION_ALIASES, SETTINGS, UNIQUE, RunSettings, reads
+from minisbert.core import InputError, read_json, reading
+from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, publish, recover_run
+from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, SETTINGS, UNIQUE, RunSettings, reads
 
-RECIPE_ALIASES = {"sts-joint": "sts-cross-encoder", "sts-cross": "sts-cross-attention"}  # former names, still accepted
-RECIPE_ALIASES |= {"sts-joint-published": "sts-cross-encoder-published"}
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
-# both divide a batch; the saved vectors are cut, others are trained; one view of a sentence, or two that differ
-EXCLUSIVE = (("accumulate", "micro_tokens"), ("matryoshka", "projection"), ("same_mask", "augment"))
+EXCLUSIVE = (
+    ("matryoshka", "projection"),  # the saved vectors are cut, others are trained
+    ("same_mask", "augment"),  # one view of a sentence, or two that differ
+)
 
 
-def recipes() -> dict[str, dict[str, Any]]:
-    """The recipes by name: each a source, the data it needs, the expected score, and options."""
-    return tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+class Parser(argparse.ArgumentParser):
+    """A wrong option is an ``InputError`` of one line, without the usage of sixty options before it."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(message)
 
 
-def list_recipes() -> str:
-    """A few lines per recipe: its source, the data it needs, the expected score, its options."""
-    blocks = []
-    for name, recipe in recipes().items():
-        settings = {f"--{key}": value for key, value in recipe.items() if key not in ABOUT}
-        flags = " ".join(key if value is True else f"{key} {value}" for key, value in settings.items())
-        blocks.append("\n".join([name, *(f"  {key:<9} {recipe[key]}" for key in ABOUT), f"  {'options':<9} {flags}"]))
-    return "\n\n".join(blocks)
+def make_parser(advanced: bool = False) -> Parser:
+    """A parser of the settings that are on the command line; those that are absent have no default.
 
-
-def flag(name: str) -> str:
-    """``max_steps`` -> ``--max-steps``."""
-    return "--" + name.replace("_", "-")
-
-
-def make_parser() -> argparse.ArgumentParser:
-    """A parser of the settings that are on the command line; those that are absent have no default."""
-    parser = argparse.ArgumentParser(
+    ``advanced``: ``--help`` also shows the options that recipes and few people set.
+    """
+    parser = Parser(
         prog="python -m minisbert.train",
         description="Fine-tune a sentence encoder, by default on STS-B with the cosine and mean squared error.",
         epilog="Examples: python -m minisbert.train --epochs 4 --seed 7 --out runs/four-epochs\n"
@@ -51,23 +40,46 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         argument_default=argparse.SUPPRESS,
     )
+    parser.add_argument("--help-all", action="store_true", help="show all options, also those that few people set")
+    hidden = False
     for name, item in SETTINGS.items():
+        about = item.metadata
+        hidden = hidden or (name == FIRST_ADVANCED and not advanced)
+        help_text = argparse.SUPPRESS if hidden else about["help"]
         if name in GROUPS:
             group = parser.add_argument_group(GROUPS[name])
-        about = item.metadata
         if isinstance(item.default, bool):
-            group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=about["help"])
+            group.add_argument(flag(name), action=argparse.BooleanOptionalAction, help=help_text)
         else:
-            kinds = {"type": about["read"], "choices": about["choices"], "metavar": about["metavar"]}
-            group.add_argument(flag(name), help=about["help"], **kinds)
-    for former, name in OPTION_ALIASES.items():
-        parser.add_argument(flag(former), dest=name, action=argparse.BooleanOptionalAction, help=argparse.SUPPRESS)
+            read, choices, metavar = about["read"], about["choices"], about["metavar"]
+            group.add_argument(flag(name), type=read, choices=choices, metavar=metavar, help=help_text)
     return parser
+
+
+def flag(name: str) -> str:
+    """``max_steps`` -> ``--max-steps``."""
+    return "--" + name.replace("_", "-")
+
+
+def as_flags(settings: dict[str, Any]) -> list[str]:
+    """Settings as one would type them: ``{"max_steps": 5, "projection": True}`` -> ``--max-steps=5 --projection``."""
+    flags = []
+    for name, value in settings.items():
+        if value is True:
+            flags.append(flag(name))
+        elif value is False:
+            flags.append(flag(f"no_{name}"))
+        elif value is not None:
+            flags.append(f"{flag(name)}={value}")
+    return flags
 
 
 def given(arguments: list[str] | None) -> dict[str, Any]:
     """The settings that are on the command line, without defaults and a recipe's settings."""
-    return vars(make_parser().parse_args(arguments))
+    found = vars(make_parser().parse_args(arguments))
+    if found.pop("help_all", False):
+        make_parser(advanced=True).parse_args(["--help"])
+    return found
 
 
 def parse(arguments: list[str] | None = None) -> RunSettings:
@@ -76,17 +88,14 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
     Raises ``InputError`` for an unknown recipe, an option that the objective does not read (a recipe's are ignored),
     options that exclude each other, and a run that cannot be resumed with the same result.
     """
-    explicit, preset = given(arguments), {}
+    explicit = given(arguments)
     if "resume" in explicit:
         return resumed(explicit, Path(explicit["resume"]))
-    recipe, known = explicit.get("recipe"), recipes()
+    recipe, preset = explicit.get("recipe"), {}
     if recipe == "list":
         return RunSettings(**explicit)
     if recipe is not None:
-        explicit["recipe"] = recipe = RECIPE_ALIASES.get(recipe, recipe)
-        if recipe not in known:
-            raise InputError(f"unknown recipe {recipe!r}; choose from {', '.join(known)}")
-        preset = {key.replace("-", "_"): value for key, value in known[recipe].items() if key not in ABOUT}
+        preset = recipe_settings(recipe)
     if "teacher" in explicit and "objective" not in preset:
         preset["objective"] = "distillation"
     settings = RunSettings(**preset | explicit)
@@ -100,54 +109,76 @@ def parse(arguments: list[str] | None = None) -> RunSettings:
 
 def check_combination(settings: RunSettings) -> None:
     """Raise ``InputError`` if settings that the objective reads exclude each other, or one lacks another."""
-    objective, margin = settings.objective, settings.margin or 0
+    objective = settings.objective
     read = {name: value for name, value in vars(settings).items() if reads(objective, name)}
-    alone = objective in ("cosent", *UNIQUE) and settings.batch_size < 2
-    drawn = read.get("attention_start") == "random" and settings.pooling != "attention"
-    check_usage(
-        (alone, f"objective {objective} compares the rows of a batch: --batch-size must be at least 2"),
-        (objective == "contrastive" and margin > 2, f"--margin {margin:g} must be at most 2, as 1 - cosine is"),
-        (drawn, "--attention-start random needs --pooling attention"),
-    )
+    if objective in ("cosent", *UNIQUE) and settings.batch_size < 2:
+        raise InputError(f"objective {objective} compares the rows of a batch: --batch-size must be at least 2")
+    if objective == "contrastive" and settings.margin is not None and settings.margin > 2:
+        raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
+    if read.get("attention_start") == "random" and settings.pooling != "attention":
+        raise InputError("--attention-start random needs --pooling attention")
     for one, other in EXCLUSIVE:
-        check_usage((read.get(one) and read.get(other), f"{flag(one)} and {flag(other)}: give one of them"))
+        if read.get(one) and read.get(other):
+            raise InputError(f"{flag(one)} and {flag(other)}: give one of them")
+
+
+# ------------------------------------------------------------------------------- recipes and resumed runs
+
+
+def recipes() -> dict[str, dict[str, Any]]:
+    """The recipes by name: each a source, the data it needs, the expected score, and options."""
+    return tomllib.loads(Path(__file__).with_name("recipes.toml").read_text(encoding="utf-8"))
+
+
+def recipe_settings(name: str) -> dict[str, Any]:
+    """What a recipe sets."""
+    known = recipes()
+    if name not in known:
+        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(known)}")
+    return {key.replace("-", "_"): value for key, value in known[name].items() if key not in ABOUT}
+
+
+def list_recipes() -> str:
+    """A few lines per recipe: its source, the data it needs, the expected score, its options."""
+    blocks = []
+    for name, recipe in recipes().items():
+        lines = [name]
+        for key in ABOUT:
+            lines.append(f"  {key:<9} {recipe[key]}")
+        lines.append(f"  {'options':<9} {' '.join(as_flags(recipe_settings(name)))}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
 
 
 def resumed(explicit: dict[str, Any], run: Path) -> RunSettings:
     """The settings of a stopped run."""
     recover_run(run)
-    config = vars(read_settings(run / "config.json"))
-    if (run / "results.json").is_file():
-        raise InputError(f"{run} is finished: its model is in {run / 'model'}, its scores are in results.json")
-    if not (run / "state" / "state.json").is_file():
+    if (run / RESULTS).is_file():
+        run = publish(run)  # if it was killed while it replaced another run
+        raise InputError(f"{run} is finished: its model is in {run / MODEL}, its scores are in {RESULTS}")
+    config = vars(read_settings(run / CONFIG))
+    if not (run / STATE / "state.json").is_file():
         raise InputError(f"{run} was stopped before its state was saved (--save-every): start it again, --overwrite")
     for name, value in explicit.items():
-        changed = value != config[name] and name not in FREE
-        if changed or (name == "out" and os.path.realpath(value) != os.path.realpath(run)):
+        if name == "out":
+            changed = os.path.realpath(value) != os.path.realpath(run)
+        else:
+            changed = value != config[name] and name not in FREE
+        if changed:
             raise InputError(f"{flag(name)} {value}: {run} was started with {config[name]} and continues with it")
-    return RunSettings(**config | {"threads": None} | explicit)  # by default the number of threads in the state
+    config["threads"] = None  # by default the number of threads in the state
+    return RunSettings(**config | explicit)
 
 
 def read_settings(path: Path) -> RunSettings:
-    """The settings in a run's ``config.json``; ``InputError`` names one that no option could set.
-
-    One that is missing has its default: the run is older than the option. ``identity`` notices if it had another value.
-    """
-    config = {OPTION_ALIASES.get(name, name): value for name, value in read_json(path).items()}
+    """The settings in a run's ``config.json``; ``InputError`` names one that no option could set."""
+    config = read_json(path)
     with reading(path):
-        return RunSettings(**{name: stored(name, config.get(name, item.default)) for name, item in SETTINGS.items()})
-
-
-def stored(name: str, value: Any) -> Any:
-    """The value of a setting in a run's ``config.json``; ``ValueError`` for one that its option could not set."""
-    default, about = SETTINGS[name].default, SETTINGS[name].metadata
-    if (value is None and default is None) or (isinstance(value, bool) and isinstance(default, bool)):
-        return value
+        settings = {name: config[name] for name in SETTINGS}
+    for name, item in SETTINGS.items():
+        if isinstance(settings[name], bool) != isinstance(item.default, bool):
+            raise InputError(f"{path}: {name} is {settings[name]!r}, which {flag(name)} does not accept")
     try:
-        value = about["read"](value) if name == "objective" else value  # a former name
-        same = about["read"](str(value)) == value and not isinstance(default, bool)
-    except ValueError:
-        same = False
-    if not same or value not in (about["choices"] or [value]):
-        raise ValueError(f"{name!r} is {one_line(value)}, which {flag(name)} does not accept")
-    return value
+        return RunSettings(**vars(make_parser().parse_args(as_flags(settings))))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error

@@ -7,29 +7,23 @@ has the loss of the whole batch, in-batch negatives included; each backpropagate
 DistributedDataParallel combines the gradients. Without torchrun the group is a single process, and nothing is sent.
 """
 
-import json
 import os
-import signal
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, distributed, nn
 
-from minisbert.core import InputError, one_line
+from minisbert.core import InputError, reading
 from minisbert.system.console import run_command, say, settle_output
 from minisbert.system.devices import choose_device
 from minisbert.training.gradient_cache import Cut, GradientCache, compute_in_parts, whole
 
-GRACE = 0.3  # seconds; torchrun looks every 0.1 s which process has ended first
+PATIENCE = timedelta(days=7)  # the others wait while rank 0 evaluates; NCCL's own limit is ten minutes
 
 
 @dataclass(frozen=True)
@@ -39,12 +33,15 @@ class ProcessGroup:
     rank: int  # of this process; rank 0 prints, evaluates and writes
     size: int  # number of processes
     device: torch.device
+    waiting: Any = None  # torch's group for what may take long
 
     def wrap(self, network: nn.Module, cut: Cut = whole) -> nn.Module:
         """The network for these processes; if ``cut`` divides a batch, its gradients are cached."""
         if self.size > 1:
             return DistributedNetwork(network, self, cut)
-        return network if cut is whole else GradientCache(network, cut)
+        if cut is whole:
+            return network
+        return GradientCache(network, cut)
 
     def reseed(self, seed: int, step: int) -> None:
         """Before a step: seed the dropout masks of each process but rank 0, whose generator is saved.
@@ -55,21 +52,20 @@ class ProcessGroup:
             mixed = np.random.SeedSequence([seed, self.rank, step]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
 
-    def shares(self, count: int) -> list[int]:
-        """How many rows of a batch each process takes: ``ProcessGroup(0, 3, cpu).shares(8) = [3, 3, 2]``."""
-        return [len(part) for part in np.array_split(range(count), self.size)]
+    def share(self, rows: Sequence[int], rank: int) -> list[int]:
+        """The rows of process ``rank``, in order: 3, 3 and 2 of 8 rows in three processes.
 
-    def share(self, rows: Sequence[int], rank: int | None = None) -> list[int]:
-        """The rows of this process, or of ``rank``, in order. At least one, since all must take part."""
-        parts = np.array_split(rows, self.size)
-        return parts[self.rank if rank is None else rank].tolist() or list(rows[:1])  # gather drops a spare row
+        At least one row, since all processes must take part; ``gather`` drops a spare one.
+        """
+        share = np.array_split(rows, self.size)[rank].tolist()
+        return share or list(rows[:1])
 
     def gather(self, outputs: Tensor, count: int) -> Tensor:
         """All processes' outputs (b, ...) of a batch of ``count`` rows -> (count, ...), the same in every process.
 
         Gradients flow to this process's own rows only; the others' are computed by the processes that own them.
         """
-        shares = self.shares(count)
+        shares = [len(share) for share in np.array_split(range(count), self.size)]
         own = outputs[: shares[self.rank]]
         padded = outputs.new_zeros(max(shares), *outputs.shape[1:])  # all must send the same size
         padded[: len(own)] = own.detach()
@@ -86,7 +82,7 @@ class ProcessGroup:
         """The number of rank 0, in every process."""
         values = [value]
         if self.size > 1:
-            distributed.broadcast_object_list(values, src=0)
+            distributed.broadcast_object_list(values, src=0, group=self.waiting, device=torch.device("cpu"))
         return values[0]
 
 
@@ -99,11 +95,13 @@ class DistributedNetwork(nn.Module):
         self.group, self.cut = group, cut
 
     def forward(self, rows: list[int]) -> Tensor:
-        own = self.group.share(rows)
+        shares = [self.group.share(rows, rank) for rank in range(self.group.size)]
+        own = shares[self.group.rank]
         # subtle: all processes cache gradients or none does, because they must send and receive in the same order
-        shares = (self.group.share(rows, rank) for rank in range(self.group.size))
-        cached = any(len(self.cut(share)) > 1 for share in shares)
-        outputs = compute_in_parts(self.replica, self.cut(own)) if cached else self.replica(own)
+        if any(len(self.cut(share)) > 1 for share in shares):
+            outputs = compute_in_parts(self.replica, self.cut(own))
+        else:
+            outputs = self.replica(own)
         return self.group.gather(outputs, len(rows))
 
 
@@ -115,20 +113,19 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
     if size == 1:
         yield ProcessGroup(0, 1, place)
         return
+    backend = "gloo"
     if place.type == "cuda":
-        count = torch.cuda.device_count()
-        place = torch.device("cuda", environment_number("LOCAL_RANK", 0, count - 1, f" ({count} CUDA devices here)"))
+        backend, place = "nccl", choose_device(f"cuda:{os.environ.get('LOCAL_RANK', rank)}")
         torch.cuda.set_device(place)
     try:
-        distributed.init_process_group("nccl" if place.type == "cuda" else "gloo")
+        distributed.init_process_group(backend)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        if restarts():
-            reason += "; a restart by torchrun needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment"
         raise InputError(f"process {rank} of {size} cannot connect to the others: {reason}") from error
     try:
-        yield ProcessGroup(rank, size, place)
-        distributed.barrier()  # torchrun stops all processes when one has failed: rank 0 must report first
+        waiting = distributed.new_group(backend="gloo", timeout=PATIENCE)
+        yield ProcessGroup(rank, size, place, waiting)
+        distributed.barrier(waiting)  # torchrun stops all processes when one has failed: rank 0 must report first
     except RuntimeError as error:
         if not lost_contact(error):
             raise
@@ -140,16 +137,14 @@ def process_group(device: str) -> Iterator[ProcessGroup]:
 
 
 def read_environment() -> tuple[int, int]:
-    """This process's rank and the number of processes; 0 and 1 without torchrun."""
+    """This process's rank and the number of processes, as torchrun sets them; 0 and 1 without it."""
     if "RANK" not in os.environ and "WORLD_SIZE" not in os.environ:
         return 0, 1
-    size = environment_number("WORLD_SIZE", 1)
-    return environment_number("RANK", 0, size - 1, f" (WORLD_SIZE is {size})"), size
-
-
-def restarts() -> int:
-    """How often torchrun has started the processes of this run again (``--max-restarts``)."""
-    return environment_number("TORCHELASTIC_RESTART_COUNT", 0) if "TORCHELASTIC_RESTART_COUNT" in os.environ else 0
+    with reading("RANK and WORLD_SIZE in the environment, which torchrun sets"):
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if not 0 <= rank < size:
+        raise InputError(f"RANK is {rank} and WORLD_SIZE {size}: was this process started by torchrun?")
+    return rank, size
 
 
 def processes() -> int:
@@ -167,55 +162,15 @@ def say_once(text: str) -> None:
         say(text)
 
 
-def environment_number(name: str, smallest: int, largest: int = 10**6, why: str = "", starter: str = "torchrun") -> int:
-    """A variable that torchrun or ``starter`` sets; ``InputError`` unless it is a whole number in that range."""
-    text = os.environ.get(name, "")
-    if text.isascii() and text.isdigit() and len(text) < 8 and smallest <= int(text) <= largest:
-        return int(text)
-    found = f"{name} is {one_line(text)}" if name in os.environ else f"{name} is not set"
-    raise InputError(f"{found}, not a whole number from {smallest} to {largest}{why}: started with {starter}?")
-
-
 def run_distributed_command(main: Callable[[], None]) -> None:
-    """``run_command`` for a command that torchrun may start in several processes: only the first to fail reports."""
-    if os.environ.get("WORLD_SIZE", "1") == "1":
+    """``run_command`` for a command that torchrun may start in several processes, each of which reports its errors."""
+    try:
         run_command(main)
-        return
-    code = 0
-    try:
-        run_command(partial(report_once, main))
     except SystemExit as end:
-        code = end.code or 0
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    settle_output()
-    os._exit(code)  # without Python's clean-up, in which gloo's threads sometimes abort the process
-
-
-def report_once(main: Callable[[], None]) -> None:
-    """Run ``main``; an error passes in the first process that fails and ends the others silently."""
-    try:
-        main()
-    except (Exception, KeyboardInterrupt) as error:
-        first = True  # to fail in this run, or the others cannot be reached
-        with suppress(RuntimeError, ValueError):
-            store, *_ = next(distributed.rendezvous("env://", timeout=timedelta(seconds=3)))
-            first = store.add(f"failures/{restarts()}", 1) == 1
-        write_error_file(error)
-        if not first:
-            time.sleep(GRACE)  # torchrun shows the error file of the process that ended first
-            sys.exit(2)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun stops the others too: not before the message
-        raise
-
-
-def write_error_file(error: BaseException) -> None:
-    """Write the error to the file that torchrun reads; it is the last line that torchrun prints."""
-    details = {"message": f"{type(error).__name__}: {error}", "extraInfo": {"timestamp": str(int(time.time()))}}
-    if "TORCHELASTIC_ERROR_FILE" in os.environ:
-        with suppress(OSError):
-            Path(os.environ["TORCHELASTIC_ERROR_FILE"]).write_text(json.dumps({"message": details}))
+        if processes() == 1:
+            raise
+        settle_output()
+        os._exit(end.code or 0)  # without Python's clean-up, in which gloo's threads sometimes abort the process
 
 
 def lost_contact(error: BaseException) -> bool:

@@ -8,7 +8,6 @@ atomically: if a run is killed while saving, the previous state remains.
 import dataclasses
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from torch.optim import Optimizer
 from minisbert.core import InputError, read_json, reading
 from minisbert.core.weights import read_safetensors
 from minisbert.folder.weights import write_safetensors
-from minisbert.system.files import atomic_folder, flush, write_json
+from minisbert.system.files import atomic_folder, write_json
 from minisbert.training.distributed import processes, say_once
 from minisbert.training.objectives.base import Objective
-from minisbert.training.settings import FREE, OPTION_ALIASES, SETTINGS, RunSettings
+from minisbert.training.settings import FREE, RunSettings
 
 
 @dataclass
@@ -35,6 +34,7 @@ class RunState:
     before: dict[str, dict[str, float]] = field(default_factory=dict)  # scores of dev and test before training
     evaluated: int = -1  # the step of the last evaluation on dev
     best: float | None = None  # dev score of the best model
+    best_step: int = 0  # the step of that evaluation; 0 is the untrained model
     best_dev: dict[str, float] = field(default_factory=dict)  # all its dev scores
     waited: int = 0  # evaluations since the best
     tokens: int = 0
@@ -49,18 +49,17 @@ def save_state(
 ) -> None:
     """Atomically replace the state at ``folder``. ``data`` identifies the run (``identity``)."""
     tensors = {f"network.{name}": tensor for name, tensor in network.state_dict().items()}
-    tensors |= {f"random.{name}": tensor for name, tensor in randomness.items()}
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
-    for parameter, moments in optimizer.state.items():
-        tensors |= {f"optimizer.{names[id(parameter)]}.{key}": value for key, value in moments.items()}
+    for name, tensor in randomness.items():
+        tensors[f"random.{name}"] = tensor
+    for name, parameter in network.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"optimizer.{name}.{key}"] = value
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "data": data}
-    about |= {"processes": processes(), "progress": dataclasses.asdict(progress)}
-    with atomic_folder(folder) as partial, ThreadPoolExecutor(1) as pool:
-        sha256 = pool.submit(content_hash, tensors, about)  # while the disk writes
+    about = {"threads": torch.get_num_threads(), "torch": torch.__version__, "processes": processes(), "data": data}
+    about["progress"] = dataclasses.asdict(progress)
+    with atomic_folder(folder) as partial:
         write_safetensors(tensors, partial / "state.safetensors")
-        flush(partial / "state.safetensors")
-        write_json(partial / "state.json", about | {"sha256": sha256.result()})
+        write_json(partial / "state.json", about | {"sha256": content_hash(tensors, about)})
 
 
 def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str) -> tuple[RunState, dict[str, Tensor]]:
@@ -72,22 +71,26 @@ def load_state(folder: Path, network: nn.Module, optimizer: Optimizer, data: str
     about = read_json(folder / "state.json")
     with reading(folder / "state.json"):
         stored = about.pop("sha256")
-        tensors = read_safetensors(folder / "state.safetensors")
-        if content_hash(tensors, about) != stored:
-            raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
+    tensors = read_safetensors(folder / "state.safetensors")
+    if content_hash(tensors, about) != stored:
+        raise InputError(f"{folder} is damaged or was edited: its contents do not have the sha256 in state.json")
+    with reading(folder / "state.json"):
         progress = RunState(**about["progress"])
     if about["data"] != data:
         raise InputError(
             f"{folder}: the training rows, dev, test, the model or config.json have changed since the run started"
         )
-    with reading(folder / "state.safetensors"):
+    try:
         network.load_state_dict(_with_prefix("network.", tensors))  # strict, and into the existing memory
-    names = {id(parameter): name for name, parameter in network.named_parameters()}
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    moments = (_with_prefix(f"optimizer.{names[id(parameter)]}.", tensors) for parameter in parameters)
-    found = {i: moment for i, moment in enumerate(moments) if moment}  # none before the first step
-    optimizer.load_state_dict(optimizer.state_dict() | {"state": found})
-
+    except RuntimeError as error:
+        raise InputError(f"{folder} is the state of another network: {error}") from error
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    moments = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            moments[len(moments)] = _with_prefix(f"optimizer.{names[parameter]}.", tensors)
+    if any(moments.values()):  # none before the first step
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": moments})
     if about["torch"] != torch.__version__:
         say_once(f"torch is {torch.__version__}, the run started with {about['torch']}: the last bits may differ")
     if about["processes"] != processes():
@@ -112,9 +115,7 @@ def content_hash(tensors: dict[str, Tensor], about: dict[str, Any]) -> str:
 
 def identity(objective: Objective, options: RunSettings) -> str:
     """A hash of what must be the same when a run is resumed: the data, the model's config, and the run's settings."""
+    settings = {name: value for name, value in vars(options).items() if name not in FREE}
     # subtle: not options.device, which "auto" may have been, and not its index: another GPU of the kind is the same
-    given = {name: value for name, value in vars(options).items() if value != SETTINGS[name].default}
-    former = {name: old for old, name in OPTION_ALIASES.items()}  # runs of today and before have one hash
-    settings = {former.get(name, name): value for name, value in given.items() if name not in FREE}
     settings["device"] = objective.encoder.device.type
     return hashlib.sha256(json.dumps([objective.fingerprint, settings], sort_keys=True).encode()).hexdigest()

@@ -1,84 +1,87 @@
 """A run in progress: its state, its batches, what it records, and how it ends.
 
-``start`` makes a new run and its folder, ``resume`` continues a stopped one. Of several processes only
-rank 0 prints and writes.
+Of several processes only rank 0 prints and writes.
 """
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
-from typing import Any, TextIO
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 from minisbert.core import InputError
 from minisbert.core.loop import Diverged, Step
-from minisbert.evaluation import plots
 from minisbert.system.console import LiveLine, duration, say
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.system.files import atomic_file, naming, write_json
+from minisbert.system.files import naming
 from minisbert.system.interrupts import Interrupts
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.objectives.base import Objective
 from minisbert.training.resume import RunState, identity, load_state, save_state
-from minisbert.training.run_folder import LAST, METRICS, MODEL, RESULTS, STATE, create_folder, open_log, print_table
+from minisbert.training.run_folder import (
+    LAST,
+    METRICS,
+    MODEL,
+    STATE,
+    create_folder,
+    finish_folder,
+    open_log,
+    print_table,
+)
 from minisbert.training.settings import RunSettings
 
 RECENT = 20  # losses in the live line's mean
 
 
-def start(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
-    """A new run; rank 0 creates its folder."""
-    order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
-    folder, log = create_folder(options, group.device, objective) if group.rank == 0 else (Path(), None)
-    random = {"order": order.get_state()} | random_state(group.device)
-    return Run(options, folder, log, objective, optimizer, group, RunState(), random)
-
-
-def resume(options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup) -> "Run":
-    """A stopped run: network, optimizer and random generators get the state that was saved."""
-    folder = Path(options.resume)
-    with ExitStack() as stack:  # closes the log, and so unlocks the run, if something fails
-        log = stack.enter_context(open_log(folder)) if group.rank == 0 else None
-        state, random = load_state(folder / STATE, objective.network, optimizer, identity(objective, options))
-        size = (folder / METRICS).stat().st_size
-        if size < state.logged:
-            raise InputError(f"{folder / METRICS} was cut or replaced: it has {size} bytes, not {state.logged}")
-        set_random_state(random, group.device)
-        stack.pop_all()
-    return Run(options, folder, log, objective, optimizer, group, state, random)
-
-
-@dataclass
 class Run:
-    """As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one."""
+    """A new run in a folder of its own, or with ``options.resume`` a stopped one.
 
-    options: RunSettings
-    folder: Path
-    log: TextIO | None  # metrics.jsonl, of rank 0
-    objective: Objective
-    optimizer: Optimizer
-    group: ProcessGroup
-    state: RunState
-    random: dict[str, Tensor]  # states of the random generators; "order" is that before the current epoch
+    As a context it turns Ctrl-C and SIGTERM into a ``KeyboardInterrupt`` between two steps, never within one.
+    """
 
-    def __post_init__(self) -> None:
-        self.order = torch.Generator()
-        self.order.set_state(self.random["order"])
-        # counted, not computed: batches without repeated texts can be a few more than rows / batch size
-        generator = torch.Generator().manual_seed(self.options.seed)
-        self.steps_per_epoch = len(self.objective.batches(self.options.batch_size, generator))
-        self.total = min(self.steps_per_epoch * self.options.epochs, self.options.max_steps or math.inf)
-        self.batches: list[list[int]] | None = None  # of the current epoch
+    def __init__(self, options: RunSettings, objective: Objective, optimizer: Optimizer, group: ProcessGroup):
+        self.options, self.objective, self.optimizer, self.group = options, objective, optimizer, group
         self.interrupts, self.line = Interrupts(), LiveLine()
+        self.state = RunState()
+        self.order = torch.Generator().manual_seed(options.seed)  # its own: dropout must not change which rows meet
+        # states of the random generators; "order" is that before the current epoch
+        self.random = {"order": self.order.get_state()} | random_state(group.device)
+        # counted, not computed: batches without repeated texts can be a few more than rows / batch size
+        batches = objective.batches(options.batch_size, torch.Generator().manual_seed(options.seed))
+        self.steps_per_epoch = len(batches)
+        self.rows_per_step = mean(map(len, batches))
+        self.total = min(self.steps_per_epoch * options.epochs, options.max_steps or math.inf)
+        self.batches: list[list[int]] | None = None  # of the current epoch
+        self.folder, self.log = Path(), None  # the log, metrics.jsonl, is rank 0's
+        if options.resume:
+            self.folder = Path(options.resume)
+            self.log = open_log(self.folder) if group.rank == 0 else None
+            self._restore()
+        elif group.rank == 0:
+            self.folder, self.log = create_folder(options, group.device, objective)
+
+    def _restore(self) -> None:
+        """Give network, optimizer and random generators the state that was saved."""
+        try:
+            same = identity(self.objective, self.options)
+            self.state, self.random = load_state(self.folder / STATE, self.objective.network, self.optimizer, same)
+            size = (self.folder / METRICS).stat().st_size
+            if size < self.state.logged:
+                raise InputError(
+                    f"{self.folder / METRICS} was cut or replaced: it has {size} bytes, not {self.state.logged}"
+                )
+        except BaseException:
+            if self.log:
+                self.log.close()  # which unlocks the run
+            raise
+        set_random_state(self.random, self.group.device)
+        self.order.set_state(self.random["order"])
 
     def __enter__(self) -> "Run":
         self.interrupts.__enter__()
@@ -117,7 +120,7 @@ class Run:
             self.batches = self.objective.batches(self.options.batch_size, self.order)
             return self.batches[self.state.position :]
 
-    def record_steps(self, steps: Iterator[Step]) -> Iterator[Step]:
+    def recorded(self, steps: Iterator[Step]) -> Iterator[Step]:
         """The steps of ``fit``, each made and recorded as one: an interrupt waits for its end."""
         while True:
             with self.interrupts.defer():
@@ -127,23 +130,22 @@ class Run:
                 try:
                     step = next(steps, None)
                 except Diverged as error:
-                    rows = self.batches[self.state.position]
-                    which = ", ".join(map(str, rows[:8])) + (", ..." if len(rows) > 8 else "")
-                    raise Diverged(
-                        f"{error} (training rows {which}, counted from 0); a lower --lr or a longer --warmup may help"
-                    ) from error
+                    raise Diverged(f"{error} ({self._rows()}); a lower --lr or a longer --warmup may help") from error
                 if step is None:
                     return
                 self._record_step(step, time.monotonic() - started)
             yield step
 
+    def _rows(self) -> str:
+        """The rows of the current batch, for a message."""
+        rows = self.batches[self.state.position]
+        more = ", ..." if len(rows) > 8 else ""
+        return f"training rows {', '.join(map(str, rows[:8]))}{more}, counted from 0"
+
     def _record_step(self, step: Step, seconds: float) -> None:
         state, options = self.state, self.options
         if not state.tokens:
-            trained = [(name, p) for name, p in self.objective.network.named_parameters() if p.requires_grad]
-            missed = [name for name, parameter in trained if parameter.grad is None]
-            if missed:
-                raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")
+            self.objective.check_gradients()
         state.step = step.number
         state.position += 1
         state.recent = [*state.recent[1 - RECENT :], step.loss]
@@ -177,28 +179,31 @@ class Run:
 
     def evaluate(self) -> None:
         """Scores on dev; the best model so far, the untrained one included, is saved in ``model/``."""
-        state, objective, first = self.state, self.objective, self.group.rank == 0
-        scores = objective.scores("dev") if first else {}
-        if first and not state.before:
-            state.before = {"dev": scores, "test": objective.scores("test")}
+        state, objective, scores = self.state, self.objective, {}
+        if self.group.rank == 0:
+            scores = objective.scores("dev")
+            if not state.before:
+                state.before = {"dev": scores, "test": objective.scores("test")}
         score = self.group.broadcast(scores.get(objective.best, 0.0))
         better = state.best is None or score > state.best
         with self.interrupts.defer():
-            if first:
+            if self.group.rank == 0:
                 self.line.clear()
                 say(f"step {state.step:>5}  dev {objective.best} {100 * score:.2f}")
                 if better:
                     objective.model.save(self.folder / MODEL)
             self.record(dev=scores)
-            state.evaluated, state.waited = state.step, 0 if better else state.waited + 1
-            state.best, state.best_dev = (score, scores) if better else (state.best, state.best_dev)
+            state.evaluated = state.step
+            state.waited += 1
+            if better:
+                state.waited, state.best, state.best_step, state.best_dev = 0, score, state.step, scores
 
     def save(self) -> None:
         """Everything that ``resume`` needs."""
         if self.group.rank == 0:
             with self.interrupts.defer():
-                data = identity(self.objective, self.options)
-                save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, data)
+                same = identity(self.objective, self.options)
+                save_state(self.folder / STATE, self.objective.network, self.optimizer, self.random, self.state, same)
 
     def stop(self) -> None:
         """End the run early: save its state and its last weights."""
@@ -219,25 +224,26 @@ class Run:
         """Write and print the best model's scores; delete what only a resumed run needs."""
         if self.group.rank != 0:
             return
-        state, objective, folder = self.state, self.objective, self.folder
-        self.optimizer.zero_grad()
-        self.optimizer.state.clear()  # room for a second copy of the model
+        state, folder = self.state, self.folder
         try:
-            model = objective.model
-            model.load_state_dict(type(model).load(folder / MODEL, device=self.group.device).state_dict())
-            after = {"dev": state.best_dev, "test": objective.scores("test")}
+            after = {"dev": state.best_dev, "test": self._test_scores()}
         except KeyboardInterrupt:
             say(f"stopped in the final evaluation, all {state.step} steps are saved: --resume {folder} repeats it")
             raise
         results = {"before": state.before, "after": after, "steps": state.step}
         with self.interrupts.defer():
-            with atomic_file(folder / RESULTS) as partial:
-                write_json(partial, results | {"training_seconds": round(state.seconds, 2)})
-            for name in (STATE, LAST):
-                shutil.rmtree(folder / name, ignore_errors=True)
-        if self.options.plots:
-            plots.curves([folder], folder / "curves.png")
-            texts = [len(ids) for column in objective.encoded for ids in column.ids]
-            plots.lengths(texts, objective.encoder.tokenizer.limit, folder / "lengths.png")
-        print(f"\ntrained {state.step} steps in {duration(state.seconds)}; best by dev in {folder / MODEL}\n")
+            self.log.close()
+            folder = finish_folder(folder, results | {"training_seconds": round(state.seconds, 2)})
+        best = f"best by dev, of step {state.best_step}, in {folder / MODEL}"
+        if state.best_step == 0:
+            best = f"none was better on dev than the untrained model, which is in {folder / MODEL}"
+        print(f"\ntrained {state.step} steps in {duration(state.seconds)}; {best}\n")
         print_table(state.before, after)
+
+    def _test_scores(self) -> dict[str, float]:
+        """The best model's, which is loaded in place of the last one."""
+        self.optimizer.zero_grad()
+        self.optimizer.state.clear()  # room for a second copy of the model
+        model = self.objective.model
+        model.load_state_dict(type(model).load(self.folder / MODEL, device=self.group.device).state_dict())
+        return self.objective.scores("test")

@@ -1,4 +1,4 @@
-"""A training run's folder, and the tables that people see.
+"""A training run's folder, and its table of scores.
 
 runs/NAME/config.json      every setting, resolved
 runs/NAME/metrics.jsonl    a line every few steps and for every evaluation
@@ -6,57 +6,113 @@ runs/NAME/model/           the best model by dev
 runs/NAME/state/           for ``--resume``, until the run is finished
 runs/NAME/last/            the weights at the moment a run was stopped
 runs/NAME/results.json     scores before and after, once it is finished
+
+With ``--overwrite`` a run is made in ``runs/NAME.replacement/`` and moves to ``runs/NAME/`` when it is finished.
 """
 
 import os
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import torch
 
-from minisbert import __version__
 from minisbert.core import InputError, one_line
 from minisbert.evaluation.model_scores import Scores
-from minisbert.system.console import say
-from minisbert.system.files import lock, recover, write_json
+from minisbert.folder.overwrite import SAVED
+from minisbert.system.files import atomic_file, foreign_entries, listed, lock, recover, write_json
+from minisbert.system.version import __version__
 from minisbert.training.objectives.base import Objective
 from minisbert.training.settings import RunSettings
 
-STATE, MODEL, LAST, METRICS, RESULTS = "state", "model", "last", "metrics.jsonl", "results.json"
+CONFIG, METRICS, RESULTS = "config.json", "metrics.jsonl", "results.json"
+MODEL, LAST, STATE = "model", "last", "state"
+STATE_FILES = ("state.safetensors", "state.json")
+REPLACEMENT = ".replacement"
 
 
 def create_folder(options: RunSettings, device: torch.device, objective: Objective) -> tuple[Path, TextIO]:
     """The run's folder with its ``config.json``, and its locked, empty ``metrics.jsonl``.
 
-    Raises ``InputError`` rather than overwrite a run without ``--overwrite``, or a folder that is not a run's.
+    Raises ``InputError`` rather than overwrite a run without ``--overwrite``, a folder that is not a run's, or files
+    that no run wrote.
     """
-    stem = f"{Path(options.data).stem}-" if options.data else ""
-    name = options.recipe or f"{stem}{options.objective}"
+    out = chosen_path(options)
+    out.mkdir(parents=True, exist_ok=True)
+    folder = out
+    if {path.name for path in out.iterdir()} - {METRICS}:
+        check_replaceable(out, options.overwrite)
+        path = Path(os.path.realpath(out))
+        folder = path.with_name(path.name + REPLACEMENT)
+        folder.mkdir(exist_ok=True)
+    log = open_log(folder)
+    try:
+        recover_run(folder)
+        for name in (MODEL, LAST, STATE):  # of an earlier replacement that was not finished
+            shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / RESULTS).unlink(missing_ok=True)
+        log.truncate(0)  # and not removed: it holds the lock
+        resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
+        config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
+        write_json(folder / CONFIG, config)
+    except BaseException:
+        log.close()
+        raise
+    return folder, log
+
+
+def chosen_path(options: RunSettings) -> Path:
+    """``--out``, or a folder in ``runs/`` that is named after the recipe, or data and objective, and the model."""
+    name = options.recipe or options.objective
+    if options.data and not options.recipe:
+        name = f"{Path(options.data).stem}-{options.objective}"
     out = Path(options.out or f"runs/{name}-{Path(options.model).name}")
     path = os.path.realpath(out)
     if path.encode(errors="ignore") != os.fsencode(path):  # safetensors writes to no such path
         raise InputError(f"--out {one_line(out)}: the path is not UTF-8; choose another one")
-    out.mkdir(parents=True, exist_ok=True)
-    if any(out.iterdir()) and not (out / METRICS).is_file():
+    return out
+
+
+def check_replaceable(out: Path, overwrite: bool) -> None:
+    """Raise ``InputError`` unless ``out`` is a run that may be replaced, at rest, without files of others in it."""
+    if not (out / METRICS).is_file():
         raise InputError(f"{out} is not the folder of a run (it has no {METRICS}): choose another --out")
-    resolved = {"out": str(out), "device": str(device), "minisbert": __version__, "torch": torch.__version__}
-    config = vars(options) | {"rows": objective.notes, "best_metric": objective.best} | resolved
-    with ExitStack() as stack:  # closes the log if something fails
-        log = stack.enter_context(open_log(out))
-        if not options.overwrite and {path.name for path in out.iterdir()} != {METRICS}:
-            resume = f", --resume {out} to continue it" if (out / STATE).is_dir() else ""
-            raise InputError(f"{out} exists: choose another --out{resume}, or --overwrite to replace that run")
-        recover_run(out)
-        for file in (out / "config.json", out / RESULTS):
-            file.unlink(missing_ok=True)
-        for folder in (MODEL, LAST, STATE):
-            shutil.rmtree(out / folder, ignore_errors=True)
-        log.truncate(0)  # and not removed: it holds the lock
-        write_json(out / "config.json", config)
-        stack.pop_all()
-    return out, log
+    open_log(out).close()
+    if not overwrite:
+        advice = "--overwrite to replace that run"
+        if (out / STATE).is_dir():
+            advice = f"--resume {out} to continue it, or {advice}"
+        raise InputError(f"{out} exists: choose another --out, or {advice}")
+    recover_run(out)
+    for name, written in ((MODEL, SAVED), (LAST, SAVED), (STATE, STATE_FILES)):
+        foreign = foreign_entries(out / name, written)
+        if foreign:
+            raise InputError(f"{out / name} holds files that no run wrote ({listed(foreign)}): move them elsewhere")
+
+
+def finish_folder(folder: Path, results: dict[str, Any]) -> Path:
+    """Write ``results.json`` and delete what only a resumed run needs; return the folder, which may have moved."""
+    with atomic_file(folder / RESULTS) as partial:
+        write_json(partial, results)
+    for name in (STATE, LAST):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return publish(folder)
+
+
+def publish(folder: Path) -> Path:
+    """Move a finished run over the one that it replaces, if it does; return the folder where it is now."""
+    folder = Path(os.path.realpath(folder))
+    out = folder.with_name(folder.name.removesuffix(REPLACEMENT))
+    if out == folder or not out.is_dir():
+        return folder
+    for name in (LAST, STATE):
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in (MODEL, METRICS, CONFIG, RESULTS):  # results.json last: if killed, --resume goes on here
+        if (folder / name).exists():
+            shutil.rmtree(out / name, ignore_errors=True)
+            (folder / name).replace(out / name)
+    folder.rmdir()
+    return out
 
 
 def open_log(out: Path) -> TextIO:
@@ -76,25 +132,14 @@ def recover_run(out: Path) -> None:
         recover(out / name)
 
 
-def describe(options: RunSettings, objective: Objective, counts: tuple[int, int], total: int, precision: str) -> None:
-    """A few lines about the run that begins. ``counts``: all parameters, and those that are not frozen."""
-    encoder, (parameters, trainable) = objective.encoder, counts
-    unused = sum(parameter.numel() for parameter in objective.unused_parameters())
-    frozen = "" if trainable == parameters else f" ({trainable:,} trainable)"
-    idle = f", {unused:,} of them not used" if unused else ""
-    size = f"{parameters:,} parameters{frozen}{idle}"
-    say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
-    say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
-    say(f"plan   {total} steps of {options.batch_size} rows, AdamW {options.lr:g}, {precision}, seed {options.seed}")
-    if truncated := sum(encoded.truncated for encoded in objective.encoded):
-        say(encoder.tokenizer.cut_message(truncated, sum(map(len, objective.encoded))))
-
-
 def print_table(before: dict[str, Scores], after: dict[str, Scores]) -> None:
     """Every metric on dev and test, before training and of the best model; the loss is in ``results.json``."""
     print(f"{'x 100':<16}{'dev':>17}{'test':>19}")
-    for metric in (name for name in before["dev"] if name != "loss"):
-        # test may have no alike pairs for alignment, and no qrels for a search
-        both = [(before[split], after[split]) for split in ("dev", "test")]
-        shown = [f"{100 * b[metric]:.2f} -> {100 * a[metric]:.2f}" if metric in b else "" for b, a in both]
-        print(f"{metric:<16}{shown[0]:>17}{shown[1]:>19}".rstrip())
+    for metric in dict.fromkeys([*before["dev"], *before["test"]]):
+        if metric == "loss":
+            continue
+        shown = {"dev": "", "test": ""}
+        for split in shown:  # test may have no alike pairs for alignment, no qrels for a search, or no rows at all
+            if metric in before[split]:
+                shown[split] = f"{100 * before[split][metric]:.2f} -> {100 * after[split][metric]:.2f}"
+        print(f"{metric:<16}{shown['dev']:>17}{shown['test']:>19}".rstrip())

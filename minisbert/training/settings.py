@@ -1,6 +1,7 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -9,19 +10,29 @@ from minisbert.training.schedules import SCHEDULES
 
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
+RERANKERS = ("cross-encoder-binary", "cross-encoder-ranking")
+JOINT = ("cross-encoder", *RERANKERS)  # both texts in one input
+HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + RERANKERS
+PAIRS = ("contrastive", "triplet")
+SCORED = ("cosine", "cosent")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
 SPARSE = ("splade",)  # the same, of a SparseEncoder
 LATE = ("late-interaction",)  # the same, of a MultiVectorEncoder
 TAUGHT = ("distillation",)  # they have a teacher
-OBJECTIVES = ("cosine", "cosent", *HEADS_ON_SCORES, *HEADS_ON_LABELS, "contrastive", "triplet")
-OBJECTIVES += (*IN_BATCH, *SPARSE, *LATE, *TAUGHT)
-OBJECTIVE_ALIASES = {"joint": "cross-encoder", "cross": "cross-attention"}  # former names, still accepted
-OPTION_ALIASES = {"cross_encoder": "pooler_head"}  # the same of options
-POOLED = tuple(name for name in OBJECTIVES if name not in ("cross-encoder", "cross-attention", *SPARSE, *LATE))
-NESTED = ("cosine", "cosent", "contrastive", "triplet", *IN_BATCH)  # they compare vectors of any width
-SCALED = tuple(name for name in OBJECTIVES if name not in (*HEADS_ON_LABELS, "contrastive"))  # they read scores
-UNIQUE = (*IN_BATCH, *SPARSE, *LATE)  # no text twice in a batch
-SHUFFLED = tuple(name for name in OBJECTIVES if name not in UNIQUE)
+OBJECTIVES = SCORED + HEADS + PAIRS + IN_BATCH + SPARSE + LATE + TAUGHT
+UNIQUE = IN_BATCH + SPARSE + LATE  # no text twice in a batch
+NESTED = SCORED + PAIRS + IN_BATCH  # they compare vectors of any width
+
+
+def without(*names: str) -> tuple[str, ...]:
+    return tuple(name for name in OBJECTIVES if name not in names)
+
+
+POOLED = without(*JOINT, "cross-attention", *SPARSE, *LATE)
+SCALED = without(*HEADS_ON_LABELS, *RERANKERS, "contrastive")  # they read scores
+SEARCHED = without(*JOINT, "cross-attention")  # their models have vectors of single texts
+SHUFFLED = without(*UNIQUE)
+WEIGHED = ("binary", "cross-encoder-binary")
 
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
 
@@ -42,14 +53,12 @@ def prefix_widths(text: str) -> str:
     return ",".join(map(str, widths))
 
 
-def objective_name(text: str) -> str:
-    """A type: an objective under its present name."""
-    return OBJECTIVE_ALIASES.get(text, text)
-
-
-warmup_length.__name__, prefix_widths.__name__ = "fraction below 1 or whole number of steps", "descending widths"
+warmup_length.__name__ = "fraction below 1 or whole number of steps"
+prefix_widths.__name__ = "descending widths"
 COUNT, LAYERS = bounded(int, 1), bounded(int, 0)
 RATE, POSITIVE, FRACTION = bounded(float, 0), bounded(float, 1e-4), bounded(float, 0, 1)
+THREADS = bounded(int, 1, 1025)
+PRECISIONS = ("auto", "float32", "bfloat16")
 
 # ------------------------------------------------------------------------------------------- the settings
 
@@ -71,10 +80,13 @@ GROUPS = {  # the first setting of each group of options, and the group's title 
     "recipe": "objective, model, data and output",
     "epochs": "duration and evaluation",
     "batch_size": "training",
-    "loss": "heads (cross-encoder, siamese, cross-attention, softmax, binary)",
-    "margin": "losses between vectors",
-    "teacher": "distillation",
+    "pooler_head": "heads, losses and teachers",
+    "save_every": "more about the run",
+    "batches": "more about training",
+    "loss": "more about heads (cross-encoder, siamese, cross-attention, softmax, binary)",
+    "symmetric": "more about losses between vectors",
 }
+FIRST_ADVANCED = "save_every"  # --help shows the settings before this one, --help-all the others too
 
 
 @dataclass
@@ -82,100 +94,76 @@ class RunSettings:
     """All settings of a run."""
 
     recipe: str | None = option("a named recipe, which other options override; list shows all", metavar="NAME")
-    objective: str = option("default: cosine", "cosine", objective_name, choices=OBJECTIVES)
+    objective: str = option("default: cosine", "cosine", choices=OBJECTIVES)
     model: str = option("name, folder, or owner/name on the Hub (default: all-MiniLM-L6-v2)", "all-MiniLM-L6-v2")
     pooling: str | None = option("override the model's: mean, cls, max, attention, first-last, pooler", only=POOLED)
-    attention_start: str = option(
-        "of --pooling attention: equal weights (default) or random ones",
-        "mean",
-        choices=("mean", "random"),
-        only=POOLED,
-    )
     data: str | None = option("stsb, snli, multinli, quora or a file; NLI takes several: A,B (default: by objective)")
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
-    retrieval: str | None = option(
-        "folder in BEIR's format: nDCG@10 by qrels/dev.tsv selects the best checkpoint", metavar="FOLDER"
-    )
-    scale: float = option("scores in files are 0 to S (default: 5)", 5.0, POSITIVE, metavar="S", only=SCALED)
-    limit: int | None = option("read only the first ROWS training rows", read=COUNT, metavar="ROWS")
-    max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", read=COUNT, metavar="N")
+    retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", None, str, "DIR", SEARCHED)
+    scale: float = option("scores in files are 0 to S (default: 5)", 5.0, POSITIVE, "S", SCALED)
+    limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
+    max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")
     out: str | None = option("folder of the run (default: in runs/, named after recipe or data, objective and model)")
-    overwrite: bool = option("replace an existing run in that folder", False)
-    plots: bool = option("draw curves.png and lengths.png (needs the plots extra)", False)
+    overwrite: bool = option("replace the run in that folder, once the new one is finished", False)
     resume: str | None = option("continue a stopped run; the results are those of an uninterrupted one", metavar="RUN")
 
     epochs: int = option("default: 1", 1, COUNT)
-    max_steps: int | None = option("stop after N steps", read=COUNT, metavar="N")
-    eval_every: int | None = option("evaluate on dev every STEPS (default: each epoch)", read=COUNT, metavar="STEPS")
-    patience: int | None = option("stop after N evaluations without a better score", read=COUNT, metavar="N")
-    save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, metavar="STEPS")
+    max_steps: int | None = option("stop after N steps", None, COUNT, "N")
+    eval_every: int | None = option("evaluate on dev every STEPS (default: each epoch)", None, COUNT, "STEPS")
+    patience: int | None = option("stop after N evaluations without a better score", None, COUNT, "N")
 
     batch_size: int = option("rows per step (default: 32)", 32, COUNT)
+    micro_tokens: int | None = option("compute each batch in parts of at most N tokens", None, COUNT, "N")
+    lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
+    head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", None, RATE)
+    warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
+    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, "N")
+    dropout: float | None = option("dropout rate of the encoder (default: the model's)", None, FRACTION, "P")
+    seed: int = option("for dropout and batch order (default: 42)", 42, bounded(int, 0, 2**64))
+    device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
+    threads: int | None = option("CPU threads (default: OMP_NUM_THREADS, or one a core)", None, THREADS, "N")
+    precision: str = option("of matrix products; auto: bfloat16 on hardware for it", "auto", choices=PRECISIONS)
+
+    pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
+    margin: float | None = option("of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=PAIRS)
+    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
+    matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
+    teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
+    student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
+
+    # only in --help-all; recipes set some of them
+    save_every: int = option("save for --resume every STEPS (default: 100)", 100, COUNT, "STEPS")
+    log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, "STEPS")
+
     batches: str = option(
-        "grouped: rows of similar length, shuffled each epoch (default); random: of any length; fixed: in file order",
+        "rows of similar length (default: grouped), of any, or in file order",
         "grouped",
         choices=("grouped", "random", "fixed"),
         only=SHUFFLED,
     )
-    accumulate: int | None = option(
-        "compute each batch in N micro-batches (default: 1; on a CPU as many as its tokens need)", None, COUNT, "N"
-    )
-    micro_tokens: int | None = option("or in micro-batches of at most N tokens, including padding", None, COUNT, "N")
-    lr: float = option("peak learning rate (default: 2e-5)", 2e-5, RATE)
-    head_lr: float | None = option("peak learning rate outside the encoder (default: --lr)", read=RATE)
     schedule: str = option("default: linear", "linear", choices=tuple(SCHEDULES))
-    warmup: float = option("a fraction of the steps, or from 1 on steps (default: 0.1)", 0.1, warmup_length)
     weight_decay: float = option("also of biases and LayerNorm (default: 0)", 0.0, RATE)
     clip: float = option("maximum gradient norm, 0: no clipping (default: 1)", 1.0, RATE)
-    freeze_layers: int = option("freeze the lowest N layers (default: 0)", 0, LAYERS, "N")
     freeze_embeddings: bool = option("freeze the embeddings", False)
-    dropout: float | None = option("dropout rate of the encoder (default: the model's)", None, FRACTION, "P")
-    seed: int = option("for dropout and batch order (default: 42)", 42, bounded(int, 0, 2**64))
-    device: str = option("auto, cpu, cuda or mps (default: auto)", "auto")
-    threads: int | None = option(
-        "CPU threads (default: OMP_NUM_THREADS, or one per core)", None, bounded(int, 1, 1025), "N"
-    )
-    precision: str = option(
-        "of the encoder's matrix products; auto: bfloat16 if the hardware supports it (default: auto)",
-        "auto",
-        choices=("auto", "float32", "bfloat16"),
-    )
-    log_every: int = option("write metrics.jsonl every STEPS (default: 10)", 10, COUNT, "STEPS")
+    attention_start: str = option("weights of --pooling attention", "mean", choices=("mean", "random"), only=POOLED)
 
     loss: str = option(
-        "of the heads on scores: mse (default); weighted-mse: scores below 1 of 5 count twice; weighted-mse-literal: "
-        "all below 5, as in the notebook",
+        "weighted: scores below 1 of 5 count twice; literal: all below 5",
         "mse",
         choices=("mse", "weighted-mse", "weighted-mse-literal"),
         only=HEADS_ON_SCORES,
     )
     concat: str = option("input of softmax and binary heads (default: u,v,|u-v|)", "u,v,|u-v|", only=HEADS_ON_LABELS)
-    head_hidden: int = option(
-        "width of a hidden layer in them (default: none)", 0, bounded(int, 0, 2**20), only=HEADS_ON_LABELS
-    )
-    head_dropout: float = option(
-        "before a head's last layer (default: 0)", 0.0, FRACTION, only=(*HEADS_ON_SCORES, *HEADS_ON_LABELS)
-    )
+    head_hidden: int = option("width of a hidden layer in them (default: none)", 0, LAYERS, only=HEADS_ON_LABELS)
+    head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=HEADS)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
-    variant: str = option(
-        "of cross-attention (default: compare)", "compare", choices=("published", "compare"), only=("cross-attention",)
-    )
-    pooler_head: bool = option(
-        "cross-encoder with BERT's pooler and a linear layer, as CrossEncoder has it", False, only=("cross-encoder",)
-    )
-    pos_weight: float = option("weight of duplicates in binary (default: 1)", 1.0, POSITIVE, only=("binary",))
+    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
+    pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=WEIGHED)
 
-    margin: float | None = option(
-        "of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=("contrastive", "triplet")
-    )
-    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
-    matryoshka: str | None = option(
-        "the loss also of the first N columns, for each N: 256,128,64", None, prefix_widths, "N,N", NESTED
-    )
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
     hard_negative_weight: float = option(
-        "simcse-supervised: added to the logits of each row's own hard negative (default: 0)",
+        "added to the logits of each row's own hard negative (default: 0)",
         0.0,
         bounded(float, -1e4, 1e4),
         "WEIGHT",
@@ -183,32 +171,22 @@ class RunSettings:
     )
     projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *IN_BATCH))
     nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
-    augment: str | None = option(
-        "simcse: change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", metavar="HOW", only=("simcse",)
-    )
+    augment: str | None = option("change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", only=("simcse",))
+    same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))
     query_flops: float = option("splade: price of a query's words (default: 5e-5)", 5e-5, RATE, only=SPARSE)
     document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
-    shuffled_negatives: int | None = option(
-        "for each pair add N shuffled ones of score 0", None, COUNT, "N", ("cosine", "cosent")
-    )
-    same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))
-    allow_no_dropout: bool = option("simcse on a model without dropout", False, only=("simcse",))
+    shuffled_negatives: int | None = option("for each pair N shuffled ones of score 0", None, COUNT, "N", SCORED)
 
-    teacher: str | None = option(
-        "model whose vectors, or cross-encoder whose scores, to learn (implies --objective distillation)",
-        metavar="MODEL",
-        only=TAUGHT,
-    )
-    student_layers: int | None = option(
-        "keep N of --model's layers, evenly spread (default: all)", None, COUNT, "N", TAUGHT
-    )
 
-    def __post_init__(self) -> None:
-        self.objective = objective_name(self.objective)  # a recipe or an older run may have the former one
+def with_data(options: RunSettings, data: str) -> RunSettings:
+    """The same settings for another file of which all rows are read."""
+    other = copy(options)
+    other.data, other.limit = data, None
+    return other
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}
-FREE = ("resume", "overwrite", "out", "log_every", "save_every", "plots", "threads")  # may differ in a resumed run
+FREE = ("resume", "overwrite", "out", "log_every", "save_every", "threads")  # may differ in a resumed run
 
 
 def reads(objective: str, name: str) -> bool:

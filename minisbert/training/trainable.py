@@ -1,10 +1,52 @@
-"""Changes to a model before training: frozen layers and another dropout rate; and its number of parameters."""
+"""The encoder that a run trains: loaded, of fewer layers, with another dropout, partly frozen."""
 
 from dataclasses import replace
 
+import torch
 from torch import nn
 
+from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
+from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.loading import open_kind
+from minisbert.models.multi_vector_encoder import MultiVectorEncoder
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.models.sparse_encoder import SparseEncoder
+from minisbert.training.settings import JOINT, LATE, SPARSE, TAUGHT, RunSettings, reads
+from minisbert.training.students import keep_layers, spread_layers
+
+
+def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
+    """The encoder with the options' pooling, layers and dropout.
+
+    Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
+    """
+    pooling, objective = options.pooling, options.objective
+    reads_tokens = objective in (*JOINT, "cross-attention")
+    if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
+        pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
+    kind = SparseEncoder  # also of a plain masked-language model
+    if objective not in SPARSE:
+        kind = open_kind(options.model)
+    trains = {
+        SparseEncoder: objective in SPARSE,
+        MultiVectorEncoder: objective in LATE + TAUGHT,
+    }
+    if not trains.get(kind, issubclass(kind, SentenceEncoder)):
+        raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {objective}")
+    encoder = kind.load(options.model, pooling, device, options.max_length)
+    if objective in LATE and kind is not MultiVectorEncoder:
+        encoder = MultiVectorEncoder.around(encoder)
+    if options.attention_start == "random" and reads(objective, "attention_start"):
+        encoder.pooling.score.reset_parameters()
+    if objective in TAUGHT and options.student_layers is not None:
+        layers = len(encoder.bert.layers)
+        if options.student_layers > layers:
+            raise InputError(f"--student-layers {options.student_layers}: {options.model} has {layers} layers")
+        encoder.bert = keep_layers(encoder.bert, spread_layers(layers, options.student_layers))
+    if options.dropout is not None:
+        set_dropout(encoder.bert, options.dropout)
+    return encoder
 
 
 def freeze(bert: Bert, layers: int, embeddings: bool = False) -> None:
@@ -35,5 +77,6 @@ def set_dropout(bert: Bert, rate: float) -> None:
 
 def count_parameters(module: nn.Module) -> tuple[int, int]:
     """The number of parameters of a module, and of those that are trained."""
-    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in module.parameters()]
-    return sum(size for size, _ in sizes), sum(size for size, trained in sizes if trained)
+    everything = list(module.parameters())
+    trained = [parameter for parameter in everything if parameter.requires_grad]
+    return sum(parameter.numel() for parameter in everything), sum(parameter.numel() for parameter in trained)

@@ -40,7 +40,7 @@ def test_one_pair_has_the_models_score_and_the_six_examples_are_a_table(trained,
     main(["--model", str(trained.folder)])
     header, *lines = capsys.readouterr().out.splitlines()[-7:]
     assert header.startswith("people")
-    for (first, second, people, *_), line in zip(EXAMPLES, lines, strict=True):
+    for (first, second, people), line in zip(EXAMPLES, lines, strict=True):
         assert line.split()[0] == str(people)
         assert line.endswith(f"{first} / {second}")
 
@@ -54,15 +54,11 @@ def constant(tiny, folder, score: float) -> str:
     return str(folder)
 
 
-def test_the_examples_of_a_regression_are_beside_the_notebooks(tiny, tmp_path, capsys):
-    """Its two models as it prints them, and the nearest whole scores."""
+def test_the_examples_of_a_regression_are_rounded_too(tiny, tmp_path, capsys):
     main(["--model", constant(tiny, tmp_path / "model", 2.75)])
     header, *rows = capsys.readouterr().out.splitlines()
-    assert header.split() == ["people", "model", "notebook's", "joint", "siamese", "pair"]
-    joint = ["0.50 -> 1", "0.74 -> 1", "0.46 -> 0", "4.03 -> 4", "3.91 -> 4", "5.05 -> 5"]
-    siamese_ones = ["0.68 -> 1", "0.97 -> 1", "1.19 -> 1", "4.11 -> 4", "", ""]
-    for people, row in enumerate(rows):
-        assert row.startswith(f"{people:<6}  2.75 -> 3  {joint[people]:<16}  {siamese_ones[people]:<9}  ")
+    assert header.split() == ["people", "model", "pair"]
+    assert [row[:19] for row in rows] == [f"{people:<6}  2.75 -> 3  " for people in range(6)]
     assert rows[0].endswith("  I love eating apples / The capital of France is Paris")
 
 

@@ -28,8 +28,9 @@ from minisbert.evaluation.retrieval_metrics import METRICS, map_at_k
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 from minisbert.training.command_line import parse
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.train import main as train
+from minisbert.training.trainable import load_encoder
 from tests import toys
 
 # ------------------------------------------------------------------------------------------- formulas

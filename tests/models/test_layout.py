@@ -14,9 +14,8 @@ from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.cross_encoder import ClassifierHead
-from minisbert.models.layout import load_dense
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pooling import Dense
+from minisbert.models.pooling import Dense, load_dense
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
 from tests.parity import MINILM_VECTOR, REFERENCE, assert_parity, assert_same_weights

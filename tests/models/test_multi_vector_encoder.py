@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from minisbert.commands import certify, distill_static, encode, evaluate, search
 from minisbert.core import InputError
+from minisbert.corpus.hashes import model_hash
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -83,6 +84,20 @@ def test_vectors_and_scores_equal_the_references_also_after_saving(tmp_path, nam
         assert_parity(f"{name} scores", ours_scores / largest, scores / largest, 2e-6)
 
 
+@pytest.mark.reference
+@pytest.mark.parametrize("names", [{}, {"module_input_name": "sentence_embedding"}, {"module_output_name": "other"}])
+def test_a_normalize_that_does_not_scale_tokens_changes_nothing(folder, tmp_path, names):
+    from sentence_transformers import MultiVectorEncoder as Reference
+
+    (folder / "3_Normalize" / "config.json").write_text(json.dumps(names))
+    MultiVectorEncoder.load(folder).save(tmp_path / "saved")
+    expected = Reference(str(folder), device="cpu").double().encode_document(ALL)
+    for path in (folder, tmp_path / "saved"):
+        assert_rows(
+            "no Normalize", MultiVectorEncoder.load(path).double().encode(ALL, prompt_name="document"), expected
+        )
+
+
 @pytest.mark.parametrize("saved", [False, True])
 def test_golden_values_also_after_saving(tmp_path, formulas, saved):
     expected, encoder = golden("architectures/tiny-colbert"), MultiVectorEncoder.load(COLBERT)
@@ -148,6 +163,18 @@ def test_weights_that_are_too_large_are_named(folder):
         encoder.encode(["a cat"], query=False)
 
 
+def test_arguments_of_other_types(folder):
+    encoder = MultiVectorEncoder.load(folder)
+    for options, message in (
+        ({"query": "yes"}, "query must be one of"),
+        ({"batch_tokens": 2.5}, "batch_tokens must be"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encoder.encode(["a cat"], **options)
+    with pytest.raises(InputError, match="similarity compares the Matrices of encode"):
+        encoder.similarity(encoder.encode(["a cat"]), [np.ones((2, 7))])
+
+
 def test_long_texts_are_cut_and_counted(folder):
     encoder = MultiVectorEncoder.load(folder)
     assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 4]
@@ -184,6 +211,13 @@ def test_search_evaluate_and_encode_take_it(folder, tmp_path, capsys):
     assert load_file(tmp_path / "out.safetensors").keys() == {"rows", "starts"}
 
 
+def test_an_index_belongs_to_lengths_and_skipped_words(folder):
+    hashes = {model_hash(MultiVectorEncoder.load(folder))}
+    for name, changes in ((TEXT, {"document_length": 13}), (MASK, {"skiplist_words": ["."]})):
+        hashes.add(model_hash(MultiVectorEncoder.load(alter(folder, name, **changes))))
+    assert len(hashes) == 3
+
+
 def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
     texts, vectors, model = tmp_path / "corpus.txt", tmp_path / "vectors.npy", ["--model", str(folder)]
     texts.write_text("a cat\na dog\n")
@@ -194,7 +228,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         (
             encode,
             ["--file", str(texts), "--truncate-dim", "3", *out],
-            "truncate_dim: a MultiVectorEncoder has a vector",
+            "--truncate-dim: a MultiVectorEncoder has no columns",
         ),
         (distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
         (evaluate, ["--split", "dev"], "has a vector per token: only search data"),

@@ -16,8 +16,8 @@ from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.pairs import pooler_head
-from minisbert.training.objectives.registry import load_encoder
 from minisbert.training.settings import RunSettings
+from minisbert.training.trainable import load_encoder
 from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
 from tests.reference.texts import SENTENCES
 
@@ -106,10 +106,13 @@ def test_what_cannot_be_scored(model):
     for firsts, seconds, message in (
         (["a", "b"], ["c"], "2 first and 1 second sentences do not make pairs"),
         ("a", ["b"], "not one string"),
+        (["a"], None, "a list of texts is needed, not NoneType"),
         (["a", "b"], ["c", None], "text 1 is not a string"),
     ):
         with pytest.raises(InputError, match=message):
             model.scores(firsts, seconds)
+    with pytest.raises(InputError, match="batch_tokens must be an integer from 1"):
+        model.scores(["a"], ["b"], batch_tokens=2.5)
     model.head.mlp[-1].weight.data.fill_(torch.nan)
     with pytest.raises(InputError, match="a score is NaN or infinite"):
         model.scores(FIRSTS, SECONDS)
@@ -126,6 +129,8 @@ def test_cut_texts_are_counted(tiny):
 def test_parts_and_rows_that_do_not_fit(tiny):
     encoder = SentenceEncoder.load(tiny)
     for head, task, labels, message in (
+        (torch.nn.Linear(24, 1), "regression", (), "head must be a JointHead, ConcatHead or CrossHead, not Linear"),
+        (ConcatHead(24, outputs=2), "classes", ("a", 3), "text 1 is not a string"),
         (JointHead(23), "regression", (), "a head for width 23 gets 24"),
         (ConcatHead(24), "ranking", (), "task must be .*not 'ranking'"),
         (ConcatHead(24, outputs=2), "regression", (), "regression with 2 outputs and labels .*: one, without a label"),
@@ -451,17 +456,41 @@ def test_an_encoder_that_a_cross_encoder_cannot_have(tiny, tmp_path):
         ("config", {"classifier_dropout": 1.5}, "dropout must be at least 0"),
         ("config", {"architectures": ["BertModel"]}, r"has no head\.json"),
         ("config_sentence_transformers", {"activation_fn": 5}, "activation_fn must be"),
-        ("config_sentence_transformers", {"model_type": "SparseEncoder"}, "must be CrossEncoder"),
         ("config_sentence_transformers", {"default_prompt_name": "q"}, "default_prompt_name 'q' is"),
         ("sentence_bert_config", {"module_output_name": "x"}, "module_output_name 'x' is not"),
     ],
 )
 def test_a_cross_encoder_that_cannot_be_read(name, changes, message, tmp_path):
     classifier(tmp_path / "model", "bert")
+    configure(tmp_path / "model")
     change(tmp_path / "model" / f"{name}.json", **changes)
     with pytest.raises(InputError, match=message) as error:
         PairModel.load(tmp_path / "model")
     assert str(tmp_path / "model") in str(error.value)
+
+
+def configure(folder: Path, **settings: object) -> None:
+    """The files by which sentence-transformers 5 and later know a CrossEncoder."""
+    module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.Transformer"}
+    (folder / "modules.json").write_text(json.dumps([module]))
+    change(folder / "config_sentence_transformers.json", **{"model_type": "CrossEncoder"} | settings)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("left_over", ["no modules.json", "no model_type", None])
+def test_files_that_sentence_transformers_does_not_read_change_no_score(left_over, tmp_path):
+    folder = tmp_path / "model"
+    classifier(folder, "bert")
+    configure(folder, activation_fn=IDENTITY)
+    texts = {"max_seq_length": 9, "transformer_task": "sequence-classification", "module_output_name": "scores"}
+    change(folder / "sentence_bert_config.json", **texts)
+    if left_over == "no modules.json":
+        (folder / "modules.json").unlink()
+    if left_over == "no model_type":
+        change(folder / "config_sentence_transformers.json", model_type="SentenceTransformer")
+    model, expected = PairModel.load(folder), cross_encoder(folder).predict([*zip(*LONG, strict=True)])
+    np.testing.assert_allclose(model.scores(*LONG), expected, rtol=0, atol=2e-6)
+    assert (model.task == "logit") == (left_over is None)
 
 
 @pytest.mark.reference

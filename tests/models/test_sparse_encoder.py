@@ -23,7 +23,8 @@ from minisbert.training import train
 from minisbert.training.command_line import parse
 from minisbert.training.losses import flops_loss, splade_loss
 from minisbert.training.objectives.encoders import Splade
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.architectures.tiny import alter, change_tensors, folder_of, randomise
 from tests.parity import GRADIENT, PIECE, REFERENCE, assert_parity, golden
@@ -395,6 +396,8 @@ def test_other_sparse_models_are_refused_by_name(folder, kinds):
             {"transformer_task": "feature-extraction"},
             "transformer_task 'feature-extraction' is not supported",
         ),
+        # sentence-transformers then pools hidden states: its vectors have 24 columns, not 131
+        ("sentence_bert_config.json", {"transformer_task": ...}, "must state the transformer_task fill-mask"),
         ("config.json", {"tie_word_embeddings": False}, "model.safetensors has no cls.predictions.decoder.weight"),
     ],
 )
@@ -454,3 +457,13 @@ def test_a_damaged_file_of_sparse_rows(tmp_path, changes, message):
 def test_arguments_that_encode_cannot_honour(texts, options, message):
     with pytest.raises(InputError, match=message):
         SparseEncoder.load(FOLDER).encode(texts, **options)
+
+
+@pytest.mark.parametrize("wrong", [None, 2.5, 1j, "a", ["a"], {}, np.zeros((1, 9))])
+def test_arguments_of_other_types(wrong):
+    encoder = SparseEncoder.load(FOLDER)
+    for call in (encoder.words, lambda x: encoder.similarity(x, np.zeros((1, 131)))):
+        with pytest.raises(InputError, match=r"vectors must be numbers|vectors of width"):
+            call(wrong)
+    with pytest.raises(InputError, match="top must be an integer from 1"):
+        encoder.words(np.zeros((1, 131)), wrong)

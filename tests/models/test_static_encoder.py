@@ -9,6 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
+from tokenizers import models
+from tokenizers.pre_tokenizers import Whitespace
 
 from minisbert.commands.distill_static import main
 from minisbert.commands.encode import main as encode
@@ -18,7 +20,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.static_distillation import distill, principal_components, sif_weights, token_vectors
 from minisbert.models.static_encoder import StaticEncoder, bag_mean, read_table
 from minisbert.training.command_line import parse
-from minisbert.training.objectives.registry import load_encoder
+from minisbert.training.trainable import load_encoder
 from tests.parity import PIECE, ROOT, assert_parity
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -89,11 +91,79 @@ def test_folders_open_here_and_there_also_after_saving(tmp_path, normalize):
 
 # ---------------------------------------------------------------------------------- the rules of Model2Vec
 
+LETTERS = [chr(i) for i in range(97, 123)]
+KINDS_OF_TOKENIZER = {
+    "Unigram": lambda: models.Unigram(
+        [("<s>", 0.0), ("?", 0.0), ("\u2581", -1.0), *((c, -2.0) for c in LETTERS)], unk_id=1
+    ),
+    "WordPiece": lambda: models.WordPiece({"[UNK]": 0, "ab": 1, **{c: i + 2 for i, c in enumerate(LETTERS)}}),
+    "BPE": lambda: models.BPE({"?": 0, **{c: i + 1 for i, c in enumerate(LETTERS)}}, [], unk_token="?"),
+    "BPE without unknown tokens": lambda: models.BPE({c: i for i, c in enumerate(LETTERS)}, []),
+}
 
-def test_a_model2vec_folder_has_a_mapping_weights_and_no_unknown_tokens(tmp_path):
-    mapping, weights = torch.arange(131) % 40, torch.linspace(0.5, 2, 131)
-    folder = model2vec(tmp_path / "m", mapping=mapping, weights=weights)
+
+def with_tokenizer(folder: Path, kind: str, truncation: dict | None = None, **config: object) -> Path:
+    """A Model2Vec folder with a small tokenizer."""
+    backend = Backend(KINDS_OF_TOKENIZER[kind]())
+    backend.pre_tokenizer = Whitespace()
+    model2vec(folder)
+    if truncation:
+        backend.enable_truncation(**truncation)
+    backend.save(str(folder / "tokenizer.json"))
+    save_file({"embeddings": table(backend.get_vocab_size())}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "model2vec", "normalize": False} | config))
+    return folder
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("kind", KINDS_OF_TOKENIZER)
+@pytest.mark.parametrize("config", [{}, {"max_length": 5}, {"max_length": None}, {"max_length": 3, "normalize": True}])
+def test_vectors_equal_model2vecs_also_after_saving(tmp_path, kind, config):
+    """The cut comes before unknown tokens are dropped, of characters and of tokens."""
+    reference = pytest.importorskip("model2vec", reason="pip install model2vec==0.10.*")
+    folder = with_tokenizer(tmp_path / "m", kind, **config)
+    texts = ["", "?", "a b c d e f g h", "1 2 3 4 a b c d", "ab " * 800, "abcdefghijklmnop 1 a", "\u4e2d a"]
+    expected = torch.from_numpy(reference.StaticModel.from_pretrained(folder).encode(texts))
     encoder = StaticEncoder.load(folder)
+    assert_parity(f"Model2Vec {kind}", encoder.encode(texts, convert="tensor"), expected, 1e-6)  # float32
+    encoder.save(tmp_path / "saved")
+    again = torch.from_numpy(reference.StaticModel.from_pretrained(tmp_path / "saved").encode(texts))
+    assert_parity("saved", again, expected, 1e-6)
+    assert_parity("reloaded", StaticEncoder.load(tmp_path / "saved").encode(texts, convert="tensor"), expected, 1e-6)
+
+
+@pytest.mark.reference
+@pytest.mark.parametrize("direction", ["left", "right"])
+def test_truncation_in_the_tokenizers_file_is_obeyed_as_in_sentence_transformers(tmp_path, direction):
+    from sentence_transformers import SentenceTransformer
+
+    folder = with_tokenizer(tmp_path / "m", "Unigram", {"max_length": 3, "direction": direction})
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.StaticEmbedding"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    texts = ["", "abcdefg", "1 2 a b c", "ab"]
+    encoder = StaticEncoder.load(folder)
+    encoder.save(tmp_path / "saved")
+    for path in (folder, tmp_path / "saved"):
+        theirs = SentenceTransformer(str(path), device="cpu").double().encode(texts, convert_to_tensor=True)
+        found = StaticEncoder.load(path).double().encode(texts, convert="tensor")
+        assert_parity(direction, found, theirs, PIECE)
+    encoder.encode(texts)
+    assert encoder.truncated == 2
+    assert StaticEncoder.load(folder, limit=5).encode(["abcdefg"], output="token")[0].shape == (5, 7)
+
+
+def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_path):
+    encoder = StaticEncoder.load(model2vec(tmp_path / "m"))
+    same = encoder.encode(["cat " * 512, "cat " * 511 + "cat dog", "cat " * 200 + "dog"])
+    assert (same[0] == same[1]).all()
+    assert (same[0] != same[2]).any()
+    lengths = sorted(map(len, encoder.tokenizer.backend.get_vocab()))
+    assert encoder.tokenizer.characters == 512 * lengths[65]
+
+
+def test_a_model2vec_folder_has_a_mapping_and_weights(tmp_path):
+    mapping, weights = torch.arange(131) % 40, torch.linspace(0.5, 2, 131)
+    encoder = StaticEncoder.load(model2vec(tmp_path / "m", mapping=mapping, weights=weights))
     rows = table().half().float()[mapping] * weights[:, None]  # (V, D)
     backend = Backend.from_file(str(TINY / "tokenizer.json"))
     for text, vector in zip(SENTENCES, encoder.encode(SENTENCES, convert="tensor"), strict=True):
@@ -105,13 +175,11 @@ def test_a_model2vec_folder_has_a_mapping_weights_and_no_unknown_tokens(tmp_path
     assert np.linalg.norm(plain.encode(["a cat"])) != pytest.approx(1, abs=1e-3)
 
 
-def test_model2vec_reads_512_tokens_and_their_usual_number_of_characters(tmp_path):
-    encoder = StaticEncoder.load(model2vec(tmp_path / "m"))
-    same = encoder.encode(["cat " * 512, "cat " * 511 + "cat dog", "cat " * 200 + "dog"])
-    assert (same[0] == same[1]).all()
-    assert (same[0] != same[2]).any()
-    lengths = sorted(map(len, encoder.tokenizer.backend.get_vocab()))
-    assert encoder.tokenizer.characters == 512 * lengths[65]
+def test_a_sum_beyond_float32_is_named(tmp_path):
+    folder = model2vec(tmp_path / "m")
+    save_file({"embeddings": torch.full((131, 7), 3e38)}, folder / "model.safetensors")
+    with pytest.raises(InputError, match="the vector of 'a cat' holds NaN or infinity"):
+        StaticEncoder.load(folder).encode(["cat", "a cat"])
 
 
 # ----------------------------------------------------------------------------------------------- encoding
@@ -158,8 +226,15 @@ def test_the_commands_take_it(tmp_path, capsys, distilled):
     (tmp_path / "corpus.txt").write_text("a cat sits\na red house\n")
     encode(["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out", str(tmp_path / "v.npy")])
     assert np.load(tmp_path / "v.npy").shape == (2, 4)
-    search([str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"])
-    assert "1.0000  a red house" in capsys.readouterr().out
+    query = [str(tmp_path / "corpus.txt"), "--model", str(tmp_path / "t"), "--query", "a red house", "--top", "1"]
+    file = ["--model", str(tmp_path / "t"), "--file", str(tmp_path / "corpus.txt"), "--out"]
+    encode([*file, str(tmp_path / "codes.safetensors"), "--quantize", "int8"])
+    encode([*file, str(tmp_path / "shards"), "--shard-rows", "1"])
+    # twice by an index: it is made, then read
+    for index in (None, "index.safetensors", "index.safetensors", "codes.safetensors", "shards"):
+        search([*query, *(["--index", str(tmp_path / index)] if index else [])])
+        score, text = capsys.readouterr().out.splitlines()[-1].split(maxsplit=1)
+        assert (float(score), text) == (pytest.approx(1, abs=0.01), "a red house")  # of int8 codes
 
 
 # ------------------------------------------------------------------------------------------------ bad input
@@ -199,6 +274,9 @@ def test_what_a_table_cannot_do(tmp_path, distilled):
         (lambda: StaticEncoder.load(table, "cls"), "a table of static vectors: pooling must be mean, not 'cls'"),
         (lambda: encode(["--model", table, "--compiled", "--device", "cpu", "a"]), "only a SentenceEncoder is comp"),
         (lambda: StaticEncoder.load(table).encode(["a"], precision="bfloat16"), "precision must be float32"),
+        (lambda: StaticEncoder.load(table, limit=2.5), "limit must be an integer from 1, not 2.5"),
+        (lambda: distill(SentenceEncoder.load(TINY), dim=2.5), "dim must be an integer from 1, not 2.5"),
+        (lambda: distill(SentenceEncoder.load(TINY), 4, "a"), "coefficient must be above 0 and finite, not 'a'"),
         (lambda: SentenceEncoder.load(table), r"StaticEncoder\.load opens it"),
         (lambda: main(["--model", table, "--out", str(tmp_path / "t")]), "only an encoder of dense vectors"),
         (lambda: load_encoder(parse(["--model", table]), torch.device("cpu")), "is not trained by objective cosine"),

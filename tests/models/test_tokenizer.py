@@ -167,7 +167,12 @@ def test_limit_precedence(tmp_path, argument, max_seq_length, model_max_length, 
 
 @pytest.mark.parametrize(
     ("limit", "message"),
-    [(41, "above the position table .* 40"), (4, "4 is too small.* 5"), (0, "0 is"), (-3, "-3 is")],
+    [
+        (41, "above the position table .* 40"),
+        (4, "4 is too small.* 5"),
+        (0, "integer from 1, not 0"),
+        (2.5, "integer from 1, not 2.5"),
+    ],
 )
 def test_limit_out_of_range(tmp_path, limit, message):
     with pytest.raises(InputError, match=message):

@@ -19,7 +19,7 @@ from minisbert.system.console import Bar, LiveLine, Progress, bounded, duration,
 from tests.conftest import ROOT
 
 # all but assets, which imports no large library
-COMMANDS = ["ablate", "checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
+COMMANDS = ["checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
 
 
 def raising(error: BaseException) -> Callable[[], None]:

@@ -170,7 +170,7 @@ class Reached(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ["ablate", "encode", "evaluate", "pairs", "score", "search", "trace", "train"])
+@pytest.mark.parametrize("name", ["encode", "evaluate", "pairs", "score", "search", "trace", "train"])
 def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_path, monkeypatch):
     """Before it loads a model."""
 
@@ -180,7 +180,6 @@ def test_every_command_that_computes_takes_threads(name, two_cores, tiny, tmp_pa
     monkeypatch.setattr(torch, "set_num_threads", reached)
     files = toys.write_all(tmp_path)
     arguments = {
-        "ablate": ["pooling"],
         "encode": ["a cat"],
         "evaluate": ["--data", files["dev"]],
         "pairs": [files["sentences"]],

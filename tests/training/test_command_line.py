@@ -1,7 +1,6 @@
 """Options: what a recipe sets, what flags override, and which values are refused."""
 
 import argparse
-import json
 import re
 from dataclasses import Field
 from types import SimpleNamespace
@@ -13,11 +12,12 @@ from minisbert.core import InputError
 from minisbert.models.pair_model import PairModel
 from minisbert.system.console import run_command
 from minisbert.training import train as training
-from minisbert.training.command_line import ABOUT, list_recipes, make_parser, parse, read_settings, recipes
-from minisbert.training.objectives.registry import MAKERS, load_encoder, make_objective
+from minisbert.training.command_line import ABOUT, as_flags, list_recipes, make_parser, parse, recipe_settings, recipes
+from minisbert.training.objectives.registry import MAKERS, make_objective
 from minisbert.training.run_folder import create_folder
-from minisbert.training.settings import OBJECTIVES, SETTINGS, RunSettings
+from minisbert.training.settings import OBJECTIVES, SETTINGS
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.parity import REFERENCE
 
@@ -31,20 +31,25 @@ def help_of(setting: Field) -> str:
     return text if setting.default is not None and text.count("default: ") == 1 else ""
 
 
-def flags(recipe: str) -> list[str]:
-    """A recipe as the flags one would type."""
-    settings = {key: value for key, value in recipes()[recipe].items() if key not in ABOUT}
-    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in settings.items()]
-
-
 def test_defaults_are_those_that_help_states():
     stated = {name: re.findall(r"default: ([0-9.e-]+)", help_of(item)) for name, item in SETTINGS.items()}
     stated = {name: float(*numbers) for name, numbers in stated.items() if numbers}
     assert {name: SETTINGS[name].default for name in stated} == stated
     assert len(stated) > 15
-    actions = make_parser()._actions
+    actions = make_parser(advanced=True)._actions
     assert all(action.help for action in actions)
     assert not {action.dest for action in actions} & set(ABOUT)
+
+
+def test_help_shows_what_a_user_chooses_and_help_all_the_rest(capsys):
+    shown = {}
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit, match="0"):
+            parse([option])
+        shown[option] = {*re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)}
+    assert 30 <= len(shown["--help"]) <= 40
+    assert {"--data", "--epochs", "--lr", "--teacher"} < shown["--help"] < shown["--help-all"]
+    assert len(shown["--help-all"]) == len(SETTINGS) + 1  # and itself
 
 
 def test_the_promised_recipes_and_objectives():
@@ -52,8 +57,10 @@ def test_the_promised_recipes_and_objectives():
     promised += "sts-cross-attention quora-1 quora-2 quora-3 sbert-nli-published snli-notebook sbert-nli "
     promised += "sbert-regression sbert-triplet simcse-unsupervised simcse-nt-xent simcse-supervised"
     assert promised.split() == RECIPES
-    promised = "cosine cosent cross-encoder siamese cross-attention softmax binary contrastive triplet mnr simcse "
-    promised += "simcse-supervised splade late-interaction distillation"
+    promised = "cosine cosent cross-encoder siamese cross-attention softmax binary cross-encoder-binary "
+    promised += (
+        "cross-encoder-ranking contrastive triplet mnr simcse simcse-supervised splade late-interaction distillation"
+    )
     assert [*MAKERS] == promised.split() == [*OBJECTIVES]
 
 
@@ -92,7 +99,7 @@ def test_a_published_recipe_has_the_settings_of_its_source(recipe, settings):
 
 @pytest.mark.weights
 @pytest.mark.parametrize(
-    ("head", "counts"), [("joint", (22_812_033, 19_263_105)), ("siamese", (23_008_641, 19_459_713))]
+    ("head", "counts"), [("cross-encoder", (22_812_033, 19_263_105)), ("siamese", (23_008_641, 19_459_713))]
 )
 def test_a_published_head_has_the_parameters_that_the_notebook_printed(head, counts, minilm, files):
     data = ["--data", files["scored"], "--dev", files["dev"], "--test", files["test"]]
@@ -106,7 +113,7 @@ def test_a_published_head_has_the_parameters_that_the_notebook_printed(head, cou
 def test_a_recipe_equals_its_flags_which_override_it(recipe):
     """So every key is an option, and every value is valid for it."""
     defaults = vars(parse([]))
-    assert vars(parse(["--recipe", recipe])) == vars(parse(flags(recipe))) | {"recipe": recipe}
+    assert vars(parse(["--recipe", recipe])) == vars(parse(as_flags(recipe_settings(recipe)))) | {"recipe": recipe}
     assert all(recipes()[recipe][key] for key in ABOUT)
     for arguments in (["--recipe", recipe, "--lr", "0.5"], ["--lr", "0.5", "--recipe", recipe]):
         options = parse([*arguments, "--epochs", "7", "--objective", "mnr", "--no-projection"])
@@ -127,7 +134,7 @@ def test_the_list_names_all_recipes_with_source_needs_and_score(capsys):
         source, needs, expected, options = (line.split(None, 1) for line in block.splitlines()[1:])
         assert [source[0], needs[0], expected[0], options[0]] == ["source", "needs", "expected", "options"]
         assert [source[1], needs[1], expected[1]] == [recipes()[name][key] for key in ABOUT]
-        assert vars(parse(options[1].split())) == vars(parse(flags(name)))
+        assert vars(parse(options[1].split())) == vars(parse(as_flags(recipe_settings(name))))
 
 
 def test_an_unknown_recipe_exits_2_and_lists_the_known_ones(capsys):
@@ -136,19 +143,6 @@ def test_an_unknown_recipe_exits_2_and_lists_the_known_ones(capsys):
     err = capsys.readouterr().err
     assert err.startswith("error: unknown recipe 'sts-joined'; choose from sts-cross-encoder-published, sts-cross-enc")
     assert err.count("\n") == 1
-
-
-def test_former_names_are_accepted_and_not_shown(tmp_path, capsys):
-    for former, name in (("sts-joint-published", "sts-cross-encoder-published"), ("sts-cross", "sts-cross-attention")):
-        assert vars(parse(["--recipe", former])) == vars(parse(["--recipe", name]))
-    for former, name in (("joint", "cross-encoder"), ("cross", "cross-attention")):
-        assert parse(["--objective", former]) == parse(["--objective", name]) == RunSettings(objective=former)
-    (tmp_path / "config.json").write_text(json.dumps({"objective": "joint", "cross_encoder": True}))
-    found = [parse(["--objective", "cross-encoder", option]) for option in ("--pooler-head", "--cross-encoder")]
-    assert all(options.pooler_head for options in (*found, read_settings(tmp_path / "config.json")))
-    with pytest.raises(SystemExit):
-        parse(["--help"])
-    assert "--cross-encoder" not in capsys.readouterr().out
 
 
 def test_a_recipe_without_its_data_says_where_to_get_it(tiny, tmp_path, monkeypatch, capsys):
@@ -223,16 +217,15 @@ def test_a_run_is_named_after_its_recipe(tiny, files, tmp_path, monkeypatch):
         ("--matryoshka", "64 256,128,64", "64,128 64,64 8,0 8,-1 8, all 1.5"),
     ],
 )
-def test_values_of_an_option(option, good, bad, capsys):
+def test_values_of_an_option(option, good, bad):
     name = option[2:].replace("-", "_")
     objective = [] if option == "--objective" else ["--objective", USED_BY.get(name, ["cosine"])[0]]
     for value in good.split():
         found = getattr(parse([*objective, f"{option}={value}"]), name)
         assert found == (value if isinstance(found, str) else float(value)) or str(found) == value
     for value in bad.split():
-        with pytest.raises(SystemExit, match="2"):
+        with pytest.raises(InputError, match=f"argument {option}: invalid"):
             parse([f"{option}={value}"])
-        assert f"argument {option}: invalid" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------- flags that an objective does not read
@@ -242,8 +235,8 @@ VALUES = {  # of the options that only some objectives read
     **{"head_dropout": "0", "head_hidden": "0", "concat": "u,v", "pos_weight": "1", "margin": "0.5"},
     **{"temperature": "0.05", "symmetric": None, "hard_negative_weight": "0", "projection": None, "nt_xent": None},
     **{"same_mask": None, "augment": "delete-one", "query_flops": "1e-3", "document_flops": "0"},
-    **{"shuffled_negatives": "1", "allow_no_dropout": None, "matryoshka": "16,8", "teacher": "tiny"},
-    **{"student_layers": "1", "attention_start": "random", "bias_free": None},
+    **{"shuffled_negatives": "1", "matryoshka": "16,8", "teacher": "tiny"},
+    **{"retrieval": "search", "student_layers": "1", "attention_start": "random", "bias_free": None},
 }
 
 
@@ -272,7 +265,7 @@ class Watched(argparse.Namespace):
 @pytest.mark.parametrize("objective", list(MAKERS))
 def test_the_table_names_what_an_objective_reads(objective, toy_options):
     """All but what ``load_encoder`` reads: pooling (see the next test), its start, and the student's layers."""
-    options = toy_options(objective, "--dropout", "0", *(["--allow-no-dropout"] if objective == "simcse" else []))
+    options = toy_options(objective, "--dropout", "0")
     encoder = load_encoder(options, "cpu")
     watched = Watched(_read=set(), **vars(options))
     made = make_objective(watched, encoder)

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,7 @@ from torch import nn
 
 from minisbert.core import InputError
 from minisbert.folder.weights import read_safetensors
-from minisbert.training.distributed import ProcessGroup, process_group, run_distributed_command, say_once
+from minisbert.training.distributed import ProcessGroup, process_group, say_once
 from minisbert.training.train import main
 from tests import toys
 from tests.conftest import ROOT
@@ -25,22 +23,13 @@ CPU = torch.device("cpu")
 ALONE = ProcessGroup(0, 1, CPU)
 
 
-def agent(*arguments: str, options: tuple[str, ...] = ("--standalone", "--nproc_per_node=2")) -> subprocess.Popen:
-    command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "tests.distributed_step", *arguments]
+def torchrun(*arguments: str) -> tuple[int, str, str]:
+    """Two processes of ``tests/distributed_step.py``: the exit code, stdout and stderr of both."""
+    options = ("--standalone", "--nproc_per_node=2", "-m", "tests.distributed_step")
+    command = [sys.executable, "-m", "torch.distributed.run", *options, *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1" if "--max-restarts=1" in options else "0"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=ROOT, env=environment, **pipes)
-
-
-def finished(*processes: subprocess.Popen) -> list[tuple[int, str, str]]:
-    """The exit code, stdout and stderr of each."""
-    try:
-        said = [process.communicate(timeout=100) for process in processes]
-    finally:
-        for process in processes:
-            process.terminate()
-    return [(process.returncode, *texts) for process, texts in zip(processes, said, strict=True)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    return done.returncode, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +41,14 @@ def still(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_row_has_one_owner_and_none_is_idle():
-    shares = [ProcessGroup(0, size, CPU).shares(count) for size, count in ((1, 5), (2, 5), (3, 8), (4, 2))]
-    assert shares == [[5], [3, 2], [3, 3, 2], [1, 1, 0, 0]]
     rows = [7, 3, 9, 1, 5]
-    for size in range(1, 8):
-        groups = [ProcessGroup(rank, size, CPU) for rank in range(size)]
-        owned = [group.share(rows) for group in groups]
-        assert all(owned)
-        assert [row for own, share in zip(owned, groups[0].shares(5), strict=True) for row in own[:share]] == rows
+    for size, expected in {
+        1: [[7, 3, 9, 1, 5]],
+        2: [[7, 3, 9], [1, 5]],
+        3: [[7, 3], [9, 1], [5]],
+        7: [[7], [3], [9], [1], [5], [7], [7]],  # two have nothing to do and take a spare row, which gather drops
+    }.items():
+        assert [ProcessGroup(0, size, CPU).share(rows, rank) for rank in range(size)] == expected
 
 
 def test_a_single_process_sends_nothing():
@@ -73,7 +62,7 @@ def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generat
     ProcessGroup(0, 3, CPU).reseed(42, 7)
     assert torch.equal(torch.get_rng_state(), before)
     drawn = set()
-    for seed, rank, step in [(42, 1, 7), (43, 1, 7), (42, 2, 7), (42, 1, 8), (43, 1, 6), (2**64 - 1, 1, 7), (42, 1, 7)]:
+    for rank, seed, step in ((1, 42, 7), (2, 42, 7), (1, 43, 7), (1, 42, 8), (1, 7, 42), (2, 43, 8), (1, 42, 7)):
         ProcessGroup(rank, 3, CPU).reseed(seed, step)
         drawn.add(torch.rand(1).item())
     assert len(drawn) == 6
@@ -82,48 +71,23 @@ def test_dropout_masks_differ_by_seed_rank_and_step_and_rank_0_keeps_its_generat
 
 # -------------------------------------------------------------------------------------- environment
 
-TWO = {"WORLD_SIZE": "2", "RANK": "0"}
-
-
-@pytest.fixture
-def environment(monkeypatch):
-    """``environment(RANK="0")`` sets variables of torchrun, of which there are none."""
-    for name in (*TWO, "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"):
-        monkeypatch.delenv(name, raising=False)
-    return lambda **variables: [monkeypatch.setenv(name, value) for name, value in variables.items()]
-
 
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        *(({"WORLD_SIZE": bad}, f"WORLD_SIZE is '{bad}', not a whole number from 1 to") for bad in ("", "abc", "0")),
-        *(({"WORLD_SIZE": bad}, f"WORLD_SIZE is '{bad}', not a whole number from 1 to") for bad in ("-1", "2.0", "²")),
-        ({"WORLD_SIZE": "9" * 5000}, "WORLD_SIZE is '9{80}'[.]{3}, not"),
-        ({"RANK": "5"}, "WORLD_SIZE is not set, not a whole number"),
-        ({"WORLD_SIZE": "2"}, "RANK is not set, not a whole number from 0 to 1"),
-        (TWO | {"RANK": "2"}, r"RANK is '2', not a whole number from 0 to 1 \(WORLD_SIZE is 2\)"),
-        (TWO | {"LOCAL_RANK": "2"}, r"LOCAL_RANK is '2', not a whole number from 0 to 1 \(2 CUDA devices here\)"),
-        (TWO, "LOCAL_RANK is not set, not"),
+        ({"WORLD_SIZE": "two", "RANK": "0"}, "RANK and WORLD_SIZE in the environment.*: invalid literal for int"),
+        ({"WORLD_SIZE": "2"}, "RANK and WORLD_SIZE in the environment, which torchrun sets: no key 'RANK'"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK is 2 and WORLD_SIZE 2: was this process started by torchrun"),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_PORT": "29500"}, "process 0 of 2 cannot connect .*MASTER_ADDR"),
     ],
 )
-def test_what_torchrun_would_not_set_is_named(environment, monkeypatch, variables, message):
-    environment(**variables)
-    monkeypatch.setattr("minisbert.training.distributed.choose_device", lambda name: torch.device(name))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match=f"{message}.*: started with torchrun[?]$"), process_group("cuda"):
+def test_what_torchrun_would_not_set_is_named(monkeypatch, variables, message):
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match=message), process_group("cpu"):
         pass
-
-
-def test_without_an_address_the_processes_cannot_connect(environment):
-    environment(**TWO, MASTER_PORT="29500")
-    with pytest.raises(InputError, match=r"process 0 of 2 cannot connect .*MASTER_ADDR"), process_group("cpu"):
-        pass
-
-
-def test_one_process_of_torchrun_is_alone(environment):
-    environment(WORLD_SIZE="1", RANK="0")
-    with process_group("cpu") as group:
-        assert group == ALONE
 
 
 @pytest.mark.parametrize(("started", "rank", "said"), [(False, 1, "hello\n"), (True, 0, "hello\n"), (True, 1, "")])
@@ -132,50 +96,6 @@ def test_only_rank_0_prints_a_message(monkeypatch, capsys, started, rank, said):
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
     say_once("hello")
     assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "said"),
-    [
-        (None, 0, ""),
-        (InputError("no model 'x'"), 2, "error: no model 'x'\n"),
-        (OSError(28, "No space left on device", "x"), 2, "error: [Errno 28] No space left on device: 'x'\n"),
-        (KeyboardInterrupt(), 130, "stopped\n"),
-        (ZeroDivisionError("a bug"), 1, "Traceback"),
-        (SystemExit(3), 3, ""),
-        (SystemExit(), 0, ""),
-    ],
-    ids=repr,
-)
-def test_the_first_process_to_fail_says_why_and_all_end_at_once(
-    environment, monkeypatch, tmp_path, capsys, error, code, said
-):
-    class Ended(BaseException):
-        pass
-
-    def end(code: int) -> None:
-        raise Ended(code)
-
-    def main() -> None:
-        if error is not None:
-            raise error
-
-    store = torch.distributed.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    environment(**TWO, MASTER_ADDR="localhost", MASTER_PORT=str(store.port), TORCHELASTIC_USE_AGENT_STORE="True")
-    environment(TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
-    monkeypatch.setattr(os, "_exit", end)
-    monkeypatch.setattr("minisbert.training.distributed.GRACE", 0)
-    handler = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Ended, match=f"^{code}$"):
-        run_distributed_command(main)
-    signal.signal(signal.SIGTERM, handler)
-    assert capsys.readouterr().err.startswith(said)
-    if isinstance(error, Exception | KeyboardInterrupt):
-        details = json.loads((tmp_path / "error.json").read_text())["message"]
-        assert details["message"] == f"{type(error).__name__}: {error}"
-        with pytest.raises(Ended, match=r"^2$"):
-            run_distributed_command(main)
-        assert capsys.readouterr() == ("", "")
 
 
 # -------------------------------------------------------------------------------------- two processes
@@ -191,7 +111,7 @@ def test_two_processes_have_the_gradients_of_one(still, files, tmp_path):
     runs["mnr"] = [*toys.flags(files, "mnr", "--symmetric", "--projection"), "--model", str(still)]
     for tokens in ("60", "72"):  # a row has 24 tokens, the processes have four and three rows
         runs[f"mnr {tokens}"] = [*runs["mnr"], "--micro-tokens", tokens]
-    ((code, _, err),) = finished(agent("gradients", str(tmp_path), json.dumps(runs)))
+    code, _, err = torchrun("gradients", str(tmp_path), json.dumps(runs))
     assert code == 0, err
     sent = {}
     for name, flags in runs.items():
@@ -216,7 +136,7 @@ def flags(files) -> list[str]:
 
 def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):
     flags = [*flags, "--model", str(still)]
-    ((code, out, err),) = finished(agent("train", *flags, "--out", str(tmp_path / "two")))
+    code, out, err = torchrun("train", *flags, "--out", str(tmp_path / "two"))
     assert code == 0, err
     assert out.count("trained 10 steps") == 1
     main([*flags, "--out", str(tmp_path / "one")])
@@ -227,9 +147,10 @@ def test_a_run_of_two_learns_as_one_and_writes_once(still, flags, tmp_path):
 
 
 @pytest.mark.slow
-def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, flags, tmp_path, capsys):
-    run = tmp_path / "run"
-    ((code, _, err),) = finished(agent("die", *flags, "--model", str(still), "--out", str(run)))
+def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(tiny, flags, tmp_path):
+    """With dropout: the masks of both go on too, and the resumed run has the bits of one that nothing stopped."""
+    flags, run, whole = [*flags, "--model", str(tiny)], tmp_path / "run", tmp_path / "whole"
+    code, _, err = torchrun("die", *flags, "--out", str(run))
     assert code != 0
     # torchrun stops the others too: whichever comes first, the lost connection or its signal
     assert err.count("stopped at step 7") == 1, err
@@ -237,31 +158,28 @@ def test_when_one_process_dies_the_other_says_so_and_keeps_its_state(still, flag
     assert len(said) == 1, err
     assert "terminate called" not in err
     assert json.loads((run / "state" / "state.json").read_text())["progress"]["step"] == 7
-    main(["--resume", str(run)])
-    assert "processes: 1, before 2: the dropout masks will differ" in capsys.readouterr().err
-    assert len(toys.losses(run)) == 10
-
-
-@pytest.mark.slow
-def test_a_run_restarted_by_torchrun_has_the_bits_of_one_that_nothing_stopped(tiny, flags, tmp_path):
-    """With dropout: the generators of the processes whose state is not saved continue too.
-
-    The run that nothing stopped has two agents, as on two machines.
-    """
-    flags, run, whole = [*flags, "--model", str(tiny)], tmp_path / "run", tmp_path / "whole"
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        meeting = f"--rdzv-endpoint=localhost:{free.getsockname()[1]}"
-    options = ("--nnodes=2", "--nproc_per_node=1", "--rdzv-backend=c10d", "--rdzv-id=two", meeting)
-    ends = finished(*(agent("train", *flags, "--out", str(whole), options=options) for _ in range(2)))
-    assert [code for code, *_ in ends] == [0, 0], ends
-    assert "".join(out for _, out, _ in ends).count("trained 10 steps") == 1
-    restarted = ("--standalone", "--nproc_per_node=2", "--max-restarts=1")
-    ((code, _, err),) = finished(agent("die", *flags, "--out", str(run), options=restarted))
-    assert code == 0, err
-    assert "stopped at step 7" in err
+    for arguments in (["--resume", str(run)], [*flags, "--out", str(whole)]):
+        code, _, err = torchrun("train", *arguments)
+        assert code == 0, err
     assert toys.losses(run) == toys.losses(whole)
     assert len(toys.losses(whole)) == 10
     one, other = (read_safetensors(folder / "model" / "model.safetensors") for folder in (run, whole))
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_resumes_with_other_masks(still, flags, tmp_path, capsys):
+    torchrun("die", *flags, "--model", str(still), "--out", str(tmp_path / "run"))
+    main(["--resume", str(tmp_path / "run")])
+    assert "processes: 1, before 2: the dropout masks will differ" in capsys.readouterr().err
+    assert len(toys.losses(tmp_path / "run")) == 10
+
+
+@pytest.mark.slow
+def test_bad_input_of_several_processes_is_an_error_without_a_traceback(tiny, files):
+    code, out, err = torchrun("train", "--data", "missing.tsv", "--model", str(tiny))
+    assert code != 0
+    assert out == ""
+    assert err.count("error: missing.tsv does not exist") in (1, 2)  # torchrun may stop one before it has said so
+    assert "InputError" not in err

@@ -10,9 +10,11 @@ from minisbert.core import InputError
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.micro_batches import CACHED_TOKENS, divide, micro_batches
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
-from minisbert.training.train import CACHED_TOKENS, divide, main, micro_batches, prepare
+from minisbert.training.train import main, prepare
+from minisbert.training.trainable import load_encoder
 from tests import toys
 
 CPU = torch.device("cpu")
@@ -150,29 +152,24 @@ GPU = torch.device("cuda")
 
 
 @pytest.mark.parametrize(
-    ("separable", "length", "accumulate", "micro_tokens", "device", "processes", "expected"),
+    ("separable", "length", "micro_tokens", "device", "processes", "expected"),
     [
-        (False, 300, None, None, CPU, 1, [6]),  # 1,800 tokens: below the limit, one graph is faster
-        (False, 300, 2, None, CPU, 1, [3, 3]),
-        (False, 300, 4, None, GPU, 1, [2, 2, 2]),
-        (False, 300, None, 600, GPU, 1, [2, 2, 2]),
-        (False, 300, None, 900, CPU, 1, [3, 3]),
-        (False, CACHED_TOKENS // 6, None, None, CPU, 1, [6]),
-        (False, CACHED_TOKENS // 6 + 1, None, None, CPU, 1, [1] * 6),
-        (False, CACHED_TOKENS, None, None, GPU, 1, [6]),
-        (True, 300, 1, None, CPU, 1, [6]),
-        (True, 300, 9, None, CPU, 1, [1] * 6),
-        (True, 300, None, None, CPU, 1, [2, 2, 2]),  # 1,800 tokens are three parts of at most 768
-        (True, 300, None, None, CPU, 2, [3, 3]),
-        (True, 300, None, None, GPU, 1, [6]),
-        (True, 300, None, 900, CPU, 1, [3, 3]),
-        (True, 300, None, 900, CPU, 2, [6]),  # two processes share each part
+        (False, 300, None, CPU, 1, [6]),  # 1,800 tokens: below the limit, one graph is faster
+        (False, 300, 600, GPU, 1, [2, 2, 2]),
+        (False, 300, 900, CPU, 1, [3, 3]),
+        (False, CACHED_TOKENS // 6, None, CPU, 1, [6]),
+        (False, CACHED_TOKENS // 6 + 1, None, CPU, 1, [1] * 6),
+        (False, CACHED_TOKENS, None, GPU, 1, [6]),
+        (True, 300, None, CPU, 1, [2, 2, 2]),  # 1,800 tokens are three parts of at most 768
+        (True, 300, None, CPU, 2, [3, 3]),
+        (True, 300, None, GPU, 1, [6]),
+        (True, 300, 900, CPU, 1, [3, 3]),
+        (True, 300, 900, CPU, 2, [6]),  # two processes share each part
     ],
 )
-def test_when_a_batch_is_cut(separable, length, accumulate, micro_tokens, device, processes, expected):
+def test_when_a_batch_is_cut(separable, length, micro_tokens, device, processes, expected):
     rows, objective = [11, 4, 7, 0, 9, 2], SimpleNamespace(lengths=[length] * 12, separable=separable)
-    options = SimpleNamespace(accumulate=accumulate, micro_tokens=micro_tokens)
-    found = micro_batches(rows, objective, options, device, processes)
+    found = micro_batches(rows, objective, SimpleNamespace(micro_tokens=micro_tokens), device, processes)
     assert [len(part) for part in found] == expected
     assert [row for part in found for row in part] == rows
 
@@ -204,7 +201,6 @@ def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
     [
         ("mnr", ["--micro-tokens", "20"], "--micro-tokens 20: training row 0, counted from 0, alone has 24 tokens"),
         ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
-        ("mnr", ["--micro-tokens", "90", "--accumulate", "2"], "--accumulate and --micro-tokens: give one of them"),
     ],
 )
 def test_batches_that_cannot_be_cut(flags, objective, more, message):

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from minisbert.core import InputError
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.heads import ConcatHead
 from minisbert.core.tokenizer import Encoded
@@ -37,8 +38,11 @@ class VectorNetwork(nn.Module):
         """The numbers of B rows with n texts each -> vectors (B, n, D)."""
         ids, mask = self.columns.batch(rows)  # (n B, T)
         device = self.model.device
-        vectors = self.model(ids.to(device), None if mask is None else mask.to(device), self.precision)  # (n B, D)
-        vectors = vectors if self.projection is None else self.projection(vectors)
+        if mask is not None:
+            mask = mask.to(device)
+        vectors = self.model(ids.to(device), mask, self.precision)  # (n B, D)
+        if self.projection is not None:
+            vectors = self.projection(vectors)
         return vectors.unflatten(0, (-1, len(rows))).transpose(0, 1)  # (n, B, D) -> (B, n, D)
 
 
@@ -63,6 +67,7 @@ class Objective:
     ``evaluate(split)``, the scores on ``dev`` or ``test``.
     """
 
+    rows: dict[str, list]  # of train, dev and test, as they were read
     loss: Callable[[nn.Module, list[int]], Tensor]
     evaluate: Callable[[str], Scores]
 
@@ -70,7 +75,6 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
-    retrieval: dict[str, Retrieval | None] | None = None  # of dev and test: a search to evaluate as well
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
@@ -79,22 +83,26 @@ class Objective:
     ):
         self.network = network
         self.encoded = encoded  # the training texts, tokenized once
-        self.lengths = lengths  # tokens that each row takes in a batch of rows like it
+        self.lengths = lengths  # padded token count of each row, all its texts together
         self.notes = notes  # split -> its source and number of rows, for people
+        self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
 
     def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""
-        vectors = network(rows).unbind(dim=1)  # (B, D) each
-        cut_loss = lambda *cut: self.loss(lambda rows: torch.stack(cut, dim=1), rows)  # noqa: E731
-        return matryoshka_loss(cut_loss, *vectors, dims=self.prefixes)
+
+        def loss_of(*prefixes: Tensor) -> Tensor:
+            vectors = torch.stack(prefixes, dim=1)  # (B, n, width)
+            return self.loss(lambda rows: vectors, rows)
+
+        return matryoshka_loss(loss_of, *network(rows).unbind(dim=1), dims=self.prefixes)
 
     def scores(self, split: str) -> Scores:
         """``evaluate``, and of a search with relevant documents, if the run has one, how well it finds them."""
-        found, task = self.evaluate(split), (self.retrieval or {}).get(split)
+        scores, task = self.evaluate(split), self.retrieval.get(split)
         if task is not None:
             search = retrieval_scores(self.encoder, task)
-            found = found | {name: search[name] for name in REPORTED}
-        return found
+            scores |= {name: search[name] for name in REPORTED}
+        return scores
 
     @property
     def model(self) -> SentenceEncoder | PairModel:
@@ -103,7 +111,9 @@ class Objective:
 
     @property
     def encoder(self) -> SentenceEncoder:
-        return self.model.encoder if isinstance(self.model, PairModel) else self.model
+        if isinstance(self.model, PairModel):
+            return self.model.encoder
+        return self.model
 
     @cached_property
     def fingerprint(self) -> str:
@@ -118,8 +128,8 @@ class Objective:
             if isinstance(value, Tensor):  # targets or labels
                 digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
                 digest.update(value.cpu().numpy().tobytes())
-            elif isinstance(value, dict) and "dev" in value and value is not self.notes:  # rows by split
-                digest.update(repr((name, value["dev"], value["test"])).encode())
+            elif isinstance(value, dict) and value is not self.notes:  # rows by split
+                digest.update(repr((name, value.get("dev"), value.get("test"))).encode())
         return digest.hexdigest()
 
     def batches(self, batch_size: int, generator: torch.Generator) -> list[list[int]]:
@@ -129,25 +139,37 @@ class Objective:
         if self.order == "fixed":
             rows = list(range(len(self.lengths)))
             return [rows[start : start + batch_size] for start in rows[::batch_size]]
-        # a window of one batch: its rows are sorted, which changes nothing, and any rows may meet in it
-        window = {"window": 1} if self.order == "random" else {}
-        return length_grouped_batches(self.lengths, batch_size, generator, **window)
+        if self.order == "random":  # a window of one batch: any rows may meet in it
+            return length_grouped_batches(self.lengths, batch_size, generator, window=1)
+        return length_grouped_batches(self.lengths, batch_size, generator)
 
     def parameter_groups(self, lr: float, head_lr: float | None) -> list[dict[str, Any]]:
         """The parameters to train with their peak learning rates: the encoder's, then those of everything after it."""
-        inner = {id(parameter) for parameter in self.encoder.bert.parameters()}
-        trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
-        groups = [
-            {"params": [p for p in trained if id(p) in inner], "lr": lr},
-            {"params": [p for p in trained if id(p) not in inner], "lr": lr if head_lr is None else head_lr},
-        ]
+        inside = {id(parameter) for parameter in self.encoder.bert.parameters()}
+        encoder, rest = [], []
+        for parameter in self.network.parameters():
+            if parameter.requires_grad:
+                (encoder if id(parameter) in inside else rest).append(parameter)
+        if head_lr is None:
+            head_lr = lr
+        groups = [{"params": encoder, "lr": lr}, {"params": rest, "lr": head_lr}]
         return [group for group in groups if group["params"]]
 
     def unused_parameters(self) -> list[nn.Parameter]:
         """Parameters of the model that the loss never reaches: a pooler or a pooling that the head does not read."""
-        encoder = self.encoder
+        encoder, unused = self.encoder, []
         pooled = self.model is encoder or isinstance(self.model.head, ConcatHead)
-        modules = [] if pooled else [encoder.pooling, encoder.dense]
+        if not pooled:
+            unused += [*encoder.pooling.parameters(), *encoder.dense.parameters()]
         if encoder.bert.pooler is not None and not (pooled and "pooler" in encoder.pooling.names):
-            modules.append(encoder.bert.pooler)
-        return [parameter for module in modules for parameter in module.parameters()]
+            unused += encoder.bert.pooler.parameters()
+        return unused
+
+    def check_gradients(self) -> None:
+        """Raise ``InputError`` if a trainable parameter has no gradient after a step."""
+        missed = []
+        for name, parameter in self.network.named_parameters():
+            if parameter.requires_grad and parameter.grad is None:
+                missed.append(name)
+        if missed:
+            raise InputError(f"no gradient reaches {len(missed)} of the trainable parameters, such as {missed[0]}")

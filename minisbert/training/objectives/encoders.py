@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,16 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
 from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.findings import Findings
+from minisbert.data.formats import PAIRS, TRIPLETS
+from minisbert.data.recognition import recognise
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
+from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings, reads
+from minisbert.training.settings import RunSettings, reads, with_data
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
@@ -77,7 +82,7 @@ class Contrastive(VectorObjective):
         self.rows, notes = duplicate_rows(options)
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
-        self.margin = 0.5 if options.margin is None else options.margin
+        self.margin = options.margin or 0.5
         super().__init__(encoder, [[pair.sentence1 for pair in pairs], [pair.sentence2 for pair in pairs]], notes)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
@@ -92,27 +97,45 @@ class Contrastive(VectorObjective):
 
 
 class UnscoredRows(VectorObjective):
-    """Rows without scores: evaluated on scored pairs. The other rows of a batch are negatives unless ``separable``."""
+    """Rows without scores. The other rows of a batch are negatives unless ``separable``.
+
+    They are evaluated on scored pairs, by default STS-B's; with pairs without scores as ``--dev`` or ``--test`` by a
+    search for each anchor's positive among all positives of the file.
+    """
 
     separable = False
     geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
-        self.options = options
-        self.pairs, notes = scored_rows(options, ("dev", "test"))
+        self.options, self.scored, searches = options, [], {}
+        self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
+        for split, file in (("dev", options.dev), ("test", options.test)):
+            if file and Path(file).is_file() and recognise(Path(file), Findings())[0] in (PAIRS, TRIPLETS):
+                self.rows[split], notes[split] = triplet_rows(with_data(options, file))
+                searches[split] = retrieval_from_pairs(self.rows[split])
+            elif file or not searches:  # pairs as dev need no STS-B as test
+                rows, found = scored_rows(options, [split])
+                self.scored.append(split)
+                self.rows |= rows
+                notes |= found
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
-        super().__init__(encoder, columns, {"train": note} | notes, projection)
+        super().__init__(encoder, columns, notes, projection)
+        self.retrieval = searches
+        if "dev" in searches:
+            self.best = "ndcg@10"
         if not self.separable:
-            self.keys = list(zip(*columns, strict=True))
+            self.keys = self.rows["train"]
         if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
-        return vector_scores(self.encoder, self.pairs[split], contrastive=self.geometry, prefixes=self.prefixes)
+        if split not in self.scored:
+            return {}
+        return vector_scores(self.encoder, self.rows[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
 class TripletRows(UnscoredRows):
@@ -122,6 +145,12 @@ class TripletRows(UnscoredRows):
         rows, note = triplet_rows(options)
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
+    def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
+        """Each anchor picks its positive among all positives and negatives: vectors (B, n, D)."""
+        anchors, positives, *negatives = vectors.unbind(dim=1)  # (B, D) each
+        hard = torch.cat(negatives) if negatives else None
+        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, 1 / self.options.temperature, symmetric)
+
 
 class TripletMargin(TripletRows):
     """A margin between Euclidean distances (SBERT, section 3: margin 1)."""
@@ -129,7 +158,7 @@ class TripletMargin(TripletRows):
     separable = True
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        margin = 1.0 if self.options.margin is None else self.options.margin
+        margin = self.options.margin or 1.0
         return losses.triplet_loss(*network(rows).unbind(dim=1), margin=margin)
 
 
@@ -137,10 +166,7 @@ class Ranking(TripletRows):
     """The positive ranked above all other positives and negatives of the batch (multiple negatives ranking)."""
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
-        hard = torch.cat(negatives) if negatives else None
-        scale, symmetric = 1 / self.options.temperature, self.options.symmetric
-        return losses.multiple_negatives_ranking_loss(anchors, positives, hard, scale, symmetric)
+        return self.ranking_loss(network(rows), self.options.symmetric)
 
 
 class Splade(TripletRows):
@@ -153,8 +179,8 @@ class Splade(TripletRows):
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         queries, *documents = network(rows).unbind(dim=1)  # (B, V) each
         risen = min(1.0, 3 * self.done) ** 2
-        prices = self.options.query_flops * risen, self.options.document_flops * risen
-        return more_losses.splade_loss(queries, torch.cat(documents), *prices)
+        query_price, document_price = self.options.query_flops * risen, self.options.document_flops * risen
+        return more_losses.splade_loss(queries, torch.cat(documents), query_price, document_price)
 
 
 class SupervisedSimCSE(TripletRows):
@@ -166,11 +192,11 @@ class SupervisedSimCSE(TripletRows):
             raise InputError(f"{self.notes['train']}: --hard-negative-weight is for rows with one negative")
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
-        anchors, positives, *negatives = network(rows).unbind(dim=1)  # (B, D) each
-        temperature, weight = self.options.temperature, self.options.hard_negative_weight
-        if len(negatives) > 1:  # eq. 5 with all of them in the sum; it is the ranking loss
-            return losses.multiple_negatives_ranking_loss(anchors, positives, torch.cat(negatives), 1 / temperature)
-        return losses.simcse_loss(anchors, positives, *(negatives or [None]), temperature, weight)
+        vectors = network(rows)  # (B, n, D)
+        if vectors.shape[1] != 3:  # eq. 5 without negatives, or with all of them in the sum: the ranking loss
+            return self.ranking_loss(vectors)
+        weight = self.options.hard_negative_weight
+        return losses.simcse_loss(*vectors.unbind(dim=1), self.options.temperature, weight)
 
 
 class SimCSE(UnscoredRows):
@@ -184,16 +210,20 @@ class SimCSE(UnscoredRows):
         rows, note = sentence_rows(options)
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
-        if not (dropout or options.allow_no_dropout or options.augment):
+        if not dropout and options.dropout is None and not options.augment:
             raise InputError(
                 "objective simcse: this model has no dropout, so both views of a sentence would be the same; "
-                "pass --allow-no-dropout to train anyway"
+                "give --dropout 0.1, or --dropout 0 to train anyway"
             )
         self.formula = more_losses.nt_xent_loss if options.nt_xent else losses.simcse_loss
         # The same column twice: each of the 2B rows of the forward gets its own dropout mask. Under the same mask both
         # views are one vector, so one column is enough.
-        second = augment(rows, options.augment, options.seed) if options.augment else rows
-        super().__init__(options, encoder, [rows] if options.same_mask else [rows, second], note)
+        columns = [rows]
+        if options.augment:
+            columns.append(augment(rows, options.augment, options.seed))
+        elif not options.same_mask:
+            columns.append(rows)
+        super().__init__(options, encoder, columns, note)
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         views = network(rows).unbind(dim=1)

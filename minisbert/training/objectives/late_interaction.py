@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from minisbert.core.tokenizer import Encoded
 from minisbert.evaluation.model_scores import Scores, late_scores
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
-from minisbert.models.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from minisbert.models.prompts import choose_prompt, role_prompt_name
 from minisbert.training.losses import late_ranking_loss
 from minisbert.training.objectives.encoders import Columns, TripletRows, VectorObjective
 
@@ -17,8 +17,8 @@ class TokenColumns:
     def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
         self.own, self.encoded = [], []
         for place, column in enumerate(columns):
-            names, kept = DOCUMENT_PROMPTS if place else QUERY_PROMPTS, encoder.settings.prompts
-            prompt = next((kept[name] for name in names if name in kept), "")
+            role = "document" if place else "query"
+            prompt = choose_prompt(encoder.settings, name=role_prompt_name(encoder.settings, role))
             tokenized = encoder.document_rows if place else encoder.query_rows
             ids, own, truncated = tokenized([prompt + text for text in column])
             self.encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
@@ -74,7 +74,9 @@ class TokenObjective(VectorObjective):
         return vectors[:, 0], vectors[:, 1:], real
 
     def evaluate(self, split: str) -> Scores:
-        return late_scores(self.encoder, self.pairs[split])
+        if split not in self.scored:
+            return {}
+        return late_scores(self.encoder, self.rows[split])
 
 
 class LateInteraction(TokenObjective, TripletRows):

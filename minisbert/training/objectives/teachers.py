@@ -30,12 +30,16 @@ def distillation(options: RunSettings, encoder: SentenceEncoder) -> "Distillatio
     if options.teacher is None:
         raise InputError("objective distillation needs --teacher MODEL")
     teacher = load_teacher(options.teacher, encoder.device)
-    late, scores = isinstance(encoder, MultiVectorEncoder), isinstance(teacher, PairModel)
-    if (late and not scores) or (scores and teacher.task == "classes"):
-        given = "classes" if scores else "vectors"
-        raise InputError(f"--teacher {options.teacher} gives {given}; a cross-encoder with one score a pair is needed")
-    kind = LateDistillation if late else ScoreDistillation if scores else VectorDistillation
-    return kind(options, encoder, teacher)
+    needed = "a cross-encoder with one score a pair is needed"
+    if isinstance(teacher, PairModel):
+        if teacher.task == "classes":
+            raise InputError(f"--teacher {options.teacher} gives classes; {needed}")
+        if isinstance(encoder, MultiVectorEncoder):
+            return LateDistillation(options, encoder, teacher)
+        return ScoreDistillation(options, encoder, teacher)
+    if isinstance(encoder, MultiVectorEncoder):
+        raise InputError(f"--teacher {options.teacher} gives vectors; {needed}")
+    return VectorDistillation(options, encoder, teacher)
 
 
 def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairModel:
@@ -44,7 +48,9 @@ def load_teacher(model: str, device: torch.device) -> SentenceEncoder | PairMode
     if not folder.has(HEAD_FILE) and not folder.model.classifier:
         return SentenceEncoder.load(folder.path, device=device)
     pair_model = PairModel.load(folder.path, device)
-    return pair_model.encoder if isinstance(pair_model.head, ConcatHead) else pair_model
+    if isinstance(pair_model.head, ConcatHead):
+        return pair_model.encoder
+    return pair_model
 
 
 class Distillation(UnscoredRows):
@@ -79,7 +85,9 @@ class VectorDistillation(Distillation):
         texts = [row[0] for row in rows]
         vectors = teacher.encode(texts, progress=is_first(), convert="tensor")  # (N, the teacher's D)
         targets = principal_columns(vectors, encoder.width)  # (N, D)
-        self.targets = (normalize(targets) if encoder.normalize else targets).numpy()  # no Tensor: see the fingerprint
+        if encoder.normalize:
+            targets = normalize(targets)
+        self.targets = targets.numpy()  # no Tensor: see the fingerprint
         self.notes["train"] += f", taught the vectors of {options.teacher}"
         if vectors.shape[1] != encoder.width:
             self.notes["train"] += f", its {vectors.shape[1]} columns turned into {encoder.width}"
@@ -108,10 +116,12 @@ class ScoreDistillation(Distillation):
         seconds = [text for row in rows for text in row[1:]]
         with teacher.computing():
             outputs = teacher.outputs(firsts, seconds, BATCH_TOKENS, progress=is_first())  # (N C,)
-        scale = SCALE if teacher.task == "regression" else 1.0
-        self.targets = (scale * outputs).view(-1, candidates).numpy()  # (N, C)
-        self.formula = margin_mse_loss if candidates == 2 else kl_divergence_loss
-        by = "margin MSE" if candidates == 2 else "KL divergence"
+        if teacher.task == "regression":
+            outputs = SCALE * outputs
+        self.targets = outputs.view(-1, candidates).numpy()  # (N, C)
+        self.formula, by = kl_divergence_loss, "KL divergence"
+        if candidates == 2:
+            self.formula, by = margin_mse_loss, "margin MSE"
         self.notes["train"] += f", taught the scores of {options.teacher} by {by}"
 
     def loss(self, network: nn.Module, rows: list[int]) -> Tensor:

@@ -16,8 +16,9 @@ from minisbert.training.command_line import parse
 from minisbert.training.gradient_cache import GradientCache
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction, TokenNetwork
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 from tests.models.test_multi_vector_encoder import EXPANSIONS, write
 from tests.parity import GRADIENT, PIECE, assert_parity
@@ -121,7 +122,7 @@ def test_loss_and_gradients_equal_the_references(make, files, tmp_path, expansio
 
 def test_pairs_are_scored_by_the_mean_best_match(make, files):
     task = make("triplets")
-    pairs = [(row.sentence1, row.sentence2, row.score) for row in task.pairs["dev"]]
+    pairs = [(row.sentence1, row.sentence2, row.score) for row in task.rows["dev"]]
     values = []
     for first, second, _ in pairs:
         query, document = (task.model.encode([text], query=side)[0] for text, side in ((first, True), (second, False)))

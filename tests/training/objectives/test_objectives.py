@@ -21,8 +21,9 @@ from minisbert.system.console import run_command
 from minisbert.training import losses as more_losses
 from minisbert.training.command_line import parse
 from minisbert.training.objectives.base import Objective
-from minisbert.training.objectives.registry import load_encoder, make_objective
+from minisbert.training.objectives.registry import make_objective
 from minisbert.training.train import main
+from minisbert.training.trainable import load_encoder
 from tests import toys
 
 FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")
@@ -405,16 +406,16 @@ def test_either_dropout_makes_two_views(make, tiny, tmp_path, views, rate):
 
 
 def test_the_dropout_of_a_run_is_the_chosen_one(run, tiny, tmp_path, views):
-    """And the saved model says so; 0 makes two views one, unless that is asked for."""
+    """And the saved model says so; no dropout makes two views one, unless that is asked for."""
     model = str(toys.without_dropout(tiny, tmp_path / "none"))
     folder = run("simcse", "--max-steps", "1", "--model", model, "--dropout", "0.3")
     config = json.loads((folder / "model" / "config.json").read_text())
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.3, 0.3)
     assert (views[0][0] != views[0][1]).any(dim=1).all()
-    for flags in (["--dropout", "0"], ["--model", model]):
-        with pytest.raises(InputError, match=r"this model has no dropout, .*; pass --allow-no-dropout to train anyway"):
-            run("simcse", "--max-steps", "1", *flags)
-        run("simcse", "--max-steps", "1", *flags, "--allow-no-dropout")
+    with pytest.raises(InputError, match=r"this model has no dropout, .*, or --dropout 0 to train anyway"):
+        run("simcse", "--max-steps", "1", "--model", model)
+    for flags in ([], ["--model", model]):
+        run("simcse", "--max-steps", "1", *flags, "--dropout", "0")
         torch.testing.assert_close(*views[-1], rtol=0, atol=1e-6)  # float32, two places of a batch
 
 

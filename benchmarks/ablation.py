@@ -1,0 +1,237 @@
+"""Repeat a table of SBERT or SimCSE: vary one setting, train each value with several seeds, print both scores.
+
+    python -m benchmarks.ablation pooling                                    SBERT, table 6: mean, max, cls on STS-B
+    python -m benchmarks.ablation concat --data snli.jsonl --limit 10000     SBERT, table 6: the classifier's input
+    python -m benchmarks.ablation dropout --data sentences.txt --epochs 2    SimCSE: the dropout that makes two views
+    python -m benchmarks.ablation temperature --data sentences.txt --seeds 1,2,3,4,5 -- --batch-size 128
+    python -m benchmarks.ablation augmentation --data sentences.txt --synonyms words.txt     SimCSE, table 1
+
+Flags after ``--`` go to ``python -m minisbert.train``. Each cell is a run in its own folder under --out, without the
+weights. Finished cells are not run again, so an interrupted table continues where it stopped. The numbers are those of
+the last evaluation on dev, not of the best one: a setting that ruins the model must be visible.
+"""
+
+import argparse
+import io
+import json
+import shutil
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+from minisbert.core import InputError
+from minisbert.core.heads import CONCATS
+from minisbert.data.augmentation import read_synonyms
+from minisbert.system.console import run_command, say
+from minisbert.training import train
+from minisbert.training.command_line import flag, parse, read_settings
+from minisbert.training.run_folder import CONFIG, METRICS, MODEL, RESULTS
+
+SYNONYMS = "synonym:FILE"  # a row with this needs --synonyms, whose file takes the place of FILE
+RECIPE_DATA = {"sbert-nli": "NLI rows", "simcse-unsupervised": "plain sentences"}  # of recipes that need --data
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value of the setting that varies: its recipe and flags, and the paper's score x 100."""
+
+    name: str
+    recipe: str
+    flags: str
+    published: float
+
+
+def rows(recipe: str, option: str, scores: dict[str, float], prefix: str = "") -> list[Row]:
+    """A row for each value of ``option``."""
+    return [Row(prefix + value, recipe, f"{option} {value}", score) for value, score in scores.items()]
+
+
+SIMCSE = "simcse-unsupervised"
+POOLING = rows("sbert-regression", "--pooling", {"mean": 87.44, "max": 69.92, "cls": 86.62}, "STSb ")
+POOLING += rows("sbert-nli", "--pooling", {"mean": 80.78, "max": 79.07, "cls": 79.80}, "NLI ")
+CONCAT = dict(zip(CONCATS, (66.04, 69.78, 70.54, 78.37, 77.44, 80.78, 80.44), strict=True))
+DROPOUT = {"0": 71.1, "0.01": 72.6, "0.05": 81.1, "0.1": 82.5, "0.15": 81.4, "0.2": 80.5, "0.5": 71.0}
+TEMPERATURE = {"0.001": 84.9, "0.01": 85.4, "0.05": 86.2, "0.1": 82.0, "1": 64.0}
+AUGMENT = {"crop:0.1": 77.8, "crop:0.2": 71.4, "crop:0.3": 63.6, "delete:0.1": 75.9, "delete:0.2": 72.2}
+AUGMENT |= {"delete:0.3": 68.2, "delete-one": 75.9, SYNONYMS: 77.4}
+AUGMENTATION = [Row("none", SIMCSE, "", 82.5)]
+AUGMENTATION += rows(SIMCSE, "--augment", AUGMENT)
+AUGMENTATION.append(Row("delete-one, no dropout", SIMCSE, "--augment delete-one --dropout 0", 74.2))
+SAME_MASK = Row("same mask twice", SIMCSE, "--dropout 0.1 --same-mask", 43.6)
+
+TABLES = {
+    "pooling": POOLING,
+    "concat": rows("sbert-nli", "--concat", CONCAT),
+    "dropout": [*rows(SIMCSE, "--dropout", DROPOUT), SAME_MASK],
+    "temperature": rows(SIMCSE, "--temperature", TEMPERATURE),
+    "augmentation": AUGMENTATION,
+}
+SBERT_6 = "SBERT (Reimers & Gurevych 2019), table 6: BERT-base, STS-B dev"
+PAPERS = {
+    "pooling": SBERT_6,
+    "concat": SBERT_6,
+    "dropout": "SimCSE (Gao et al. 2021), table 3: unsupervised, BERT-base, a million sentences, STS-B dev",
+    "augmentation": "SimCSE (Gao et al. 2021), table 1: unsupervised, BERT-base, a million sentences, STS-B dev; "
+    "MLM 15 % (62.2) left out",
+    "temperature": "SimCSE (Gao et al. 2021), table D.1: BERT-base, STS-B dev; with dot products 85.9. Its 86.2 is the "
+    "supervised model's score (tables 4 and 6; the unsupervised one has 82.5), so compare the order of the rows only",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: a row of the table and a seed."""
+
+    row: Row
+    seed: int
+    folder: Path
+    arguments: list[str]  # of training
+
+
+def make_cells(options: argparse.Namespace, train_flags: list[str]) -> list[Cell]:
+    """Every run of the table, seed by seed, so that an interrupted table has something in each row.
+
+    Raises ``InputError`` for settings that training would refuse.
+    """
+    if options.synonyms:
+        read_synonyms(options.synonyms)  # now, not after hours
+    cells = []
+    for seed in options.seeds:
+        for row in TABLES[options.table]:
+            lacks_data = row.recipe in RECIPE_DATA and not options.data
+            if lacks_data or (SYNONYMS in row.flags and not options.synonyms):
+                continue
+            folder = Path(options.out or f"runs/ablation/{options.table}") / f"{folder_name(row.name)}-seed{seed}"
+            arguments = ["--recipe", row.recipe, *row.flags.replace(SYNONYMS, f"synonym:{options.synonyms}").split()]
+            arguments += ["--model", options.model, "--seed", str(seed), "--out", str(folder), "--overwrite"]
+            if row.recipe in RECIPE_DATA:
+                arguments += ["--data", options.data]
+            for name in ("limit", "epochs", "max_steps"):
+                if getattr(options, name) is not None:
+                    arguments += [flag(name), getattr(options, name)]
+            parse([*arguments, *train_flags])  # raises now what training would raise after hours
+            cells.append(Cell(row, seed, folder, [*arguments, *train_flags]))
+    if not cells:
+        raise InputError(f"{options.table} needs --data FILE: {RECIPE_DATA[TABLES[options.table][0].recipe]}")
+    return cells
+
+
+def folder_name(row: str) -> str:
+    """A name valid on every file system: ``u,v,|u-v|`` becomes ``u_v_u-v``, ``u*v`` becomes ``uxv``."""
+    return row.translate(str.maketrans({"|": "", "*": "x", ",": "_", " ": "-", ":": "-"}))
+
+
+def is_done(cell: Cell, overwrite: bool) -> bool:
+    """Whether the cell has its results; ``InputError`` if they are of other settings, unless ``overwrite``."""
+    if not (cell.folder / RESULTS).is_file():
+        return False
+    found, wanted = vars(read_settings(cell.folder / CONFIG)), vars(parse(cell.arguments))
+    for name, value in wanted.items():
+        if name in ("out", "overwrite", "threads", "device") or found[name] == value:
+            continue  # config.json has the device that auto resolved to
+        if overwrite:
+            return False
+        raise InputError(
+            f"{cell.folder} was run with {name} {found[name]} instead of {value}: choose another --out, or --overwrite "
+            "to replace it"
+        )
+    return True
+
+
+def dev_scores(cell: Cell) -> tuple[float, float]:
+    """The dev score x 100 before training and at its end."""
+    lines = (cell.folder / METRICS).read_text(encoding="utf-8").splitlines()
+    dev = [entry["dev"] for entry in map(json.loads, lines) if "dev" in entry]
+    metric = "stsb_spearman" if "stsb_spearman" in dev[0] else "spearman"
+    return 100 * dev[0][metric], 100 * dev[-1][metric]
+
+
+def run_cells(cells: list[Cell], overwrite: bool) -> set[Path]:
+    """Train the cells that are not done; return the folders of all that are. A failed cell does not end the table."""
+    done = {cell.folder for cell in cells if is_done(cell, overwrite)}
+    say(f"{len(done)} of {len(cells)} cells are already done")
+    for i, cell in enumerate(cells, 1):
+        if cell.folder in done:
+            continue
+        about = f"cell {i} of {len(cells)}: {cell.row.name}, seed {cell.seed}"
+        say(about)
+        try:
+            with redirect_stdout(io.StringIO()):  # hide the table that training prints
+                train.main(cell.arguments)
+        except Exception as error:  # the other cells may still succeed
+            say(f"{about} failed: {type(error).__name__}: {error}")
+            continue
+        before, after = dev_scores(cell)
+        say(f"{before:.2f} -> {after:.2f}\n")
+        shutil.rmtree(cell.folder / MODEL, ignore_errors=True)  # the table needs numbers, not 90 MB per cell
+        done.add(cell.folder)
+    return done
+
+
+def summarize(cells: list[Cell], done: set[Path]) -> list[dict]:
+    """Per row, x 100: the scores of its seeds, their mean and sample standard deviation; and the published score."""
+    summaries = []
+    for row in dict.fromkeys(cell.row for cell in cells):
+        runs = {cell.seed: dev_scores(cell) for cell in cells if cell.row == row and cell.folder in done}
+        summary = {"name": row.name, "published": row.published, "seeds": {seed: run[1] for seed, run in runs.items()}}
+        if runs:
+            scores = list(summary["seeds"].values())
+            summary |= {"before": mean(run[0] for run in runs.values()), "mean": mean(scores)}
+            summary["sd"] = stdev(scores) if len(scores) > 1 else None
+        summaries.append(summary)
+    return summaries
+
+
+def markdown(table: str, summaries: list[dict]) -> str:
+    """The summaries as a Markdown table."""
+    lines = [f"| {table} | before | minisbert | min..max | seeds | published |", "|---|---|---|---|---|---|"]
+    for row in summaries:
+        name = row["name"].replace("|", r"\|")
+        before, score, spread, scores = "", "no result", "", list(row["seeds"].values())
+        if scores:
+            before, score = f"{row['before']:.2f}", f"{row['mean']:.2f}"
+            spread = f"{min(scores):.2f}..{max(scores):.2f}"
+        if len(scores) > 1:
+            score += f" ± {row['sd']:.2f}"
+        lines.append(f"| `{name}` | {before} | {score} | {spread} | {len(scores)} | {row['published']:.2f} |")
+    return "\n".join(lines)
+
+
+def seed_list(text: str) -> list[int]:
+    """An argparse type: ``42,43,44``."""
+    return [int(part) for part in text.split(",")]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    cut = arguments.index("--") if "--" in arguments else len(arguments)
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m benchmarks.ablation", description=__doc__, formatter_class=layout)
+    parser.add_argument("table", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
+    parser.add_argument("--data", metavar="FILE", help="NLI rows for concat and half of pooling, else plain sentences")
+    parser.add_argument("--synonyms", metavar="FILE", help="for augmentation: lines of words with one meaning")
+    parser.add_argument("--model", default="all-MiniLM-L6-v2", help="name or folder (default: %(default)s)")
+    parser.add_argument("--seeds", type=seed_list, default=[42, 43, 44], help="default: 42,43,44")
+    parser.add_argument("--limit", metavar="ROWS", help="read only the first ROWS training rows")
+    parser.add_argument("--epochs", help="default: from the recipe, see minisbert.train --recipe list")
+    parser.add_argument("--max-steps", metavar="STEPS", help="stop each run after STEPS steps")
+    parser.add_argument("--out", metavar="FOLDER", help="folder of the runs (default: runs/ablation/TABLE)")
+    parser.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
+    parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
+    options = parser.parse_args(arguments[:cut])
+    cells = make_cells(options, arguments[cut + 1 :])
+    done = run_cells(cells, options.overwrite)
+    source, summaries = PAPERS[options.table], summarize(cells, done)
+    if options.json:
+        print(json.dumps({"table": options.table, "model": options.model, "source": source, "rows": summaries}))
+    else:
+        print(f"Spearman x 100 on dev, {options.model}, before and after training: mean ± sd over seeds\n")
+        print(f"{markdown(options.table, summaries)}\n\npublished: {source}")
+    if len(done) < len(cells):
+        raise InputError(f"{len(cells) - len(done)} of {len(cells)} cells failed; run the same command to retry them")
+
+
+if __name__ == "__main__":
+    run_command(main)

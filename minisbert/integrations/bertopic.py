@@ -1,0 +1,18 @@
+"""BERTopic: ``BERTopic(embedding_model=MinisbertBackend("all-MiniLM-L6-v2"))``."""
+
+import numpy as np
+from bertopic.backend import BaseEmbedder
+
+from minisbert.loading import Encoder, load_encoder
+
+
+class MinisbertBackend(BaseEmbedder):
+    """Documents and words for BERTopic, which would silently take another model for an object that it does not know."""
+
+    def __init__(self, model: str | Encoder):
+        super().__init__()
+        self.embedding_model = load_encoder(model) if isinstance(model, str) else model
+
+    def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
+        """N texts -> (N, D)."""
+        return self.embedding_model.encode(list(documents), progress=verbose)

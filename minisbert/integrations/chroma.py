@@ -1,0 +1,39 @@
+"""Chroma: ``client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction())``."""
+
+from typing import Any
+
+from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
+from chromadb.utils.embedding_functions import register_embedding_function
+
+from minisbert.loading import load_encoder
+
+
+@register_embedding_function
+class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
+    """Chroma's embedding function. A collection remembers its name and the model's, and opens with it again."""
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2"):
+        self.model = model
+        self.encoder = load_encoder(model)
+
+    def __call__(self, input: Documents) -> Embeddings:
+        """N documents -> N arrays (D,)."""
+        return list(self.encoder.encode_document(list(input)))
+
+    def embed_query(self, input: Documents) -> Embeddings:
+        """N queries -> N arrays (D,)."""
+        return list(self.encoder.encode_query(list(input)))
+
+    @staticmethod
+    def name() -> str:
+        return "minisbert"
+
+    def default_space(self) -> str:
+        return "cosine"
+
+    def get_config(self) -> dict[str, Any]:
+        return {"model": self.model}
+
+    @staticmethod
+    def build_from_config(config: dict[str, Any]) -> "MinisbertEmbeddingFunction":
+        return MinisbertEmbeddingFunction(config["model"])

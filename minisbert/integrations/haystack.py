@@ -1,0 +1,55 @@
+"""Haystack: a component for queries and one for documents of a pipeline."""
+
+from dataclasses import replace
+from typing import Any
+
+from haystack import Document, component, default_to_dict
+
+from minisbert.loading import load_encoder
+
+
+@component
+class MinisbertTextEmbedder:
+    """A query to its vector. ``model`` is a name or a folder; it is loaded by ``warm_up``, or at the first run."""
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2"):
+        self.model = model
+        self.encoder: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return default_to_dict(self, model=self.model)
+
+    def warm_up(self) -> None:
+        if self.encoder is None:
+            self.encoder = load_encoder(self.model)
+
+    @component.output_types(embedding=list[float])
+    def run(self, text: str) -> dict[str, list[float]]:
+        """A text -> D numbers."""
+        self.warm_up()
+        return {"embedding": self.encoder.encode_query([text])[0].tolist()}
+
+
+@component
+class MinisbertDocumentEmbedder:
+    """Documents with their vectors. ``model`` as above."""
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2"):
+        self.model = model
+        self.encoder: Any = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return default_to_dict(self, model=self.model)
+
+    def warm_up(self) -> None:
+        if self.encoder is None:
+            self.encoder = load_encoder(self.model)
+
+    @component.output_types(documents=list[Document])
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
+        """N documents -> copies of them with an embedding of D numbers each."""
+        self.warm_up()
+        texts = [document.content or "" for document in documents]
+        vectors = self.encoder.encode_document(texts).tolist()
+        embedded = zip(documents, vectors, strict=True)
+        return {"documents": [replace(document, embedding=vector) for document, vector in embedded]}

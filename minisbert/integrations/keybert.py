@@ -1,0 +1,18 @@
+"""KeyBERT: ``KeyBERT(model=MinisbertBackend("all-MiniLM-L6-v2"))``."""
+
+import numpy as np
+from keybert.backend import BaseEmbedder
+
+from minisbert.loading import Encoder, load_encoder
+
+
+class MinisbertBackend(BaseEmbedder):
+    """Documents and candidates for KeyBERT, which would silently take another model for an unknown object."""
+
+    def __init__(self, model: str | Encoder):
+        super().__init__()
+        self.embedding_model = load_encoder(model) if isinstance(model, str) else model
+
+    def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
+        """N texts -> (N, D)."""
+        return self.embedding_model.encode(list(documents), progress=verbose)

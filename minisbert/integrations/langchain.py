@@ -1,0 +1,20 @@
+"""LangChain: ``InMemoryVectorStore(MinisbertEmbeddings("all-MiniLM-L6-v2"))``."""
+
+from langchain_core.embeddings import Embeddings
+
+from minisbert.loading import Encoder, load_encoder
+
+
+class MinisbertEmbeddings(Embeddings):
+    """LangChain's embeddings, with the model's prompts for queries and documents."""
+
+    def __init__(self, model: str | Encoder):
+        self.encoder = load_encoder(model) if isinstance(model, str) else model
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """N texts -> N lists of D numbers."""
+        return self.encoder.encode_document(texts).tolist()
+
+    def embed_query(self, text: str) -> list[float]:
+        """A text -> D numbers."""
+        return self.encoder.encode_query([text])[0].tolist()

@@ -1,0 +1,38 @@
+"""MTEB: ``mteb.evaluate(MinisbertEncoder("all-MiniLM-L6-v2"), tasks)``."""
+
+from typing import Any
+
+import numpy as np
+from mteb.models.model_meta import ModelMeta
+
+from minisbert.loading import load_encoder
+
+
+class MinisbertEncoder:
+    """MTEB's encoder protocol, with the model's prompts for queries and documents."""
+
+    def __init__(self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any):
+        self.encoder = load_encoder(model_name, device=device or "cpu")
+        name = model_name if "/" in model_name else f"minisbert/{model_name}"
+        about = {"name": name, "revision": revision or "local", "loader": type(self), "framework": ["PyTorch"]}
+        about |= {"embed_dim": self.encoder.width, "max_tokens": self.encoder.tokenizer.limit}
+        self.mteb_model_meta = ModelMeta.create_empty(overwrites=about)
+
+    def encode(self, inputs: Any, *, prompt_type: Any = None, **_: Any) -> np.ndarray:
+        """The texts of a data loader's batches -> (N, D)."""
+        texts = [text for batch in inputs for text in batch["text"]]
+        role = getattr(prompt_type, "value", prompt_type)
+        if role == "query":
+            return self.encoder.encode_query(texts)
+        if role is None:
+            return self.encoder.encode(texts)
+        return self.encoder.encode_document(texts)
+
+    def similarity(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
+        """(N, D) and (M, D) -> (N, M)."""
+        return self.encoder.similarity(embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: np.ndarray, embeddings2: np.ndarray) -> np.ndarray:
+        """(N, D) and (N, D) -> (N,)."""
+        rows = zip(embeddings1, embeddings2, strict=True)
+        return np.array([self.encoder.similarity(u[None], v[None])[0, 0] for u, v in rows])

@@ -1,0 +1,44 @@
+"""The encoder as the only module of a real ``SentenceTransformer``, for whatever takes nothing else."""
+
+from typing import Any
+
+import torch
+from sentence_transformers import SentenceTransformer
+from torch import nn
+
+from minisbert.loading import Encoder, load_encoder
+
+
+class EncoderModule(nn.Module):
+    """Texts to sentence embeddings, by ``encode``: the texts themselves are what this module calls features."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        object.__setattr__(self, "encoder", encoder)  # not a submodule: ``to`` and ``half`` would change the model
+        self.max_seq_length = encoder.tokenizer.limit
+
+    def preprocess(self, inputs: list[str], prompt: str | None = None, **_: Any) -> dict[str, Any]:
+        return {"texts": [(prompt or "") + text for text in inputs]}
+
+    tokenize = preprocess
+
+    def forward(self, features: dict[str, Any], **_: Any) -> dict[str, Any]:
+        vectors = torch.from_numpy(self.encoder.encode(features["texts"], prompt=""))
+        return features | {"sentence_embedding": vectors}
+
+    def get_embedding_dimension(self) -> int:
+        return self.encoder.width
+
+
+def as_sentence_transformer(model: str | Encoder) -> SentenceTransformer:
+    """A ``SentenceTransformer`` that encodes with minisbert: same vectors, prompts and similarity. It cannot train."""
+    encoder = load_encoder(model) if isinstance(model, str) else model
+    settings = encoder.settings
+    return SentenceTransformer(
+        modules=[EncoderModule(encoder)],
+        device="cpu",
+        prompts=dict(settings.prompts) or None,
+        default_prompt_name=settings.default_prompt_name,
+        similarity_fn_name=settings.similarity,
+        truncate_dim=settings.truncate_dim,
+    )

@@ -1,0 +1,41 @@
+"""scikit-learn: ``make_pipeline(MinisbertVectorizer(), LogisticRegression())``."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from minisbert.loading import Encoder, load_encoder
+
+load_once = lru_cache(maxsize=2)(load_encoder)
+
+
+class MinisbertVectorizer(TransformerMixin, BaseEstimator):
+    """Texts to vectors as a step of a pipeline.
+
+    It holds the model's name or folder, not the model: a clone, a pickle or a worker of ``n_jobs`` costs nothing, and a
+    process loads each model once.
+    """
+
+    def __init__(self, model: str = "all-MiniLM-L6-v2"):
+        self.model = model
+
+    @property
+    def encoder(self) -> Encoder:
+        return load_once(self.model)
+
+    def fit(self, texts: Sequence[str], y: Any = None) -> "MinisbertVectorizer":
+        """Nothing is learned."""
+        return self
+
+    def transform(self, texts: Sequence[str]) -> np.ndarray:
+        """N texts -> (N, D)."""
+        return self.encoder.encode(list(texts))
+
+    def get_feature_names_out(self, names: Any = None) -> np.ndarray:
+        return np.array([f"minisbert{column}" for column in range(self.encoder.width)], dtype=object)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True

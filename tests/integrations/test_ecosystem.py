@@ -1,0 +1,161 @@
+"""The adapters in the real libraries: vectors equal to ``encode``, and each library's own first example."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from minisbert.models.sentence_encoder import SentenceEncoder
+
+pytestmark = pytest.mark.ecosystem
+TEXTS = ["the cat sits on the mat", "a dog runs in the park", "rain falls on the roof", "the moon is bright"]
+VECTOR = 2e-6
+
+
+@pytest.fixture(scope="module")
+def model(tiny, tmp_path_factory) -> Path:
+    """The tiny model with prompts for queries and documents."""
+    folder = tmp_path_factory.mktemp("models") / "prompted"
+    encoder = SentenceEncoder.load(tiny)
+    encoder.settings.prompts.update({"query": "query: ", "document": "passage: "})
+    encoder.save(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(model) -> dict[str, np.ndarray]:
+    """Vectors of the texts as queries, as documents, and as neither."""
+    encoder = SentenceEncoder.load(model)
+    prompts = {"query": "query: ", "document": "passage: ", "plain": ""}
+    return {role: encoder.encode(TEXTS, prompt=prompt) for role, prompt in prompts.items()}
+
+
+def close(found, expected) -> None:
+    np.testing.assert_allclose(np.asarray(found, dtype=np.float32), expected, atol=VECTOR, rtol=0)
+
+
+def test_bertopic_uses_the_encoder_and_no_other(model, expected):
+    pytest.importorskip("bertopic")
+    from bertopic.backend._utils import select_backend
+
+    from minisbert.integrations.bertopic import MinisbertBackend
+
+    backend = MinisbertBackend(str(model))
+    assert select_backend(backend) is backend
+    close(backend.embed_documents(TEXTS), expected["plain"])
+    close(backend.embed_words(TEXTS[:1], verbose=True), expected["plain"][:1])
+
+
+def test_keybert_finds_keywords(model, expected):
+    keybert = pytest.importorskip("keybert")
+    from minisbert.integrations.keybert import MinisbertBackend
+
+    extractor = keybert.KeyBERT(model=MinisbertBackend(str(model)))
+    assert isinstance(extractor.model, MinisbertBackend)
+    close(extractor.model.embed(TEXTS), expected["plain"])
+    assert len(extractor.extract_keywords(TEXTS[0], top_n=2)) == 2
+
+
+def test_langchain_searches_a_store(model, expected):
+    pytest.importorskip("langchain_core")
+    from langchain_core.vectorstores import InMemoryVectorStore
+
+    from minisbert.integrations.langchain import MinisbertEmbeddings
+
+    embeddings = MinisbertEmbeddings(str(model))
+    close(embeddings.embed_documents(TEXTS), expected["document"])
+    close(embeddings.embed_query(TEXTS[0]), expected["query"][0])
+    store = InMemoryVectorStore.from_texts(TEXTS, embeddings)
+    ((found, score),) = store.similarity_search_with_score(TEXTS[1], k=1)
+    cosines = expected["query"][1] @ expected["document"].T
+    assert found.page_content == TEXTS[int(cosines.argmax())]
+    assert score == pytest.approx(cosines.max(), abs=1e-5)
+
+
+def test_llama_index_embeds_queries_and_batches(model, expected):
+    pytest.importorskip("llama_index.core")
+    from minisbert.integrations.llama_index import MinisbertEmbedding
+
+    embedding = MinisbertEmbedding(model_name=str(model), embed_batch_size=3)
+    close(embedding.get_text_embedding_batch(TEXTS), expected["document"])
+    close(embedding.get_query_embedding(TEXTS[0]), expected["query"][0])
+
+
+def test_haystack_runs_in_a_pipeline(model, expected):
+    haystack = pytest.importorskip("haystack")
+    from minisbert.integrations.haystack import MinisbertDocumentEmbedder, MinisbertTextEmbedder
+
+    pipeline = haystack.Pipeline()
+    pipeline.add_component("query", MinisbertTextEmbedder(str(model)))
+    pipeline.add_component("documents", MinisbertDocumentEmbedder(str(model)))
+    pipeline = haystack.Pipeline.from_dict(pipeline.to_dict(), allowed_modules=["minisbert.integrations.haystack"])
+    given = [haystack.Document(content=text) for text in TEXTS]
+    found = pipeline.run({"query": {"text": TEXTS[0]}, "documents": {"documents": given}})
+    close(found["query"]["embedding"], expected["query"][0])
+    close([document.embedding for document in found["documents"]["documents"]], expected["document"])
+    assert [document.embedding for document in given] == [None] * len(given)
+
+
+def test_chroma_remembers_the_model(model, expected, tmp_path):
+    chromadb = pytest.importorskip("chromadb")
+    from minisbert.integrations.chroma import MinisbertEmbeddingFunction
+
+    client = chromadb.PersistentClient(str(tmp_path / "store"))
+    collection = client.create_collection("texts", embedding_function=MinisbertEmbeddingFunction(str(model)))
+    collection.add(documents=TEXTS, ids=[str(i) for i in range(len(TEXTS))])
+    close(collection.get(include=["embeddings"])["embeddings"], expected["document"])
+    again = client.get_collection("texts")  # the function is built from what the collection keeps
+    found = again.query(query_texts=[TEXTS[2]], n_results=1)
+    cosines = expected["query"][2] @ expected["document"].T
+    assert found["documents"][0][0] == TEXTS[int(cosines.argmax())]
+
+
+def test_scikit_learn_clones_and_works_in_parallel(model, expected):
+    pytest.importorskip("sklearn")
+    from sklearn.base import clone
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    from minisbert.integrations.sklearn import MinisbertVectorizer
+
+    vectorizer = MinisbertVectorizer(str(model))
+    close(clone(vectorizer).fit_transform(TEXTS), expected["plain"])
+    assert len(vectorizer.get_feature_names_out()) == expected["plain"].shape[1]
+    pipeline = make_pipeline(vectorizer, LogisticRegression())
+    search = GridSearchCV(pipeline, {"logisticregression__C": [0.1, 1]}, cv=2, n_jobs=2)
+    search.fit(TEXTS * 4, [0, 1, 0, 1] * 4)
+    assert search.predict(TEXTS).shape == (4,)
+
+
+def test_a_sentence_transformer_with_the_same_vectors_and_prompts(model, expected):
+    pytest.importorskip("sentence_transformers")
+    from minisbert.integrations.sentence_transformers import as_sentence_transformer
+
+    theirs = as_sentence_transformer(str(model))
+    close(theirs.encode(TEXTS, batch_size=3), expected["plain"])
+    close(theirs.encode_query(TEXTS), expected["query"])
+    close(theirs.encode_document(TEXTS, convert_to_tensor=True), expected["document"])
+    assert theirs.get_embedding_dimension() == expected["plain"].shape[1]
+    close(theirs.similarity(expected["query"], expected["document"]), expected["query"] @ expected["document"].T)
+
+
+@pytest.mark.weights
+def test_mteb_scores_sts_benchmark_as_published(minilm, stsb, tmp_path, monkeypatch):
+    mteb = pytest.importorskip("mteb")
+    import datasets
+
+    from minisbert.data.scored_pairs import read_scored_pairs
+    from minisbert.integrations.mteb import MinisbertEncoder
+
+    pairs = read_scored_pairs(stsb / "sts-test.csv")
+    task = mteb.get_task("STSBenchmark")
+    columns = {
+        "sentence1": [pair.sentence1 for pair in pairs],
+        "sentence2": [pair.sentence2 for pair in pairs],
+        "score": [pair.score for pair in pairs],
+    }
+    task.dataset = datasets.DatasetDict({"test": datasets.Dataset.from_dict(columns)})
+    task.data_loaded = True
+    result = mteb.evaluate(MinisbertEncoder(str(minilm)), [task], cache=None)
+    assert 100 * result.task_results[0].get_score() == pytest.approx(82.0325, abs=1e-3)
