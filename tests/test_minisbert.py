@@ -103,6 +103,8 @@ WRITING = [
     "pairs texts.npy --model M --index weights.safetensors",
     "compile M --out compiled.pt2",
     "compile M --out M/new.pt2",
+    "export-onnx M --out M",
+    "export-onnx model --out M/exported",
     "plot run --out config.png",
     "inspect pairs.jsonl --model M --plots .",
     "distill-static --model M --out M",
