@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lessons.drawings import PARTS, all_drawings
-from lessons.drawings.pen import WIDEST, Pen
+from lessons.drawings.pen import WIDEST
 from minisbert.core import bert, losses, pooling
 from minisbert.core.tokenizer import Tokenizer, word_pieces
 from minisbert.models.batching import packed_batches, same_text, tokenize
@@ -52,11 +52,6 @@ def test_each_is_described_fits_a_phone_and_is_used_where_it_teaches_with_its_ti
     assert {name for text in pages.values() for name in re.findall(r"\]\(drawings/(.*?)\)", text)} <= DRAWN.keys()
     maps = [DRAWN["map.svg"], *(DRAWN[f"map_{lesson}.svg"] for lesson in PARTS)]  # each lights one part
     assert [re.sub("<(title|desc).*", "", drawn).count('"lit"') for drawn in maps] == [0] + [1] * len(PARTS)
-
-
-def test_too_wide_a_drawing_is_refused():
-    with pytest.raises(ValueError, match="at most 520"):
-        Pen(WIDEST + 1, 10, "Wide", "")
 
 
 def test_the_shares_of_the_mask_are_those_of_attention(monkeypatch):
