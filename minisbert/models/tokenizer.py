@@ -107,7 +107,7 @@ class Tokenizer(tokenizer.Tokenizer):
             loaded.arrange(typed, truncation_side == "left")
         if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
             loaded.reserved = pad_id
-        loaded.remember(folder, texts, folder.json(path.name), kind)
+        loaded.remember(folder, texts, kind)
         return loaded
 
     def arrange(self, typed: bool, cut_start: bool) -> None:
@@ -121,13 +121,14 @@ class Tokenizer(tokenizer.Tokenizer):
         if any(kind != 0 for _, _, kind in self.single_template):
             raise ValueError("post_processor of tokenizer.json: token types of one text must be 0")
 
-    def remember(self, folder: ModelFolder, texts: TextSettings, content: dict[str, Any], kind: str | None) -> None:
+    def remember(self, folder: ModelFolder, texts: TextSettings, kind: str | None) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
         if texts.do_lower_case:
             self.more_text_settings["do_lower_case"] = True
         for key in LATE_INTERACTION:
-            if content.get(key) is not None:
-                self.more_text_settings[key] = content[key]
+            value = folder.json(TEXT_FILES[0]).get(key)
+            if value is not None and folder.described:
+                self.more_text_settings[key] = value
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
         if folder.has("tokenizer.json"):
             self.source = folder.read("tokenizer.json")
@@ -204,6 +205,8 @@ def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Pat
 
     Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
     """
+    if not folder.described:
+        return folder.path / TEXT_FILES[0], TextSettings()
     name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
     path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
     for key, only in module.items():
