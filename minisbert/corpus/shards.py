@@ -33,7 +33,7 @@ def encode_shards(
     Raises ``InputError`` for a folder that was made with another input, model or option, which ``overwrite`` replaces,
     for one that holds other files, and for an input that changes while it is read. Complete shards stay in any case.
     """
-    if encoder.searched:
+    if encoder.search_options:
         raise InputError(f"--shard-rows is for arrays of vectors, not for those of a {type(encoder).__name__}")
     check_foreign(folder)  # before anything is created there
     planned = plan(encoder, file, folder, shard_rows, options)
