@@ -193,6 +193,11 @@ def holds_nli(path: str) -> bool:
     return Path(path).suffix == ".zip" or recognise(Path(path), Findings())[0] is NLI
 
 
+def holds_tuples(path: str) -> bool:
+    """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
+    return Path(path).is_file() and recognise(Path(path), Findings())[0] in (PAIRS, TRIPLETS)
+
+
 def several(data: str) -> list[str]:
     """``A,B`` to its names; a file with a comma in its own name is one."""
     return [data] if os.path.exists(data) else [name for name in data.split(",") if name]

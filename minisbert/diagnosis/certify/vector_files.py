@@ -36,6 +36,7 @@ def read_vectors(path: str | Path) -> VectorFile:
                     array = np.lib.format.read_array(file, allow_pickle=False)
                 dtype = str(array.dtype)
             case ".safetensors":
+                open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
                 tensors = read_safetensors(path)
                 tensor = tensors["vectors"] if len(tensors) != 1 else next(iter(tensors.values()))
                 array = (tensor.double() if tensor.is_floating_point() else tensor).numpy()  # numpy has no bfloat16
