@@ -117,11 +117,11 @@ class ModelFolder:
     def described(self) -> bool:
         """Whether sentence-transformers reads its own settings here; elsewhere they are leftovers.
 
-        It does beside modules.json, and in a CrossEncoder's folder if they call it one.
+        It does beside modules.json, and in a CrossEncoder's folder only if they call it one.
         """
-        if self.model.classifier:
-            return self.json(SENTENCE).get("model_type") == "CrossEncoder"
-        return self.is_module or self.has(MODULES_FILE)
+        if self.is_module or not self.has(MODULES_FILE):
+            return self.is_module
+        return not self.model.classifier or self.json(SENTENCE).get("model_type") == "CrossEncoder"
 
     @property
     def holds_pair_model(self) -> bool:

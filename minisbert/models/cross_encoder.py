@@ -20,7 +20,6 @@ from minisbert.folder.settings import (
     CONFIG,
     MODULES_FILE,
     SENTENCE,
-    TEXT_FILES,
     TOKENIZER_CONFIG,
     WEIGHTS,
     CrossEncoderSettings,
@@ -62,10 +61,6 @@ def read_cross_encoder(
 
     Raises ``InputError`` for another family's classifier, and for what is missing or misshapen.
     """
-    if not folder.has(MODULES_FILE) or folder.json(SENTENCE).get("model_type") != "CrossEncoder":
-        # sentence-transformers reads neither of these files then
-        for name in (SENTENCE, *TEXT_FILES):
-            folder.contents[name] = {}
     model, known = folder.model, {name: layers for name, *layers in CLASSIFIERS.values()}
     if model.classifier not in known:
         raise unsupported(folder.path / CONFIG, "architectures", model.classifier, f"{', '.join(known)} are")
