@@ -62,12 +62,12 @@ class TokenDense(DenseSettings):
 
 def read_settings(folder: ModelFolder) -> MultiVectorSettings:
     """A folder's settings. Raises ``InputError`` by file and key for those that are not supported."""
-    old = PYLATE_KEYS & folder.json(SENTENCE).keys()
-    masks = [] if old else folder.places("MultiVectorMask")
+    for key in folder.json(SENTENCE):
+        if key in PYLATE_KEYS:
+            raise other_layout(folder, f"{SENTENCE} has PyLate's {key}")
+    masks = folder.places("MultiVectorMask")
     if not masks:
-        reason = f"{SENTENCE} has PyLate's {min(old)}" if old else "there is no MultiVectorMask"
-        advice = "only sentence-transformers' layout is read: open the folder there and save it"
-        raise InputError(f"{folder.path} is not a MultiVectorEncoder's folder, {reason}; {advice}")
+        raise other_layout(folder, "there is no MultiVectorMask")
     names = [name for name in TEXT_FILES if folder.encoder.json(name)]
     texts = names[0] if names else TEXT_FILES[0]
     stated = folder.path / SENTENCE, folder.json(SENTENCE)
@@ -82,6 +82,11 @@ def read_settings(folder: ModelFolder) -> MultiVectorSettings:
             raise unsupported(lengths[0], "query_length", settings.query_length, reason)
     others = {key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN}
     return replace(settings, expansion=expansion, others=others)
+
+
+def other_layout(folder: ModelFolder, reason: str) -> InputError:
+    advice = "only sentence-transformers' layout is read: open the folder there and save it"
+    return InputError(f"{folder.path} is not a MultiVectorEncoder's folder, {reason}; {advice}")
 
 
 def normalizes_tokens(folder: ModelFolder) -> bool:

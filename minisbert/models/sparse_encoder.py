@@ -44,7 +44,9 @@ def splade_pool(logits: Tensor, mask: Tensor | None = None, mode: str = "max") -
     """
     if mode == "sum":
         weights = logits.relu().log1p()  # (B, T, V)
-        return (weights if mask is None else weights * mask.unsqueeze(-1)).sum(dim=1)
+        if mask is not None:
+            weights = weights * mask.unsqueeze(-1)
+        return weights.sum(dim=1)
     if mask is not None:
         logits = logits.masked_fill(~mask.bool().unsqueeze(-1), -torch.inf)
     # subtle: log and relu never decrease, so they may follow the maximum: V numbers a text, not T V
@@ -87,7 +89,7 @@ class SparseEncoder(SentenceEncoder):
     ``encode`` returns arrays (N, V), or with ``convert="sparse"`` a CSR tensor.
     """
 
-    searched: ClassVar[dict[str, Any]] = {"convert": "sparse"}
+    search_options: ClassVar[dict[str, Any]] = {"convert": "sparse"}
     top_k = staticmethod(sparse_top_k)
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 

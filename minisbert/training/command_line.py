@@ -76,10 +76,10 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
 
 def given(arguments: list[str] | None) -> dict[str, Any]:
     """The settings that are on the command line, without defaults and a recipe's settings."""
-    found = vars(make_parser().parse_args(arguments))
-    if found.pop("help_all", False):
+    settings = vars(make_parser().parse_args(arguments))
+    if settings.pop("help_all", False):
         make_parser(advanced=True).parse_args(["--help"])
-    return found
+    return settings
 
 
 def parse(arguments: list[str] | None = None) -> RunSettings:
@@ -132,10 +132,10 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def recipe_settings(name: str) -> dict[str, Any]:
     """What a recipe sets."""
-    known = recipes()
-    if name not in known:
-        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(known)}")
-    return {key.replace("-", "_"): value for key, value in known[name].items() if key not in ABOUT}
+    table = recipes()
+    if name not in table:
+        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(table)}")
+    return {key.replace("-", "_"): value for key, value in table[name].items() if key not in ABOUT}
 
 
 def list_recipes() -> str:

@@ -21,7 +21,8 @@ import torch
 from minisbert.core import InputError, one_line
 from minisbert.evaluation.model_scores import Scores
 from minisbert.folder.overwrite import SAVED
-from minisbert.system.files import atomic_file, foreign_entries, listed, lock, recover, write_json
+from minisbert.system.assets import local_path
+from minisbert.system.files import atomic_file, check_output, foreign_entries, listed, lock, recover, write_json
 from minisbert.system.version import __version__
 from minisbert.training.objectives.base import Objective
 from minisbert.training.settings import RunSettings
@@ -39,6 +40,8 @@ def create_folder(options: RunSettings, device: torch.device, objective: Objecti
     that no run wrote.
     """
     out = chosen_path(options)
+    # a run may replace the one whose model it reads, but not lie in a model
+    check_output(out / METRICS, local_path(options.model), options.teacher, options.data, options.dev, options.test)
     out.mkdir(parents=True, exist_ok=True)
     folder = out
     if {path.name for path in out.iterdir()} - {METRICS}:

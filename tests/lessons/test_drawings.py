@@ -102,4 +102,4 @@ def test_the_pieces_and_the_packed_row_are_the_tokenizers(minilm: Path):
     (row,) = packed_batches(tokenize(Tokenizer.load(minilm, limit=256), ["A cat.", "Snow."])[0], batch_tokens=64)
     assert [int(value) for value in texts("packed_rows.svg", "small")[3:]] == row.positions[0].tolist()
     looks = re.findall(r'<rect class="(\w+)" x="\d+" y="\d+" width="20" height="20"', DRAWN["packed_rows.svg"])
-    assert [look != "none" for look in looks] == same_text(row.owner).flatten().tolist()
+    assert [look != "none" for look in looks] == same_text(row.text_index).flatten().tolist()

@@ -212,6 +212,14 @@ def test_files_of_the_user_in_a_runs_folders_are_not_overwritten(stopped, flags,
     assert contents(stopped) == before
 
 
+def test_a_run_does_not_lie_in_the_model_that_it_reads(flags, tiny, tmp_path):
+    model = shutil.copytree(tiny, tmp_path / "model")
+    before = contents(model)
+    with pytest.raises(InputError, match=r"model/runs/metrics\.jsonl lies in .*model, which this command reads"):
+        main([*flags, "--model", str(model), "--out", str(model / "runs")])
+    assert contents(model) == before
+
+
 def test_a_file_is_not_a_runs_folder(flags, tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(FileExistsError, match=r"File exists: .*file"):

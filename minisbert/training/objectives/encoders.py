@@ -110,10 +110,10 @@ class UnscoredRows(VectorObjective):
                 self.rows[split], notes[split] = triplet_rows(with_data(options, file))
                 searches[split] = retrieval_from_pairs(self.rows[split])
             elif file or not searches:  # pairs as dev need no STS-B as test
-                rows, found = scored_rows(options, [split])
+                rows, split_notes = scored_rows(options, [split])
                 self.scored.append(split)
                 self.rows |= rows
-                notes |= found
+                notes |= split_notes
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
