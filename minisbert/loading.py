@@ -13,12 +13,13 @@ import torch
 from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
 from minisbert.core import InputError
 from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.text_settings import MASKED_MODULE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
-from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
+from minisbert.models.tokenizer import Tokenizer
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
 ENCODERS = {kind.__name__: kind for kind in (SentenceEncoder, SparseEncoder, MultiVectorEncoder, StaticEncoder)}

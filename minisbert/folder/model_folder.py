@@ -55,8 +55,8 @@ class ModelFolder:
     setting that is not supported and would change the vectors.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, is_module: bool = False):
+        self.path, self.is_module = Path(path), is_module  # a module's folder has no modules.json of its own
         self.files: dict[str, bytes] = {}  # that were read as they are
         self.contents: dict[str, Any] = {}  # of JSON files
 
@@ -114,6 +114,16 @@ class ModelFolder:
         return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
 
     @property
+    def described(self) -> bool:
+        """Whether sentence-transformers reads its own settings here; elsewhere they are leftovers.
+
+        It does beside modules.json, and in a CrossEncoder's folder if they call it one.
+        """
+        if self.model.classifier:
+            return self.json(SENTENCE).get("model_type") == "CrossEncoder"
+        return self.is_module or self.has(MODULES_FILE)
+
+    @property
     def holds_pair_model(self) -> bool:
         """Whether there is a head for pairs: a ``PairModel``'s or a CrossEncoder's."""
         return self.has(HEAD_FILE) or bool(self.model.classifier)
@@ -141,7 +151,7 @@ class ModelFolder:
     def encoder(self) -> "ModelFolder":
         """The folder of the encoder and its tokenizer."""
         place = next(iter(self.places("Transformer")), ".")
-        return self if place == "." else ModelFolder(self.path / place)
+        return self if place == "." else ModelFolder(self.path / place, is_module=True)
 
     @cached_property
     def pooling(self) -> str | None:
@@ -177,6 +187,8 @@ class ModelFolder:
             if not include and "weightedmean" in (self.pooling or ""):
                 reason = "with weightedmean only true is"
                 raise unsupported(self.path / place / CONFIG, "include_prompt", include, reason)
+        if not self.described:
+            return kind(include_prompt=include)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
         return replace(self.parse(SENTENCE, kind), include_prompt=include, others=others)
 

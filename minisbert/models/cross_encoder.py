@@ -104,7 +104,9 @@ def head_names(dense: str, out: str) -> dict[str, str]:
 
 def read_task(folder: ModelFolder, outputs: int) -> str:
     """The task by the activation after the classifier. Raises ``InputError`` for one that is not supported."""
-    path, settings, model = folder.path / SENTENCE, folder.parse(SENTENCE, CrossEncoderSettings), folder.model
+    path, settings, model = folder.path / SENTENCE, CrossEncoderSettings(), folder.model
+    if folder.described:
+        settings = folder.parse(SENTENCE, CrossEncoderSettings)
     if settings.default_prompt_name is not None:
         reason = "a CrossEncoder's prompts are not"
         raise unsupported(path, "default_prompt_name", settings.default_prompt_name, reason)

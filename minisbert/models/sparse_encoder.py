@@ -21,13 +21,14 @@ from minisbert.core.checks import check_texts
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
 from minisbert.folder.settings import CONFIG, MODULES_FILE, SENTENCE, TEXT_FILES, write_settings
+from minisbert.folder.text_settings import MASKED_MODULE
 from minisbert.folder.weights import load_transformer
 from minisbert.models.guards import check_count
 from minisbert.models.masked_head import MaskedHead, load_head, save_masked
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.similarity import as_rows
 from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
-from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
+from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.inverted import from_sparse_tensors, sparse_rows, sparse_tensors, sparse_top_k
 from minisbert.system.console import Progress
 from minisbert.system.files import write_json

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
@@ -16,42 +15,20 @@ from minisbert.folder.settings import (
     SPECIAL_TOKENS,
     TEXT_FILES,
     TOKENIZER_CONFIG,
-    LimitSettings,
     TextSettings,
     TokenizerSettings,
     parse_settings,
     unsupported,
 )
+from minisbert.folder.text_settings import CLASSIFIER_MODULE, ENCODER_MODULE, HUB, first_given, read_text_settings
 from minisbert.folder.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
 from minisbert.models.guards import check_count
 from minisbert.system.files import write_json
 
-T = TypeVar("T")
-
 STAGES = ("added_tokens", "normalizer", "pre_tokenizer", "post_processor")  # what settings change in tokenizer.json
 
 
-def transformer_module(task: str, result: str, output: str) -> dict[str, Any]:
-    """What a Transformer module may state about itself: for each key the only value supported."""
-    return {
-        "transformer_task": task,
-        "modality_config": {"text": {"method": "forward", "method_output_name": result}},
-        "module_output_name": output,
-        "tokenizer_name_or_path": None,
-    }
-
-
-ENCODER_MODULE = transformer_module("feature-extraction", "last_hidden_state", "token_embeddings")
-CLASSIFIER_MODULE = transformer_module("sequence-classification", "logits", "scores")  # of a CrossEncoder
-MASKED_MODULE = transformer_module("fill-mask", "logits", "token_embeddings")  # of SPLADE
 LATE_INTERACTION = ("query_length", "document_length", "query_expansion")  # a MultiVectorEncoder's; only saved again
-HUB = {"cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code", "use_auth_token"}
-# arguments that change no vector, and for others the values supported
-HARMLESS = HUB | {
-    *("add_pooling_layer", "attn_implementation", "device_map", "dtype", "low_cpu_mem_usage", "torch_dtype"),
-    *("max_length", "padding", "pad_to_multiple_of", "return_tensors", "verbose"),
-}
-ARGUMENT_VALUES = {"truncation": (True, "longest_first", "only_first"), "return_attention_mask": (True,)}
 
 
 class Tokenizer(tokenizer.Tokenizer):
@@ -86,7 +63,7 @@ class Tokenizer(tokenizer.Tokenizer):
         files = [(folder.path / TOKENIZER_CONFIG, folder.json(TOKENIZER_CONFIG)), (path, texts.processor_kwargs)]
         settings = parse_settings(TokenizerSettings, *files)
         limits = texts.max_seq_length, settings.model_max_length, settings.max_len
-        limit = choose_limit(folder, limit, first_stated(*limits), config.positions)
+        limit = choose_limit(folder, limit, first_given(*limits), config.positions)
         pad_id = config.pad_token_id or 0
         with reading(folder.path / TOKENIZER_CONFIG):
             backend, kind = build_backend(folder, settings, files)
@@ -107,7 +84,7 @@ class Tokenizer(tokenizer.Tokenizer):
             loaded.arrange(typed, truncation_side == "left")
         if getattr(config, "position_offset", 0):  # RoBERTa and MPNet have no position for padding
             loaded.reserved = pad_id
-        loaded.remember(folder, texts, folder.json(path.name), kind)
+        loaded.remember(folder, texts, kind)
         return loaded
 
     def arrange(self, typed: bool, cut_start: bool) -> None:
@@ -121,13 +98,14 @@ class Tokenizer(tokenizer.Tokenizer):
         if any(kind != 0 for _, _, kind in self.single_template):
             raise ValueError("post_processor of tokenizer.json: token types of one text must be 0")
 
-    def remember(self, folder: ModelFolder, texts: TextSettings, content: dict[str, Any], kind: str | None) -> None:
+    def remember(self, folder: ModelFolder, texts: TextSettings, kind: str | None) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
         if texts.do_lower_case:
             self.more_text_settings["do_lower_case"] = True
         for key in LATE_INTERACTION:
-            if content.get(key) is not None:
-                self.more_text_settings[key] = content[key]
+            value = folder.json(TEXT_FILES[0]).get(key)
+            if value is not None and folder.described:
+                self.more_text_settings[key] = value
         self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
         if folder.has("tokenizer.json"):
             self.source = folder.read("tokenizer.json")
@@ -199,40 +177,15 @@ class Tokenizer(tokenizer.Tokenizer):
         return f"{truncated:,} of {total:,} texts were longer than {self.limit} tokens and were cut"
 
 
-def read_text_settings(folder: ModelFolder, module: dict[str, Any]) -> tuple[Path, TextSettings]:
-    """The first of ``TEXT_FILES`` that has settings, and its limit as ``max_seq_length``, whatever its name there.
-
-    Raises ``InputError`` for an encoder's module other than ``module``, and for arguments that may change vectors.
-    """
-    name = next((name for name in TEXT_FILES if folder.json(name)), TEXT_FILES[0])
-    path, content, texts = folder.path / name, folder.json(name), folder.parse(name, TextSettings)
-    for key, only in module.items():
-        if content.get(key, only) != only:
-            raise unsupported(path, key, content[key], "it may change the vectors")
-    calls = texts.processing_kwargs.get("common", {}) | texts.processing_kwargs.get("text", {})
-    groups = {"model_kwargs": texts.model_kwargs, "config_kwargs": texts.config_kwargs, "processing_kwargs": calls}
-    for group, arguments in groups.items():
-        for key, value in arguments.items():
-            if key not in HARMLESS and value not in ARGUMENT_VALUES.get(key, ()):
-                raise unsupported(path, f"{key} in {group}", value, "it may change the vectors")
-    limits = parse_settings(LimitSettings, (path, texts.processor_kwargs), (path, calls))
-    limit = first_stated(limits.max_length, limits.model_max_length, texts.max_seq_length)
-    return path, replace(texts, max_seq_length=limit)
-
-
-def choose_limit(folder: ModelFolder, limit: int | None, stated: int | None, positions: int) -> int:
+def choose_limit(folder: ModelFolder, limit: int | None, default: int | None, positions: int) -> int:
     """The largest number of tokens of a text: the caller's ``limit``, else what the folder states or can do."""
     if limit is None:
-        return positions if stated is None else min(stated, positions)  # huge if the model's author set none
+        return positions if default is None else min(default, positions)  # huge if the model's author set none
     check_count("a maximum length", limit)
     if limit > positions:
         table = f"the position table of {folder.path}, which has {positions}"
         raise InputError(f"a maximum length of {limit} is above {table}")
     return int(limit)
-
-
-def first_stated(*values: T | None) -> T | None:
-    return next((value for value in values if value is not None), None)
 
 
 def side_of(part: dict[str, Any] | None) -> str:

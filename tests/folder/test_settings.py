@@ -99,6 +99,14 @@ HONOURED = {
     "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}),
     "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}),
     "a default prompt": ("tiny", {SENTENCE: PROMPT}),
+    "leftovers without modules": (
+        "tiny",
+        {
+            MODULES: None,
+            SENTENCE: PROMPT | {"similarity_fn_name": "dot", "truncate_dim": 7},
+            TEXT: {"max_seq_length": 8},
+        },
+    ),
     "a null prompt": ("tiny", {SENTENCE: {"prompts": {"q": None, "other": "a dog: "}, "default_prompt_name": "q"}}),
     "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}),
     "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}),

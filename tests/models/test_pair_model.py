@@ -296,6 +296,21 @@ def cross_encoder(folder):
 
 
 @pytest.mark.reference
+@pytest.mark.parametrize("named", [False, True])
+def test_settings_are_leftovers_unless_they_name_a_cross_encoder(tmp_path, named):
+    """A limit and an activation, which sentence-transformers then reads or not."""
+    classifier(tmp_path / "m", "bert").float().save_pretrained(tmp_path / "m")
+    settings = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    if named:
+        settings["model_type"] = "CrossEncoder"
+    (tmp_path / "m" / "config_sentence_transformers.json").write_text(json.dumps(settings))
+    (tmp_path / "m" / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 8}))
+    expected = cross_encoder(tmp_path / "m").predict(list(zip(FIRSTS, SECONDS, strict=True)))
+    scores = PairModel.load(tmp_path / "m").scores(FIRSTS, SECONDS)
+    np.testing.assert_allclose(scores, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.reference
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_a_classifier_of_transformers_forward_and_backward(family, tmp_path):
     reference = classifier(tmp_path / "theirs", family)

@@ -1,15 +1,27 @@
-"""Poolings beyond the book: first-last, pooler, several at once."""
+"""Poolings beyond the book and dense layers: formulas, and what is read from folders and written to them."""
 
+import json
 import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from minisbert.core import pooling
-from minisbert.models.pooling import MORE_POOLINGS, POOLING_NAMES, Pooling, first_last_pool
+from minisbert.core import InputError, pooling
+from minisbert.core.heads import JointHead
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.pair_model import PairModel
+from minisbert.models.pooling import MORE_POOLINGS, POOLING_NAMES, Dense, Pooling, first_last_pool, load_dense
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests.conftest import ROOT
 from tests.core.test_pooling import MODES, REAL, book_pooling, random_hidden, slow_pool
-from tests.parity import GRADIENT, PIECE, assert_parity
+from tests.parity import GRADIENT, MINILM_VECTOR, PIECE, REFERENCE, assert_parity, assert_same_weights
+from tests.reference.texts import SENTENCES
 
 
 def learned(mode: str) -> Pooling:
@@ -113,3 +125,221 @@ def test_an_encoder_computes_only_what_its_pooling_needs(tiny, monkeypatch):
         monkeypatch.setattr(encoder.pooling, "forward", spy)
         encoder.encode(["a cat"])
         assert [state is not None for state in given[0]] == expected, mode
+
+
+# ------------------------------------------------------------------------- in folders
+
+
+@pytest.fixture
+def folder(tiny, tmp_path):
+    """A copy of the tiny checkpoint to spoil."""
+    return shutil.copytree(tiny, tmp_path / "model")
+
+
+def edit_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(("mode", "normalize"), [("mean", True), ("cls+max+mean", False), ("max+mean", True)])
+def test_what_is_written_is_read_back(tiny, tmp_path, mode, normalize):
+    encoder = SentenceEncoder.load(tiny, mode)
+    encoder.normalize = normalize
+    encoder.save(tmp_path / "saved")
+    saved = ModelFolder(tmp_path / "saved")
+    assert (saved.pooling, saved.normalize, saved.places("Dense"), saved.encoder) == (mode, normalize, [], saved)
+    (tmp_path / "saved" / "modules.json").unlink()
+    plain = ModelFolder(tmp_path / "saved")
+    assert (plain.pooling, plain.normalize, plain.encoder) == (None, False, plain)
+
+
+def test_an_encoder_in_a_subfolder(tiny, folder):
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "0_Transformer").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).rename(folder / "0_Transformer" / name)
+    found = SentenceEncoder.load(folder).encode(SENTENCES)
+    assert (found == SentenceEncoder.load(tiny).encode(SENTENCES)).all()
+
+
+def test_each_json_file_is_opened_once_and_torchs_compiler_is_not_imported(tiny, tmp_path):
+    """In a process of its own, whose ``open`` is audited. tokenizer.json is given to the library as bytes.
+
+    The compiler takes a second; weights on the device "meta" that are filled with random numbers would import it.
+    """
+    encoder = SentenceEncoder.load(tiny)
+    PairModel(encoder, JointHead(24)).save(tmp_path / "pairs")
+    PairModel(encoder, ClassifierHead(24), "logit").save(tmp_path / "classifier")
+    folders = [tiny, REFERENCE / "tiny-distiluse", tmp_path / "pairs", tmp_path / "classifier"]
+    code = """
+import collections, json, sys
+from minisbert import PairModel, SentenceEncoder
+opened = collections.Counter()
+sys.addaudithook(lambda event, args: event == "open" and opened.update([str(args[0])]))
+models = [(PairModel if i > 1 else SentenceEncoder).load(folder) for i, folder in enumerate(sys.argv[1:])]
+models[0].encode(["a cat"])
+assert "torch._dynamo" not in sys.modules
+print(json.dumps(opened))
+"""
+    command = [sys.executable, "-c", code, *map(str, folders)]
+    opened = json.loads(subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout)
+    for folder in folders:
+        found = {name: count for name, count in opened.items() if Path(name).is_relative_to(folder)}
+        assert {name for name in found if name.endswith(".json")} == {str(path) for path in folder.rglob("*.json")}
+        assert {*found.values()} == {1}, folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("1_Pooling/config.json", None),
+        ("1_Pooling/config.json", '{"pooling_mode_median_tokens": true}'),
+        ("modules.json", "{}"),
+        ("modules.json", "["),
+        ("modules.json", "[]"),
+        ("modules.json", '[{"type": "a.LSTM", "path": ""}]'),
+    ],
+)
+def test_a_missing_or_broken_file_is_named(folder, name, content):
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_text(content)
+    with pytest.raises(InputError, match=f"{folder / name}"):
+        SentenceEncoder.load(folder)
+
+
+def with_dense(tiny) -> SentenceEncoder:
+    torch.manual_seed(0)
+    plain = SentenceEncoder.load(tiny)
+    layers = (Dense(24, 7), Dense(7, 5, bias=False, activation="identity"))
+    return SentenceEncoder(plain.tokenizer, plain.bert, plain.pooling, True, layers)
+
+
+def test_a_dense_layer_is_read_and_written_bit_for_bit(tiny, tmp_path):
+    encoder = with_dense(tiny)
+    encoder.save(tmp_path / "saved")
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert_same_weights(again, encoder)
+    x = torch.randn(3, 24)
+    # weights read from a file have another alignment in memory, which may change the last bit of a product
+    assert (again.dense(x) - encoder.dense(x)).abs().max() <= MINILM_VECTOR
+    assert again.dense[0](x).abs().max() < 1  # with the tanh
+    found = [path.name for path in sorted((tmp_path / "saved").iterdir()) if path.is_dir()]
+    assert found == ["1_Pooling", "2_Dense", "3_Dense", "4_Normalize"]
+
+
+@pytest.fixture
+def dense_folder(tiny, tmp_path):
+    with_dense(tiny).save(tmp_path / "dense")
+    return tmp_path / "dense"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"out_features": 8}, r"asks for .*\(8, 24\)"),
+        ({"in_features": None}, "in_features"),
+        ({"in_features": 2**31 - 1, "out_features": 2**31 - 1}, "2_Dense"),
+        ({"in_features": 2**31, "out_features": 2**31}, "in_features must be"),
+    ],
+)
+def test_a_dense_layer_that_does_not_fit_is_refused(dense_folder, changes, message):
+    edit_json(dense_folder / "2_Dense" / "config.json", **changes)
+    with pytest.raises(InputError, match=message):
+        SentenceEncoder.load(dense_folder)
+
+
+def test_modules_in_another_order_are_refused(dense_folder):
+    modules = json.loads((dense_folder / "modules.json").read_text())
+    (dense_folder / "modules.json").write_text(json.dumps([modules[i] for i in (0, 1, 4, 2)]))
+    with pytest.raises(InputError, match="modules Transformer, Pooling, Normalize, Dense are not supported"):
+        SentenceEncoder.load(dense_folder)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"), [("max", "a dense layer for 40 columns gets 20"), ("pooler+max", "no pooler weights")]
+)
+def test_another_pooling_that_the_model_cannot_have_is_refused(pooling, message):
+    with pytest.raises(InputError, match=message):
+        SentenceEncoder.load(REFERENCE / "tiny-distiluse", pooling=pooling)
+
+
+def trained_attention(tiny, mode: str = "attention") -> SentenceEncoder:
+    """The tiny encoder with attention pooling and weights as after training."""
+    encoder = SentenceEncoder.load(tiny, pooling=mode)
+    torch.nn.init.normal_(encoder.pooling.score.weight, generator=torch.Generator().manual_seed(3))
+    torch.nn.init.constant_(encoder.pooling.score.bias, 0.5)
+    return encoder
+
+
+@pytest.mark.parametrize("mode", ["attention", "first-last", "pooler+cls+first-last+attention"])
+def test_poolings_beyond_sentence_transformers_survive_save_and_load_bit_for_bit(tiny, tmp_path, mode):
+    learned = "attention" in mode
+    encoder = trained_attention(tiny, mode) if learned else SentenceEncoder.load(tiny, pooling=mode)
+    encoder.save(tmp_path / "again")
+    again = SentenceEncoder.load(tmp_path / "again")
+    assert again.pooling.mode == mode
+    for parameter in [*encoder.parameters(), *again.parameters()]:
+        parameter.data = parameter.data.clone()  # memory alignment may change the last bit of a product
+    assert (again.encode(SENTENCES) == encoder.encode(SENTENCES)).all()
+    assert_same_weights(again, encoder)
+    assert (tmp_path / "again" / "1_Pooling" / "model.safetensors").is_file() == learned
+    if learned:
+        other = SentenceEncoder.load(tmp_path / "again", pooling="cls+attention")
+        assert torch.equal(other.pooling.score.weight, encoder.pooling.score.weight)
+        assert SentenceEncoder.load(tmp_path / "again", pooling="mean").pooling.score is None
+        assert (again.encode(SENTENCES) != SentenceEncoder.load(tiny, pooling=mode).encode(SENTENCES)).any()
+
+
+def test_learned_pooling_that_is_missing_or_does_not_fit_is_refused(tiny, tmp_path):
+    folder = tmp_path / "again"
+    trained_attention(tiny).save(folder)
+    weight, bias = torch.zeros(1, 24), torch.zeros(1)
+    for tensors, message in (
+        ({"score.weight": weight}, "score.bias"),
+        ({"score.weight": weight[:, 1:], "score.bias": bias}, r"\(1, 23\).*\(1, 24\)"),
+        ({"score.weight": weight, "score.bias": bias, "more": torch.zeros(2)}, "more"),
+        ({"score.weight": weight, "score.bias": bias.long()}, "int64"),
+    ):
+        save_file(tensors, folder / "1_Pooling" / "model.safetensors")
+        with pytest.raises(InputError, match=message):
+            SentenceEncoder.load(folder)
+    (folder / "1_Pooling" / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"1_Pooling/model\.safetensors is missing"):
+        SentenceEncoder.load(folder)
+
+
+@pytest.mark.reference
+def test_sentence_transformers_refuses_poolings_it_does_not_have(tiny, tmp_path):
+    """It must not open the folder and compute different vectors."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    for mode in ("mean+attention", "first-last", "pooler"):
+        SentenceEncoder.load(tiny, pooling=mode).save(tmp_path / "saved")
+        with pytest.raises(ValueError, match="Invalid pooling mode"):
+            sentence_transformers.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+
+
+def test_a_dense_layer_and_a_pooling_in_float16_come_up_as_float32(tiny, tmp_path):
+    attention = trained_attention(tiny)
+    encoder = SentenceEncoder(attention.tokenizer, attention.bert, attention.pooling, True, (Dense(24, 7),))
+    encoder.save(tmp_path / "saved")
+    for path in tmp_path.glob("saved/*/model.safetensors"):
+        save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
+    again = SentenceEncoder.load(tmp_path / "saved")
+    assert {parameter.dtype for parameter in again.parameters()} == {torch.float32}
+    torch.testing.assert_close(again.dense[0].linear.weight, encoder.dense[0].linear.weight, atol=1e-3, rtol=0)
+
+
+@pytest.mark.reference
+def test_what_a_dense_layer_does_not_state_has_the_default_of_sentence_transformers(dense_folder):
+    """A tanh and a bias."""
+    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
+    stated = {"in_features": 24, "out_features": 7}
+    (dense_folder / "2_Dense" / "config.json").write_text(json.dumps(stated))
+    x = torch.randn(5, 24, generator=torch.Generator().manual_seed(0))
+    reference = sentence_transformers.models.Dense(**stated)
+    reference.load_state_dict(load_file(dense_folder / "2_Dense" / "model.safetensors"))
+    expected = reference({"sentence_embedding": x})["sentence_embedding"]
+    found = load_dense(ModelFolder(dense_folder), "2_Dense")
+    assert_parity("Dense, defaults", found(x), expected, MINILM_VECTOR)

@@ -33,6 +33,8 @@ CLS, SEP = IDS["[CLS]"], IDS["[SEP]"]
 LIMIT = 16  # of the folders, unless a test changes it
 CONFIG = {"model_type": "bert", "vocab_size": len(VOCAB), "hidden_size": 12, "num_hidden_layers": 1}
 CONFIG |= {"num_attention_heads": 2, "intermediate_size": 12, "max_position_embeddings": 40}
+# without modules.json sentence_bert_config.json would not be read
+MODULES = [{"type": f"sentence_transformers.models.{kind}", "path": ""} for kind in ("Transformer", "Pooling")]
 GENERIC = {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 words = st.text("abcdeAB", min_size=1, max_size=9)
@@ -47,6 +49,7 @@ def vocab_folder(folder: Path, **tokenizer_config: object) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n", encoding="utf-8")
     write_json(folder / "config.json", CONFIG)
+    write_json(folder / "modules.json", MODULES)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": LIMIT})
     write_json(folder / "tokenizer_config.json", tokenizer_config)
     return folder
