@@ -156,8 +156,8 @@ def lock(file: IO[str]) -> None:
 def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
     """The files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
 
-    ``replaceable`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links are not
-    followed. Files of the system's file manager do not count.
+    ``replaceable`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links
+    are not followed. Files of the system's file manager do not count.
     """
     replaceable_folders = {str(parent) for path in replaceable for parent in PurePosixPath(path).parents} | {
         *replaceable
