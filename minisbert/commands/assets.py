@@ -16,8 +16,11 @@ from minisbert.system.console import run_command
 
 def list_assets() -> None:
     for entry in assets().values():
+        about = [entry.kind, entry.state()]
         total = sum(file.size or 0 for file in entry.files)
-        print(f"{entry.name}  ({entry.kind}{f', {total / 1e6:.1f} MB' if total else ''}, {entry.state()})")
+        if total:
+            about.insert(1, f"{total / 1e6:.1f} MB")
+        print(f"{entry.name}  ({', '.join(about)})")
         print(f"  {entry.about}\n  {entry.upstream}; licence: {entry.licence}")
         print("  from " + ", else ".join(" ".join(next(iter(source.items()))) for source in entry.sources))
         if any(file.md5 for file in entry.files):
@@ -31,9 +34,10 @@ def verify(name: str | None) -> None:
         print("nothing has been fetched yet")
     damaged = []
     for entry in chosen:
-        found = problems(entry)
-        damaged += [entry.name] if found else []
-        print(f"{entry.name}: {'; '.join(found) or f'{len(entry.files)} files, all match the manifest'}")
+        verdict = "; ".join(problems(entry))
+        if verdict:
+            damaged.append(entry.name)
+        print(f"{entry.name}: {verdict or f'{len(entry.files)} files, all match the manifest'}")
     if damaged:
         again = f"fetch again: minisbert assets fetch {damaged[0]}"
         raise InputError(f"does not match the manifest: {', '.join(damaged)}; {again}")

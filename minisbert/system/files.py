@@ -153,23 +153,25 @@ def lock(file: IO[str]) -> None:
             pass
 
 
-def foreign_entries(folder: Path, own: Collection[str]) -> list[str]:
+def foreign_entries(folder: Path, replaceable: Collection[str]) -> list[str]:
     """The files and folders that replacing ``folder`` would lose, sorted, without the contents of those folders.
 
-    ``own`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links are not
-    followed. Files of the system's file manager do not count.
+    ``replaceable`` are patterns of paths that may be lost, relative to ``folder``: ``[0-9]_Dense/config.json``. Links
+    are not followed. Files of the system's file manager do not count.
     """
-    own_folders = {str(parent) for path in own for parent in PurePosixPath(path).parents} | {*own}
+    replaceable_folders = {str(parent) for path in replaceable for parent in PurePosixPath(path).parents} | {
+        *replaceable
+    }
     foreign = []
     pending = [folder] if folder.is_dir() else []
     while pending:
         for path in pending.pop().iterdir():
             name = path.relative_to(folder).as_posix()
-            patterns = own_folders if path.is_dir() else own
-            is_own = any(fnmatchcase(name, pattern) for pattern in patterns)
-            if path.is_dir() and is_own and not path.is_symlink():
+            patterns = replaceable_folders if path.is_dir() else replaceable
+            is_replaceable = any(fnmatchcase(name, pattern) for pattern in patterns)
+            if path.is_dir() and is_replaceable and not path.is_symlink():
                 pending.append(path)
-            elif not is_own and (path.is_dir() or path.name not in LITTER):
+            elif not is_replaceable and (path.is_dir() or path.name not in LITTER):
                 foreign.append(name)
     return sorted(foreign)
 
