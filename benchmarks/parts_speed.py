@@ -38,7 +38,7 @@ from benchmarks.parts_files import Found, merge_speed, require, scan_speed
 from benchmarks.peers import turns
 from benchmarks.stream_memory import short_texts
 from minisbert.corpus.shard_vectors import merge_shards
-from minisbert.data.corpora import read_sentences
+from minisbert.data.texts import read_texts
 from minisbert.system.console import bounded, run_command, say
 
 KINDS = ("processes", "merge", "memory", "scan")
@@ -206,7 +206,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     count = options.rows
-    texts = read_sentences(options.file, count)[0] if options.file else list(islice(short_texts(count), count))
+    texts = read_texts(options.file, count)[0] if options.file else list(islice(short_texts(count), count))
     if len(texts) < count:
         say(f"{options.file}: {len(texts):,} rows, fewer than {count:,}; all are taken")
     part_rows = -(-len(texts) // options.parts)

@@ -18,7 +18,7 @@ SPEC.loader.exec_module(EXAMPLE)
 @pytest.mark.slow
 def test_the_files_are_read_and_no_text_is_in_two_splits(tmp_path):
     sizes = EXAMPLE.write(tmp_path)
-    rows, _ = triplet_rows(parse(["--objective", "mnr", "--data", str(tmp_path / "pairs.tsv")]))
+    rows, _ = triplet_rows(parse(["--objective", "mnr", "--data", str(tmp_path / "pairs.tsv")]).sources)
     search = load_retrieval_folder(tmp_path)
     assert (len(rows), len(search["dev"].queries), len(search["test"].queries)) == tuple(sizes.values())
     assert min(sizes.values()) > 500

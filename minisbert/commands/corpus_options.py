@@ -13,7 +13,7 @@ from minisbert.corpus.codes import CODES, Bits, read_codes
 from minisbert.corpus.hashes import model_hash
 from minisbert.corpus.index import encode_with_progress, index_metadata, indexed_vectors
 from minisbert.corpus.shard_vectors import find_shards, open_shards
-from minisbert.data.corpora import read_sentences
+from minisbert.data.texts import read_texts
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.vectors import Stacked
 from minisbert.system.assets import local_path
@@ -40,7 +40,7 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
 
 def read_corpus(path: str) -> list[str]:
     """The sentences of a file; reports how many empty lines were skipped."""
-    texts, skipped = read_sentences(path)
+    texts, skipped = read_texts(path)
     if skipped:
         say(f"{path}: {skipped:,} empty lines were skipped")
     return texts

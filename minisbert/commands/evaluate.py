@@ -21,7 +21,7 @@ from typing import Any
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
 from minisbert.commands.options import command_parser
 from minisbert.core import InputError
-from minisbert.data.scored_pairs import SPLITS
+from minisbert.data.sources import SPLITS
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows

@@ -24,8 +24,8 @@ from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
-from minisbert.data.corpora import read_tuples
-from minisbert.evaluation.retrieval import texts_by_id
+from minisbert.data.formats import PAIRS
+from minisbert.data.reader import read_file
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.vectors import Chosen, Stacked
 from minisbert.system.console import check_usage, run_command, say
@@ -50,8 +50,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--corpus",
         metavar="FILE",
-        help="where to look: one text per line, or .jsonl with _id and text; the positives of other anchors are always "
-        "candidates, and without --corpus the only ones",
+        help="where to look: one text per line, or .jsonl, .csv, .tsv with a text; the positives of other anchors are "
+        "always candidates, and without --corpus the only ones",
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
@@ -70,16 +70,16 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     """What to search, and the corpus as it is in its file, with duplicates."""
-    rows, skipped = read_tuples(options.pairs)
+    rows, skipped, unread = read_file(options.pairs, PAIRS)
     if skipped:
         say(f"{options.pairs}: {skipped:,} rows with an empty text were skipped")
-    if len(rows[0]) > 2:
-        say(f"{options.pairs}: only anchor and positive are read, not the {len(rows[0]) - 2} negatives of each row")
-    corpus: list[str] = []
-    if options.corpus:
-        is_json = ".jsonl" in Path(options.corpus).suffixes
-        corpus = [*filter(None, texts_by_id(options.corpus).values())] if is_json else read_corpus(options.corpus)
-    return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus), corpus
+    if unread:
+        say(f"{options.pairs}: not read: {', '.join(unread)}")
+    negatives = len(rows[0].texts) - 2
+    if negatives:
+        say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
+    corpus = read_corpus(options.corpus) if options.corpus else []
+    return candidates_of([row.texts[:2] for row in rows], corpus), corpus
 
 
 @contextmanager

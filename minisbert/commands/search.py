@@ -15,7 +15,7 @@ from minisbert.commands.model_options import ROLES, prompt_of
 from minisbert.commands.options import command_parser
 from minisbert.corpus.codes import RESCORE, Bits
 from minisbert.corpus.index import encode_with_progress
-from minisbert.data.corpora import read_sentences
+from minisbert.data.texts import read_texts
 from minisbert.system.console import bounded, check_usage, run_command, say
 
 
@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     both = bool(options.query) == bool(options.queries)
     check_usage((both, "give either --query TEXT, once or several times, or --queries FILE"))
-    options.queries = options.query or read_sentences(options.queries)[0]
+    options.queries = options.query or read_texts(options.queries)[0]
     check_usage((not all(map(str.strip, options.queries)), "an empty query matches nothing in particular"))
     return options
 

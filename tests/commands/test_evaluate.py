@@ -9,17 +9,16 @@ import pytest
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_labelled, load_rows, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PAIRS = [
-    ScoredPair("the cat sits on the mat", "a cat sits", 4.5),
-    ScoredPair("a man plays the guitar", "the sun and the moon", 0.5),
-    ScoredPair("a dog runs in the park", "a small dog is running", 4.0),
-    ScoredPair("the woman eats bread", "a child eats an apple", 2.5),
-    ScoredPair("snow", "rain over the garden", 1.0),
+    Row(("the cat sits on the mat", "a cat sits"), 4.5),
+    Row(("a man plays the guitar", "the sun and the moon"), 0.5),
+    Row(("a dog runs in the park", "a small dog is running"), 4.0),
+    Row(("the woman eats bread", "a child eats an apple"), 2.5),
+    Row(("snow", "rain over the garden"), 1.0),
 ]
 
 
@@ -72,9 +71,9 @@ def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
 
 
 LABELLED = (
-    [LabelledPair(pair.sentence1, pair.sentence2, int(pair.score > 2)) for pair in PAIRS]
-    + [LabelledPair(pair.sentence2, other.sentence1, 0) for pair, other in pairwise(PAIRS)]
-    + [LabelledPair("the sun and the moon", "rain over the garden", 1)]
+    [Row((pair.sentence1, pair.sentence2), int(pair.score > 2)) for pair in PAIRS]
+    + [Row((pair.sentence2, other.sentence1), 0) for pair, other in pairwise(PAIRS)]
+    + [Row(("the sun and the moon", "rain over the garden"), 1)]
 )
 
 

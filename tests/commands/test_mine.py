@@ -6,12 +6,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from minisbert.data.corpora import read_triplets, read_tuples
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
-from minisbert.data.corpora import read_triplets, read_tuples
 
 PAIRS = [("cat", "kitten"), ("dog", "puppy"), ("cat", "tomcat"), ("rain", "shower"), ("dog", "puppy")]
 CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]

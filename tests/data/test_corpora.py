@@ -3,30 +3,30 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from minisbert.data.corpora import Row, Triplet, nli_triplets, split_rows
 
-from minisbert.data.corpora import LabelledPair, Triplet, nli_triplets, split_rows
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from tests.data.test_formats import CONTRADICTION, ENTAILMENT, NEUTRAL, SCORED, STSB_9
 
 
 def test_triplets_of_nli_by_hand():
     """First entailment with first contradiction; neutral does not count; premises in the order of their first row."""
     rows = [
-        LabelledPair("p", "p neutral", NEUTRAL),
-        LabelledPair("q", "q no 1", CONTRADICTION),
-        LabelledPair("p", "p no", CONTRADICTION),
-        LabelledPair("only neutral", "y", ENTAILMENT),
-        LabelledPair("q", "q no 2", CONTRADICTION),
-        LabelledPair("q", "q yes 1", ENTAILMENT),
-        LabelledPair("p", "p yes", ENTAILMENT),
-        LabelledPair("q", "q yes 2", ENTAILMENT),
+        Row(("p", "p neutral"), NEUTRAL),
+        Row(("q", "q no 1"), CONTRADICTION),
+        Row(("p", "p no"), CONTRADICTION),
+        Row(("only neutral", "y"), ENTAILMENT),
+        Row(("q", "q no 2"), CONTRADICTION),
+        Row(("q", "q yes 1"), ENTAILMENT),
+        Row(("p", "p yes"), ENTAILMENT),
+        Row(("q", "q yes 2"), ENTAILMENT),
     ]
     assert nli_triplets(rows) == [Triplet("p", "p yes", "p no"), Triplet("q", "q yes 1", "q no 1")]
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), max_size=40))
 def test_triplets_of_nli_equal_a_slow_search(drawn):
-    rows = [LabelledPair(f"p{premise}", f"h{i}", label) for i, (premise, label) in enumerate(drawn)]
+    rows = [Row((f"p{premise}", f"h{i}"), label) for i, (premise, label) in enumerate(drawn)]
     expected = []
     for premise in dict.fromkeys(row.sentence1 for row in rows):
         yes = [row.sentence2 for row in rows if row.sentence1 == premise and row.label == 1]
@@ -57,7 +57,7 @@ def test_a_split_is_random_and_changes_with_the_seed():
 
 @pytest.mark.parametrize("split", ["train", "dev", "test"])
 def test_the_benchmark_by_name_and_a_file_by_path(tmp_path, monkeypatch, split):
-    monkeypatch.setattr("minisbert.data.scored_pairs.ensure", lambda name: tmp_path)
+    monkeypatch.setattr("minisbert.data.sources.ensure", lambda name: tmp_path)
     path = tmp_path / f"sts-{split}.csv"
     path.write_text(STSB_9, encoding="utf-8")
     assert load_scored_pairs("stsb", split) == load_scored_pairs(str(path), "") == SCORED

@@ -4,10 +4,8 @@ import json
 import re
 
 import pytest
-
-from minisbert.core import InputError
 from minisbert.data.corpora import (
-    LabelledPair,
+    Row,
     Triplet,
     load_duplicates,
     load_nli,
@@ -15,7 +13,9 @@ from minisbert.data.corpora import (
     read_triplets,
     read_tuples,
 )
-from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
+from minisbert.data.scored_pairs import Row, read_scored_pairs
+
+from minisbert.core import InputError
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = range(3)  # SBERT's order
 
@@ -26,7 +26,7 @@ def nli_line(label: str, premise: str, hypothesis: str, **more: object) -> str:
 
 # ------------------------------------------------------------------------------------- scored pairs
 
-SCORED = [ScoredPair("A cat sits.", "A kitten is sitting.", 4.2), ScoredPair('He said "sit', "The dog, it sat", 0.0)]
+SCORED = [Row(("A cat sits.", "A kitten is sitting."), 4.2), Row(('He said "sit', "The dog, it sat"), 0.0)]
 STSB = (
     "main-captions\tMSRvid\t2012test\t0024\t4.2\tA cat sits.\tA kitten is sitting.\n"
     'main-news\theadlines\t2013\t0025\t0.0\tHe said "sit\tThe dog, it sat\n'
@@ -51,19 +51,19 @@ SCORED_FILES = {
 
 @pytest.mark.parametrize("content", SCORED_FILES.values(), ids=SCORED_FILES)
 def test_scored_pairs_in_every_layout(write, content):
-    assert read_scored_pairs(write("pairs.csv", content)) == SCORED
+    assert load_scored_pairs(write("pairs.csv", content)) == SCORED
     variant = "\ufeff" + content.replace("\n", "\r\n\r\n") + " \n"  # byte order mark, CRLF, blank lines
-    assert read_scored_pairs(write("pairs.csv", variant)) == SCORED
-    assert read_scored_pairs(write("pairs.csv", content.removesuffix("\n"))) == SCORED
+    assert load_scored_pairs(write("pairs.csv", variant)) == SCORED
+    assert load_scored_pairs(write("pairs.csv", content.removesuffix("\n"))) == SCORED
 
 
 def test_quotation_marks_and_other_marks_inside_a_cell(write):
     """In tab-separated files quotation marks are text; the first line decides; a quoted line end stays."""
-    (pair,) = read_scored_pairs(write("a.tsv", '3\t"all quoted"\t"a, b" and "c\n'))
+    (pair,) = load_scored_pairs(write("a.tsv", '3\t"all quoted"\t"a, b" and "c\n'))
     assert (pair.sentence1, pair.sentence2) == ('"all quoted"', '"a, b" and "c')
-    assert read_scored_pairs(write("a.csv", "5,e,f\n3,a\tb,c\td\n"))[1] == ScoredPair("a\tb", "c\td", 3.0)
-    pairs = read_scored_pairs(write("a.csv", '3,"a cat\nsat","b"\r\n2,"c\r\nd",e\n1,f,g\n'))
-    assert pairs == [ScoredPair("a cat\nsat", "b", 3.0), ScoredPair("c\nd", "e", 2.0), ScoredPair("f", "g", 1.0)]
+    assert load_scored_pairs(write("a.csv", "5,e,f\n3,a\tb,c\td\n"))[1] == Row(("a\tb", "c\td"), 3.0)
+    pairs = load_scored_pairs(write("a.csv", '3,"a cat\nsat","b"\r\n2,"c\r\nd",e\n1,f,g\n'))
+    assert pairs == [Row(("a cat\nsat", "b"), 3.0), Row(("c\nd", "e"), 2.0), Row(("f", "g"), 1.0)]
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_an_unusable_scored_pair_names_file_line_and_reason(write, row, message)
     for content, mark in ((TABS, "\t"), (COMMAS, ",")):
         path = write("pairs.csv", "\n".join((content, row.replace("\t", mark), content)))
         with pytest.raises(InputError, match=re.escape(f"{path}, line 4: {message}")):
-            read_scored_pairs(path)
+            load_scored_pairs(path)
 
 
 # ------------------------------------------------------------------------------------- other formats
@@ -97,14 +97,14 @@ NLI = (
     + nli_line("entailment", " A man sleeps. ", "A person rests. ")
 )
 NLI_ROWS = [
-    LabelledPair("A man sleeps.", "A man dreams.", NEUTRAL),
-    LabelledPair("A man sleeps.", "A man runs.", CONTRADICTION),
-    LabelledPair("A man sleeps.", "A person rests.", ENTAILMENT),
+    Row(("A man sleeps.", "A man dreams."), NEUTRAL),
+    Row(("A man sleeps.", "A man runs."), CONTRADICTION),
+    Row(("A man sleeps.", "A person rests."), ENTAILMENT),
 ]
 QUORA_ROWS = [
-    LabelledPair("What is SQL?", "What does SQL mean?", 1),
-    LabelledPair('What is "it"?', "Who wrote\nthis?", 0),
-    LabelledPair("How, why\tand when?", 'Is it 5" long?', 0),
+    Row(("What is SQL?", "What does SQL mean?"), 1),
+    Row(('What is "it"?', "Who wrote\nthis?"), 0),
+    Row(("How, why\tand when?", 'Is it 5" long?'), 0),
 ]
 QUORA = (
     "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
@@ -113,7 +113,7 @@ QUORA = (
     "2\t5\t6\t\tWhat is this?\t0\n"
     '3\t7\t8\t"How, why\tand when?"\tIs it 5" long?\t0\n'
 )
-PLAIN = [LabelledPair("A cat.", 'The "cat', 1), LabelledPair("A, b", '"c"', 0)]
+PLAIN = [Row(("A cat.", 'The "cat'), 1), Row(("A, b", '"c"'), 0)]
 TRIPLETS = [Triplet("a cat", "A cat", 'A "dog" runs.'), Triplet("One, two", "1, 2", "three")]
 PAIRS = [("a cat", "A cat"), ("One, two", "1, 2")]
 NEGATIVES = [("a", "p", "n", "m"), ("b", "q", "o", "k")]

@@ -8,11 +8,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from minisbert.data.corpora import Row, load_duplicates, load_nli, read_sentences, read_triplets
+from minisbert.data.scored_pairs import Row
 
 from minisbert.core import InputError
-from minisbert.data.corpora import LabelledPair, load_duplicates, load_nli, read_sentences, read_triplets
 from minisbert.data.rows import LONGEST_LINE, text_lines
-from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
 from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
 
 # --------------------------------------------------------------------------------------------- lines
@@ -20,11 +20,11 @@ from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
 
 @pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
 def test_other_line_separators_do_not_split_a_row(write, mark):
-    expected = [ScoredPair(f"a{mark}b", f"c{mark}d", 3.0), ScoredPair("e", "f", 1.0)]
-    assert read_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
-    assert read_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
+    expected = [Row((f"a{mark}b", f"c{mark}d"), 3.0), Row(("e", "f"), 1.0)]
+    assert load_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
+    assert load_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
     line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
-    assert load_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
+    assert load_nli(write("nli.jsonl", line)) == ([Row((f"a{mark}b", "c"), NEUTRAL)], 0)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +44,15 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, read
 def test_a_pipe_that_may_have_no_writer(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(InputError, match=r"pipe\.tsv is a pipe, a file is needed"):
-        read_scored_pairs(tmp_path / "pipe.tsv")
+        load_scored_pairs(tmp_path / "pipe.tsv")
 
 
 @pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
 def test_a_line_too_long_to_tokenize(write, name):
     longest = "b" * (LONGEST_LINE - 1) + "\n"
-    assert len(read_sentences(write(name, longest))[0][0]) == LONGEST_LINE - 1
+    assert len(read_texts(write(name, longest))[0][0]) == LONGEST_LINE - 1
     with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
-        read_sentences(write(name, f"a\nb{longest}c\n"))
+        read_texts(write(name, f"a\nb{longest}c\n"))
 
 
 def test_nothing_after_the_limit_is_read(write):
@@ -117,9 +117,9 @@ def archive(tmp_path) -> Path:
 )
 def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
     pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
-    expected = ([LabelledPair(file, "b", ENTAILMENT)], 1)
+    expected = ([Row((file, "b"), ENTAILMENT)], 1)
     assert load_nli(tmp_path / f"{data}_1.0.zip", split) == expected
-    monkeypatch.setattr("minisbert.data.corpora.ensure", {data: tmp_path}.__getitem__)
+    monkeypatch.setattr("minisbert.data.sources.ensure", {data: tmp_path}.__getitem__)
     assert load_nli(data, split) == expected
 
 

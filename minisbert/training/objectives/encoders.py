@@ -11,16 +11,15 @@ from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
 from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.data.findings import Findings
-from minisbert.data.formats import PAIRS, TRIPLETS
+from minisbert.data.formats import PAIRS
 from minisbert.data.recognition import recognise
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
 from minisbert.evaluation.retrieval import retrieval_from_pairs
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings, reads, with_data
+from minisbert.training.settings import RunSettings, reads
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
@@ -43,7 +42,7 @@ class CosineRegression(VectorObjective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = scored_rows(options)
+        self.rows, notes = scored_rows(options.sources)
         if options.shuffled_negatives:
             extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
             self.rows["train"] += extra
@@ -79,7 +78,7 @@ class Contrastive(VectorObjective):
     best = "f1"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = duplicate_rows(options)
+        self.rows, notes = duplicate_rows(options.sources)
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
         self.margin = options.margin or 0.5
@@ -109,11 +108,11 @@ class UnscoredRows(VectorObjective):
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
         self.options, self.pairs, self.retrieval, notes = options, {}, {}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
-            if file and Path(file).is_file() and recognise(Path(file), Findings())[0] in (PAIRS, TRIPLETS):
-                rows, notes[split] = triplet_rows(with_data(options, file))
+            if file and Path(file).is_file() and recognise(file) is PAIRS:
+                rows, notes[split] = triplet_rows(options.sources.of_file(file))
                 self.retrieval[split] = retrieval_from_pairs(rows)
             elif file or not self.retrieval:  # pairs as dev need no STS-B as test
-                rows, found = scored_rows(options, [split])
+                rows, found = scored_rows(options.sources, [split])
                 self.pairs |= rows
                 notes |= found
         if "dev" in self.retrieval:
@@ -139,7 +138,7 @@ class TripletRows(UnscoredRows):
     """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = triplet_rows(options)
+        rows, note = triplet_rows(options.sources, only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
@@ -204,7 +203,7 @@ class SimCSE(UnscoredRows):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = sentence_rows(options)
+        rows, note = sentence_rows(options.sources)
         config = encoder.bert.config
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob

@@ -9,13 +9,12 @@ from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.data.datasets import Notes, duplicate_rows, nli_rows, scored_rows
-from minisbert.data.formats import NLI_LABELS
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.datasets import Notes, class_rows, duplicate_rows, scored_rows
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, PairNetwork
@@ -59,7 +58,7 @@ class ScoreRegression(PairObjective):
     best = "pearson"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(options)
+        rows, notes = scored_rows(options.sources)
         # a table made here and not at import: a mistake may be planted in the functions
         formulas: dict[str, Loss] = {
             "mse": losses.mse_loss,
@@ -102,21 +101,21 @@ class Duplicates(PairObjective):
     best, task = "f1", "binary"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = duplicate_rows(options)
+        rows, notes = duplicate_rows(options.sources)
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
         super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
 
 
 class Softmax(PairObjective):
-    """SBERT's classifier (section 3): entailment, contradiction or neutral from (u, v, |u - v|).
+    """SBERT's classifier (section 3): entailment, contradiction or neutral, or other classes, from (u, v, |u - v|).
 
     Since the encoder is the purpose of the training, its cosine on STS-B is evaluated too.
     """
 
-    best, task, labels = "accuracy", "classes", NLI_LABELS
+    best, task = "accuracy", "classes"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = nli_rows(options)
+        rows, notes, self.labels = class_rows(options.sources)
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
         super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])

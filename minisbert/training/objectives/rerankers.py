@@ -6,13 +6,15 @@ from torch import Tensor, nn
 
 from minisbert.core import InputError
 from minisbert.core.losses import softmax_cross_entropy_loss
-from minisbert.data.datasets import Notes, hold_out, note, triplet_rows
+from minisbert.data.datasets import Notes, triplet_rows
+from minisbert.data.reader import note
+from minisbert.data.sources import hold_out
 from minisbert.evaluation.model_scores import Scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives.base import Objective, PairNetwork
 from minisbert.training.objectives.pairs import Duplicates, joint_head
-from minisbert.training.settings import RunSettings, with_data
+from minisbert.training.settings import RunSettings
 
 
 class BinaryReranker(Duplicates):
@@ -57,17 +59,17 @@ class RankingReranker(Objective):
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
     """Rows of a query, its positive and negatives. Dev and test without a file are held out of the training rows."""
     rows, notes = {}, {}
-    rows["train"], notes["train"] = triplet_rows(options)
+    rows["train"], notes["train"] = triplet_rows(options.sources)
     for split, file in (("dev", options.dev), ("test", options.test)):
         if file:
-            rows[split], notes[split] = triplet_rows(with_data(options, file))
+            rows[split], notes[split] = triplet_rows(options.sources.of_file(file))
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
         rows["train"], held_out = hold_out(rows["train"], missing, options.seed)
     except ValueError as error:
         raise InputError(f"{notes['train']}: too few rows to hold some out; give more, or --dev and --test") from error
     for split in missing:
-        rows[split], notes[split] = held_out[split], note("held out of it", held_out[split], "rows")
+        rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), "rows")
     return rows, notes
 
 

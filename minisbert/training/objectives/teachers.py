@@ -79,7 +79,7 @@ class VectorDistillation(Distillation):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: SentenceEncoder):
-        rows, note = translation_rows(options)
+        rows, note = translation_rows(options.sources)
         super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
         texts = [row[0] for row in rows]
@@ -106,7 +106,7 @@ class ScoreDistillation(Distillation):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: PairModel):
-        rows, note = triplet_rows(options)
+        rows, note = triplet_rows(options.sources)
         candidates = len(rows[0]) - 1
         if candidates < 2:
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from minisbert.core import InputError, losses
-from minisbert.data import datasets, scored_pairs
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
+from minisbert.data import datasets
+from minisbert.data.datasets import class_rows, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.formats import Row
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.model_scores import binary_scores, cosine_scores, pair_scores, vector_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
@@ -126,7 +126,7 @@ def labelled(tmp_path):
     path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
 
     def read(*flags: str):
-        rows, notes = duplicate_rows(parse(["--objective", "binary", "--data", str(path), *flags]))
+        rows, notes = duplicate_rows(parse(["--objective", "binary", "--data", str(path), *flags]).sources)
         return rows, {split: len(part) for split, part in rows.items()}, notes
 
     return read
@@ -172,13 +172,13 @@ def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
 def test_skipped_rows_are_counted(tmp_path):
     path = str(tmp_path / "some.tsv")
     Path(path).write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
-    _, notes = duplicate_rows(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]))
+    _, notes = duplicate_rows(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]).sources)
     assert notes == dict.fromkeys(("train", "dev", "test"), f"{path} (20 pairs, 20 skipped)")
 
 
 def test_nli_rows_serve_softmax_and_as_triplets(files):
     """Twenty premises, each with all three labels."""
-    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", files["nli"]]))
+    rows, _ = class_rows(parse(["--objective", "softmax", "--data", files["nli"]]))
     assert {split: len(part) for split, part in rows.items()} == {"train": 48, "dev": 6, "test": 6}
     triplets, note = triplet_rows(parse(["--objective", "triplet", "--data", files["nli"]]))
     assert len(triplets) == 20
@@ -190,13 +190,13 @@ def test_snli_and_multinli_by_name(monkeypatch, files):
     """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
     asked = []
 
-    def load(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    def load(name: str, split: str, limit: int | None) -> tuple[list[Row], int]:
         asked.append((name, split))
-        return [LabelledPair(f"{name} {i}", split, i % 3) for i in range(10)], 0
+        return [Row((f"{name} {i}", split), i % 3) for i in range(10)], 0
 
     def read(*flags: str):
         asked.clear()
-        return nli_rows(parse(["--objective", "softmax", *flags]))
+        return class_rows(parse(["--objective", "softmax", *flags]).sources)
 
     monkeypatch.setattr(datasets, "load_nli", load)
     rows, _ = read("--data", "snli,multinli")
@@ -217,15 +217,15 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
     second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
     other.write_bytes(second.read_bytes())
     nli = ["--objective", "softmax", "--dev", str(first), "--test", f"{first},{other}"]
-    rows, notes = nli_rows(parse([*nli, "--data", f"{first},{other}"]))
-    alone = [nli_rows(parse([*nli, "--data", str(path)]))[0]["train"] for path in (first, second)]
+    rows, notes = class_rows(parse([*nli, "--data", f"{first},{other}"]).sources)
+    alone = [class_rows(parse([*nli, "--data", str(path)]).sources)[0]["train"] for path in (first, second)]
     assert [len(part) for part in alone] == [12, 9]
     assert rows["train"] == rows["test"] == alone[0] + alone[1]
     assert notes["train"] == f"{first},{other} (21 pairs, 1 skipped)"
     for limit, expected in ((5, 5), (12, 12), (14, 14), (99, 21)):
-        limited, _ = nli_rows(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)]))
+        limited, _ = class_rows(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)]).sources)
         assert limited["train"] == rows["train"][:expected]
-    triplets, note = triplet_rows(parse(["--objective", "mnr", "--data", f"{first},{other}"]))
+    triplets, note = triplet_rows(parse(["--objective", "mnr", "--data", f"{first},{other}"]).sources)
     assert len(triplets) == 4 + 3
     assert note == f"{first},{other} (7 triplets of 21 NLI rows; 1 had no gold label)"
 
@@ -240,7 +240,7 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
 )
 def test_each_of_several_files_must_serve(files, data, message):
     with pytest.raises(InputError, match=message):
-        nli_rows(parse(["--objective", "softmax", "--data", data.format(**files)]))
+        class_rows(parse(["--objective", "softmax", "--data", data.format(**files)]).sources)
 
 
 def test_scores_of_another_scale(make, tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_scores_of_another_scale(make, tmp_path, monkeypatch):
     flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
     for objective in ("cosine", "cross-encoder"):
         assert make(objective, *flags).targets.tolist() == pytest.approx([0.8, 0.3, 1], abs=1e-7)
-    rows, _ = scored_rows(parse(flags))
+    rows, _ = scored_rows(parse(flags).sources)
     for split in ("train", "dev", "test"):
         assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
     monkeypatch.setattr(scored_pairs, "ensure", lambda name: tmp_path)
@@ -270,29 +270,29 @@ def test_scores_off_the_scale(tmp_path, scores, scale, message):
     path = tmp_path / "off.tsv"
     path.write_text("".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
     with pytest.raises(InputError, match=message):
-        scored_rows(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale]))
+        scored_rows(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale]).sources)
 
 
 def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
     path = tmp_path / "neutral.jsonl"
     path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
     with pytest.raises(InputError, match="none of 1 rows has a premise with both entailment and contradiction"):
-        triplet_rows(parse(["--objective", "mnr", "--data", str(path)]))
+        triplet_rows(parse(["--objective", "mnr", "--data", str(path)]).sources)
 
 
 # -------------------------------------------------------------------------------------- evaluations
 
 PAIRS = [
-    ScoredPair("the cat", "a cat", 5),
-    ScoredPair("the cat", "a dog runs", 4),
-    ScoredPair("the sun and the moon", "a dog runs", 1.5),
-    ScoredPair("music", "the cat", 4.1),
+    Row(("the cat", "a cat"), 5),
+    Row(("the cat", "a dog runs"), 4),
+    Row(("the sun and the moon", "a dog runs"), 1.5),
+    Row(("music", "the cat"), 4.1),
 ]
-REGRESSION = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
+REGRESSION = [Row(("u", "v"), score) for score in (1, 2, 4)]
 
 
-def rows_with(labels: list[int], first: str = "u") -> list[LabelledPair]:
-    return [LabelledPair(f"{first}{i}", "v", label) for i, label in enumerate(labels)]
+def rows_with(labels: list[int], first: str = "u") -> list[Row]:
+    return [Row((f"{first}{i}", "v"), label) for i, label in enumerate(labels)]
 
 
 def fake(task: str, outputs: list) -> SimpleNamespace:

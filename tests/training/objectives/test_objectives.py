@@ -14,7 +14,7 @@ from minisbert.core import InputError, encoder, loop, losses
 from minisbert.core.metrics import spearman
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.augmentation import augment
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
@@ -29,7 +29,7 @@ from tests import toys
 FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")
 HEADS = ("cross-encoder", "siamese", "cross-attention", "softmax", "binary")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")
-STSB = [ScoredPair("the cat", "a cat", 5), ScoredPair("the cat", "music", 1), ScoredPair("the moon", "the sun", 2)]
+STSB = [Row(("the cat", "a cat"), 5), Row(("the cat", "music"), 1), Row(("the moon", "the sun"), 2)]
 
 
 @pytest.fixture(autouse=True)
