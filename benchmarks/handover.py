@@ -5,15 +5,15 @@
     python -m benchmarks.handover --file sentences.txt.gz --keep vectors    encoded once, used again
 
 The distinct sentences of all files, .txt or SNLI's .jsonl, in random order: the first 1,000 are the queries, those
-after them the corpus. ``encode --part-rows`` encodes them, ``encode merge`` makes one file of the parts, and every side
-gets the rows of that file by memory map, block by block. Random vectors are never used: they have no near neighbours,
-and every index looks worse on them. If there are fewer sentences than N, the last table is of all that there are.
+after them the corpus. ``encode --shard-rows`` encodes them, ``encode merge`` makes one file of the shards, and every
+side gets the rows of that file by memory map, block by block. Random vectors are never used: they have no near
+neighbours, and every index looks worse on them. If there are fewer sentences than N, the last table is of all of them.
 
 build    seconds to add all vectors, for IVF with finding its lists
 MB       of the saved index, which is about what it takes in memory; of the exact search, of its file
 queries  1,000 of them at once, with as many threads as torch, the median of rounds in which all sides take turns
 one, ms  a query by itself, the median of 50
-recall   how many of the k nearest of ``fast.search.top_k`` are among the k found
+recall   how many of the k nearest of ``search.dense.top_k`` are among the k found
 
 A graph (HNSW) has 32 neighbours a vector and 200 candidates while it is built; ``ef`` is the candidates of a query. IVF
 has 4 sqrt(N) lists, of 39 vectors or more; ``nprobe`` is how many a query reads. A library not installed is left out.
@@ -40,11 +40,11 @@ from benchmarks.peers import turns
 from minisbert.core import InputError
 from minisbert.data.formats import NLI
 from minisbert.data.sources import load_labelled
-from minisbert.data.texts import read_texts
+from minisbert.data.texts import every_text
 from minisbert.system.console import bounded, run_command, say
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3
-PART_ROWS = 20_000
+SHARD_ROWS = 20_000
 ALONE = 50  # queries that are timed one by one
 
 
@@ -58,7 +58,7 @@ def sentences(files: Sequence[str], seed: int = 0) -> list[str]:
         if ".jsonl" in Path(file).suffixes:
             found += [text for pair in load_labelled(file, NLI).rows for text in (pair.sentence1, pair.sentence2)]
         else:
-            found += read_texts(file)[0]
+            found += list(every_text(file))
     distinct = [text for text in dict.fromkeys(" ".join(text.split()) for text in found) if text]
     random.Random(seed).shuffle(distinct)
     return distinct
@@ -67,10 +67,10 @@ def sentences(files: Sequence[str], seed: int = 0) -> list[str]:
 def encode(texts: Sequence[str], model: str, folder: Path) -> np.ndarray:
     """Vectors (N, D) of length 1, by the two commands; what is in the folder already is not encoded again."""
     folder.mkdir(parents=True, exist_ok=True)
-    text, parts, merged = folder / "texts.txt", folder / "parts", folder / "vectors.npy"
+    text, shards, merged = folder / "texts.txt", folder / "shards", folder / "vectors.npy"
     text.write_text("".join(f"{line}\n" for line in texts), encoding="utf-8")
-    options = ["--model", model, "--normalize", "--part-rows", str(PART_ROWS)]
-    for rest in (["--file", str(text), "--out", str(parts), *options], ["merge", str(parts), "--out", str(merged)]):
+    options = ["--model", model, "--normalize", "--shard-rows", str(SHARD_ROWS)]
+    for rest in (["--file", str(text), "--out", str(shards), *options], ["merge", str(shards), "--out", str(merged)]):
         if subprocess.run([sys.executable, "-m", "minisbert", "encode", *rest], stdout=sys.stderr).returncode:
             raise InputError("encoding failed; nothing is measured")
     vectors = np.load(merged, mmap_mode="r")

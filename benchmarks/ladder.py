@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.parts_files import require
-from benchmarks.peers import turns
+from benchmarks.peers import require, turns
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core import bert
 from minisbert.core.encoder import normalize

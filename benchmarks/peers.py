@@ -55,6 +55,12 @@ class Peer:
         return f"{self.library} {self.precision}"
 
 
+def require(true: bool, words: str) -> None:
+    """Raise ``InputError`` unless what a benchmark measures is right."""
+    if not true:
+        raise InputError(f"nothing is reported, because {words}")
+
+
 def stay_offline() -> None:
     """Before any of the libraries is imported: no look-ups in Hugging Face's hub, no usage reports."""
     os.environ["HF_HUB_OFFLINE"] = "1"

@@ -23,8 +23,7 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.encode_speed import MODEL, minisbert_sides, table, texts_of
 from benchmarks.ladder import SAME
-from benchmarks.parts_files import require
-from benchmarks.peers import Encode, turns
+from benchmarks.peers import Encode, require, turns
 from minisbert.models import batching
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

@@ -1,10 +1,8 @@
 """What the tables of the benchmarks are computed from, and that a benchmark checks what it measures."""
 
-import importlib.util
 import json
 import math
 import random
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import handover, ladder, machine, parts_files, parts_speed, peers, row_length, serve_speed
-from benchmarks.killed_parts import write_texts
+from benchmarks import handover, ladder, machine, peers, row_length, serve_speed
+from benchmarks.killed_shards import write_texts
 from minisbert.commands.encode import main as encode
 from minisbert.core import InputError, bert
 from minisbert.core.weights import BertConfig
@@ -68,8 +66,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(machine, "measure", lambda: rates)
     monkeypatch.setattr(peers, "PAUSE", 0)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS"):
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -137,94 +133,6 @@ def test_the_benchmark_of_servers(quick, tiny, capsys):
         serve_speed.measure({"minisbert float32": "1 / 0"}, encoder, lines[:2], lines, rounds=1, requests=1)
 
 
-def encode_as(monkeypatch, ranks, size):
-    """In place of processes: each rank's command in this one."""
-
-    def run(command, *_):
-        for rank in ranks:
-            for name, value in parts_speed.environment(rank, size).items():
-                monkeypatch.setenv(name, value)
-            encode(command[4:])
-            monkeypatch.delenv("RANK", raising=False)
-            monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-    return run
-
-
-def test_two_processes_beside_one(quick, texts, tiny, tmp_path, monkeypatch, capsys):
-    started = []
-
-    def seconds_of(command, size):
-        encode_as(monkeypatch, range(size), size)(command)
-        started.append((size, command[-1]))
-        return float(len(started))
-
-    monkeypatch.setattr(parts_speed, "seconds_of", seconds_of)
-    options = ["--what", "processes", "--rows", "30", "--parts", "4", "--rounds", "3", "--place", str(tmp_path)]
-    parts_speed.main([*options, "--file", str(texts), "--model", str(tiny)])
-    assert started == [(2, "1"), (1, "2")] * 6  # a start and all rows of both sides, in three rounds
-    shown = capsys.readouterr().out  # starts took 1, 5, 9 and 2, 6, 10 seconds; all rows 3, 7, 11 and 4, 8, 12
-    assert "30 rows in parts of 8" in shown
-    assert "| 2 x 1 thread | 7.0 | 5.0 | 4 | 15 |" in shown
-    assert "ratio of the seconds 0.875, without the start 1.000" in shown
-    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
-
-
-def test_vectors_that_differ_are_not_reported(quick, texts, tiny, tmp_path, monkeypatch):
-    def seconds_of(command, size):
-        encode_as(monkeypatch, range(size), size)([*command, *(["--pooling", "max"] if size == 2 else [])])
-        return 1.0
-
-    monkeypatch.setattr(parts_speed, "seconds_of", seconds_of)
-    with pytest.raises(InputError, match="nothing is reported, because the vectors of several processes and of one"):
-        parts_speed.processes(str(tiny), texts.read_text().splitlines(), 8, 2, 1, tmp_path)
-
-
-def test_processes_start_together_with_their_ranks(tmp_path):
-    code = """
-import os, pathlib, sys, time
-folder, rank, size = pathlib.Path(sys.argv[1]), os.environ["RANK"], int(os.environ["WORLD_SIZE"])
-(folder / rank).touch()
-while len(list(folder.iterdir())) < size:
-    time.sleep(0.01)
-"""
-    assert 0 < parts_speed.seconds_of([sys.executable, "-c", code, str(tmp_path)], 2) < 60
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
-    with pytest.raises(InputError, match="an encoding failed: no such rank"):
-        parts_speed.seconds_of([sys.executable, "-c", "import sys; sys.exit('no such rank')"], 1)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("resource") is None, reason="this system does not say")
-def test_the_peak_of_a_command_is_its_own():
-    """Not that of this process, which has loaded torch and is larger."""
-    code = "x = bytearray({}); x[::4096] = bytes(len(x[::4096]))"
-    small, large = (parts_speed.peak_of([sys.executable, "-c", code.format(size)], 1) for size in (1, 60 * 2**20))
-    assert small < 40
-    assert 60 <= large - small + 5 < 75
-
-
-def test_merging_beside_copying(quick, tmp_path, monkeypatch):
-    found = parts_files.merge_speed(1, 2, tmp_path)
-    assert found["parts"] == 7
-    assert found["megabytes"] == pytest.approx(1, rel=0.01)
-    assert set(found["sides"]) == {"merge", "copy", "hash alone"}
-    assert [path.name for path in tmp_path.iterdir()] == ["random"]
-    monkeypatch.setattr(parts_files, "merge_shards", lambda folder, out: np.save(out, np.ones((651, 384), np.float32)))
-    (tmp_path / "again").mkdir()
-    with pytest.raises(InputError, match="part 0 was merged to other numbers"):
-        parts_files.merge_speed(1, 1, tmp_path / "again")
-
-
-def test_the_first_pass_over_a_text(quick, tmp_path, monkeypatch):
-    texts = ["one" * 100, "zwölf" * 100]  # lines of 301 and 601 bytes
-    found = parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
-    assert list(found) == ["first pass, .txt", "hash alone, .txt", "first pass, .gz", "hash alone, .gz"]
-    assert (tmp_path / "long.txt").stat().st_size == 10**6 // 902 * 902
-    monkeypatch.setattr(parts_files, "file_hash", lambda path: "0" * 64)
-    with pytest.raises(InputError, match=r"hash alone, \.txt found another hash"):
-        parts_files.scan_speed(texts, 500, 1, 1, tmp_path)
-
-
 def test_recall_by_hand_and_sizes_beyond_the_sentences(capsys):
     assert handover.recall(np.array([[4, 2, -1], [0, 1, 2]]), np.array([[2, 4, 7], [2, 1, 0]])) == pytest.approx(5 / 6)
     assert handover.sizes_that_fit([1000, 10, 200], 70) == [10, 70]
@@ -259,7 +167,7 @@ def test_vectors_handed_over(quick, tmp_path, monkeypatch, capsys):
 
 
 def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, capsys):
-    """By the two commands; a second start finds its parts in the folder that is kept."""
+    """By the two commands; a second start finds its shards in the folder that is kept."""
     here = SimpleNamespace(run=lambda command, **_: SimpleNamespace(returncode=encode(command[4:]) or 0))
     monkeypatch.setattr(handover, "subprocess", here)
     monkeypatch.setattr(handover, "installed", lambda: [])
@@ -268,7 +176,7 @@ def test_sentences_are_encoded_once(quick, texts, tiny, tmp_path, monkeypatch, c
     for _ in range(2):
         handover.main([*options, "--keep", str(tmp_path / "kept"), "--vectors", "20", "100"])
         runs.append(json.loads(capsys.readouterr().out))
-        written.append((tmp_path / "kept" / "parts" / "part-00000.npy").stat().st_mtime_ns)
+        written.append((tmp_path / "kept" / "shards" / "shard-00000.npy").stat().st_mtime_ns)
     distinct = len({*texts.read_text().splitlines()})
     assert written[0] == written[1]
     assert [*runs[0]] == [*runs[1]] == ["20", str(distinct - 4)]

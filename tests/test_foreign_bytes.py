@@ -6,11 +6,14 @@
 
 import contextlib
 import gzip
+import importlib
 import io
 import json
 import os
+import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
+from minisbert.__main__ import files
 from minisbert.commands.certify import main as certify
 from minisbert.commands.encode import main as encode
 from minisbert.commands.evaluate import main as evaluate
@@ -105,7 +109,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_file({"embeddings": vectors}, folder / "v.safetensors")
     (folder / "v.jsonl").write_text("".join(json.dumps({"embedding": row}) + "\n" for row in vectors.tolist()))
     (folder / "v.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in vectors.tolist()))
-    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "parts"), "--part-rows", "2"])
+    encode(["--model", TINY, "--file", str(folder / "texts.txt"), "--out", str(folder / "shards"), "--shard-rows", "2"])
     for name in ("corpus", "queries"):
         rows = [json.dumps({"_id": f"{i}", "text": text}) + "\n" for i, text in enumerate(TEXTS)]
         (folder / f"{name}.jsonl").write_text("".join(rows))
@@ -140,7 +144,7 @@ def test_a_damaged_folder_of_another_kind(source, tmp_path_factory, data):
 
 
 SEARCHED = (evaluate, "--corpus corpus.jsonl --queries queries.jsonl --qrels qrels.tsv")
-INDEXED = (search, "texts.txt --index parts --query cat")
+INDEXED = (search, "texts.txt --index shards --query cat")
 COMMANDS = {
     **{f"v.{kind}": (certify, f"--texts texts.txt v.{kind}") for kind in ("npy", "safetensors", "jsonl", "csv")},
     **{name: (encode, f"--file {name}") for name in ("texts.txt", "texts.txt.gz")},
@@ -149,7 +153,7 @@ COMMANDS = {
     "sentences.txt": (pairs, "sentences.txt"),
     **dict.fromkeys(("corpus.jsonl", "qrels.tsv"), SEARCHED),
     "states.safetensors": (trace, "--against states.safetensors"),
-    **{f"parts/{name}": INDEXED for name in ("part-00001.npy", "part-00001.json", "manifest.json")},
+    **{f"shards/{name}": INDEXED for name in ("shard-00001.npy", "manifest.json")},
 }
 
 
@@ -160,3 +164,99 @@ def test_a_damaged_file_of_a_command(name, folder, monkeypatch, data):
     monkeypatch.chdir(folder)
     main, line = COMMANDS[name]
     check(folder / name, lambda: main(["--model", TINY, *line.split()]), data)
+
+
+# ---------------------------------------------------------------- something else where a file or a folder is needed
+
+WRONG = {
+    "empty file": Path.touch,
+    "binary file": lambda path: path.write_bytes(bytes(range(256)) * 40),
+    "empty folder": Path.mkdir,
+    "folder": lambda path: shutil.copytree(path.parent / "shards", path),
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/null"),
+    "broken link": lambda path: path.symlink_to("nowhere"),
+    "circle of links": lambda path: path.symlink_to(path),
+    "missing": lambda path: None,
+}
+LINES = [  # x, with any ending, is what is wrong
+    "encode --file x.txt", "encode --file x.txt.gz", "encode a --out x.npy",
+    "encode --file texts.txt --out x --shard-rows 2",
+    "encode a b --compiled x.pt2", "encode merge x --out merged.npy", "encode merge shards --out x.npy",
+    "certify --texts texts.txt x.npy", "certify --texts texts.txt x.safetensors", "certify --texts texts.txt x.jsonl",
+    "certify --texts texts.txt x.csv", "certify --texts x.txt v.npy",
+    "evaluate --data x.tsv", "evaluate --data x.csv", "evaluate --data x.jsonl",
+    "evaluate --corpus x.jsonl --queries queries.jsonl --qrels qrels.tsv",
+    "evaluate --corpus corpus.jsonl --queries x.jsonl --qrels qrels.tsv",
+    "evaluate --corpus corpus.jsonl --queries queries.jsonl --qrels x.tsv",
+    "inspect x.tsv", "inspect x.jsonl", "pairs x.txt", "search x.txt --query cat", "search texts.txt --queries x.txt",
+    "search texts.txt --query cat --index x.safetensors", "search texts.txt --query cat --index x",
+    "mine --pairs x.jsonl --out mined.jsonl", "mine --pairs triplets.jsonl --out x.jsonl",
+    "mine --pairs triplets.jsonl --corpus x.txt --out mined.jsonl",
+    "score --model pair-model --file x.tsv", "trace --against x.safetensors", "trace --write x.safetensors",
+    "distill-static --out x", "train --data x.tsv --dev dev.tsv --test test.tsv", "train --resume x",
+    "train --data scored.tsv --dev x.tsv --test test.tsv",
+    "train --data scored.tsv --dev dev.tsv --test test.tsv --max-steps 1 --out x",
+    *(f"{line} --model x" for line in (
+        "encode a", "evaluate --data dev.tsv", "certify --texts texts.txt v.npy", "pairs texts.txt", "score", "trace",
+        "inspect triplets.jsonl", "distill-static --out table", "train --data scored.tsv --dev dev.tsv --test dev.tsv",
+    )),
+    "export-onnx x --out exported.onnx", "plot x --out curves.png", "checkpoint convert x.bin",
+]  # fmt: skip
+
+
+@contextlib.contextmanager
+def unblocked(pipe: Path) -> Iterator[subprocess.Popen]:
+    """After ten seconds a read of the pipe gets its end, by a process: a library may wait with Python's lock held."""
+    with subprocess.Popen(["sh", "-c", 'exec 2> /dev/null; sleep 10; : > "$0"', pipe]) as writer:
+        try:
+            yield writer
+        finally:
+            writer.kill()
+
+
+def ending(run: Callable[[], None]) -> tuple[int, str]:
+    """The exit code of a command, and its error if it is one that ``run_command`` shows in one line."""
+    try:
+        run()
+    except SystemExit as end:
+        return end.code, ""
+    except (InputError, OSError) as error:
+        return 2, str(error)
+    return 0, ""
+
+
+def remove(folder: Path, before: set[Path]) -> None:
+    """Everything that is new in a folder."""
+    for path in {*folder.iterdir()} - before:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("line", LINES)
+def test_what_is_no_file_or_another_one_is_refused_in_one_line(line, folder, monkeypatch, capfd):
+    name, *arguments = line.split()
+    if importlib.util.find_spec("matplotlib") is None and name == "plot":
+        pytest.skip("needs the plots extra")
+    module = "minisbert.train" if name == "train" else f"minisbert.commands.{files()[name].stem}"
+    main = importlib.import_module(module).main
+    wrong = next(word for word in arguments if re.fullmatch(r"x(\.\w+)*", word))
+    takes_model = name not in ("export-onnx", "plot", "checkpoint", "assets") and arguments[0] != "merge"
+    if takes_model and "--model" not in arguments and "--resume" not in arguments:
+        arguments += ["--model", TINY]
+    monkeypatch.chdir(folder)
+    for kind, make in WRONG.items():
+        before = {*folder.iterdir()}
+        make(folder / wrong)
+        try:
+            with unblocked(folder / wrong) if kind == "pipe" else contextlib.nullcontext() as writer:
+                code, said = ending(lambda: main(arguments))
+                assert not writer or writer.poll() is None, "waits for a pipe"
+        finally:
+            remove(folder, before)
+        assert code in (0, 1, 2), f"{kind}: {code}"
+        assert "\n" not in said, kind
+    assert "panicked" not in capfd.readouterr().err

@@ -91,7 +91,7 @@ WRITING = [
     "encode --model M --file texts.npy --heatmap texts.png",
     "encode --model M --file texts.npy --out M --shard-rows 2",
     "encode --model M --file texts.npy --out ../W --shard-rows 2",
-    "encode merge shards --out shards/part-00000.npy",
+    "encode merge shards --out shards/shard-00000.npy",
     "encode merge shards --out shard.npy",
     "encode merge shards --out shards/new.npy",
     "trace --model M --write M/model.safetensors",
@@ -117,7 +117,7 @@ LINKS = {
     "texts.png": "texts.npy",
     "config.png": "run/config.json",
 }
-LINKS |= {"shard.npy": "shards/part-00000.npy", "compiled.pt2": "M/tokenizer.json", "inspection.png": "pairs.jsonl"}
+LINKS |= {"shard.npy": "shards/shard-00000.npy", "compiled.pt2": "M/tokenizer.json", "inspection.png": "pairs.jsonl"}
 
 
 @pytest.fixture

@@ -1,24 +1,24 @@
 """The options of the commands that search a corpus, and the corpus as they name it: its texts, its vectors."""
 
 import argparse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from minisbert.commands.model_options import ROLES, add_model_options, add_prompt_option, load_encoder, prompt_of
-from minisbert.core import InputError
-from minisbert.corpus.codes import CODES, Bits, read_codes
-from minisbert.corpus.hashes import model_hash
-from minisbert.corpus.index import encode_with_progress, index_metadata, indexed_vectors
-from minisbert.corpus.shard_vectors import find_shards, open_shards
+from minisbert.commands.model_options import add_model_options, add_prompt_option, load_encoder, prompt_of
+from minisbert.core import InputError, one_line
+from minisbert.corpus.index import coded_vectors, encode_with_progress, index_metadata, indexed_vectors
+from minisbert.corpus.manifest import existing_manifest, shard_vectors
 from minisbert.data.texts import read_texts
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.loading import Encoder
+from minisbert.search.vector_files import Bits
 from minisbert.search.vectors import Stacked
 from minisbert.system.assets import local_path
-from minisbert.system.console import check_usage, say
+from minisbert.system.console import say
 from minisbert.system.files import check_output
+
+TEXT_FILES = "one text per line (.txt, .txt.gz), or .jsonl, .csv or .tsv with a column called text"
 
 
 def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = ("",)) -> None:
@@ -27,60 +27,75 @@ def add_corpus_options(parser: argparse.ArgumentParser, roles: Sequence[str] = (
     prompts = parser.add_argument_group("prompts")
     for role in roles:
         add_prompt_option(prompts, role)
-    kept = parser.add_argument_group("files")
-    kept.add_argument(
+    files = parser.add_argument_group("files")
+    files.add_argument(
         "--index",
         type=Path,
         metavar="F",
-        help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read them from a "
-        "folder of shards of the same file, written by encode --shard-rows",
+        help="keep the vectors in F.safetensors, to be reused with the same model and texts; or read those of the same "
+        "texts that encode --quantize or --shard-rows has written",
     )
-    kept.add_argument("--json", action="store_true", help="print one JSON object at full precision; indices start at 0")
+    files.add_argument(
+        "--json", action="store_true", help="print one JSON object at full precision; indices start at 0"
+    )
 
 
 def read_corpus(path: str) -> list[str]:
-    """The sentences of a file; reports how many empty lines were skipped."""
-    texts, skipped = read_texts(path)
-    if skipped:
-        say(f"{path}: {skipped:,} empty lines were skipped")
-    return texts
+    """The texts of a file; reports how many empty lines were skipped."""
+    texts = [text for _, text in read_texts(path)]
+    kept = [text for text in texts if text]
+    if len(kept) < len(texts):
+        say(f"{path}: {len(texts) - len(kept):,} empty lines were skipped")
+    return kept
 
 
-@contextmanager
+def encoded_metadata(options: argparse.Namespace) -> dict[str, str] | None:
+    """What ``encode`` made the vectors from that ``--index`` names; None for an index, which is rebuilt if need be."""
+    path = options.index
+    if path is None:
+        return None
+    if path.is_dir():
+        return existing_manifest(path).made
+    made = index_metadata(path)
+    if made is None or "quantized" not in made:
+        return None
+    if made["quantized"] == "binary" and not hasattr(options, "rescore"):
+        raise InputError(f"{path} holds bits, which only search reads: encode with --quantize int8")
+    return made
+
+
 def load_and_encode(
-    texts: Sequence[str], options: argparse.Namespace, file: str = ""
-) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked | Bits]]:
-    """The model and the vectors (N, D) of the texts, from the index or the folder of shards if one is given.
-
-    Shards must have been written from ``file``, and must still be the same at the end of the block.
-    """
-    check_output(options.index, local_path(options.model), file)
-    manifest = find_shards(options.index, file, len(texts)) if in_shards(options) else None
-    about = index_metadata(options.index) if options.index and not manifest else None
-    quantized, searching = about is not None and about["minisbert"] == CODES, hasattr(options, "rescore")
-    bits = quantized and about.get("kind") == "binary"
-    check_usage(
-        (searching and options.rescore and not quantized, "--rescore is for an --index that encode --quantize wrote"),
-        (bits and not searching, f"{options.index} holds bits, which only search reads: encode with --quantize int8"),
-    )
+    texts: Sequence[str], options: argparse.Namespace
+) -> tuple[Encoder, np.ndarray | Stacked | Bits, str]:
+    """The model, the vectors (N, D) of the texts, from ``--index`` if it is given, and the prompt before each text."""
+    check_output(options.index, local_path(options.model))
+    made = encoded_metadata(options)
     encoder = load_encoder(options)
-    if encoder.searched and (quantized or manifest or not searching):
+    if encoder.searched and (made or not hasattr(options, "rescore")):
         kind = type(encoder).__name__
         raise InputError(f"{options.model} is a {kind}: mine, pairs, shards, codes and bits are for dense vectors")
-    roles = ROLES if hasattr(options, "corpus_prompt") else ("",)
-    *_, prompt = [prompt_of(encoder, options, role) for role in roles]  # an unknown name ends the work here
-    if manifest:
-        with open_shards(manifest, file, encoder, prompt) as vectors:
-            yield encoder, vectors
-    elif quantized:
-        width = min(encoder.settings.truncate_dim or encoder.width, encoder.width)
-        yield encoder, read_codes(options.index, about, texts, model_hash(encoder, prompt), width)
-    elif options.index:
-        yield encoder, indexed_vectors(encoder, texts, options.index, prompt)
+    if hasattr(options, "query_prompt"):
+        prompt_of(encoder, options, "query")  # an unknown name ends the work here
+    prompt = corpus_prompt(encoder, options, made)
+    if options.index is None:
+        vectors = encode_with_progress(encoder, texts, prompt)
+    elif made is None:
+        vectors = indexed_vectors(encoder, texts, options.index, prompt)
+    elif "quantized" in made:
+        vectors = coded_vectors(encoder, texts, options.index, prompt)
     else:
-        yield encoder, encode_with_progress(encoder, texts, prompt)
+        vectors = shard_vectors(encoder, texts, options.index, prompt)
+    return encoder, vectors, prompt
 
 
-def in_shards(options: argparse.Namespace) -> bool:
-    """Is ``--index`` a folder? An index is a file."""
-    return options.index is not None and options.index.is_dir()
+def corpus_prompt(encoder: Encoder, options: argparse.Namespace, made: dict[str, str] | None) -> str:
+    """The prompt before each text of the corpus: from the options, else that of the encoded file, else the model's."""
+    prefix, role = "", ""
+    if hasattr(options, "corpus_prompt"):
+        prefix, role = "corpus_", "corpus"
+    prompt = prompt_of(encoder, options, role)
+    is_given = any(getattr(options, f"{prefix}{name}") is not None for name in ("prompt", "prompt_name"))
+    if made is None or is_given or made["prompt"] == prompt:
+        return prompt
+    say(f"{options.index}: the texts have the prompt {one_line(made['prompt'])}, not {one_line(prompt)}")
+    return made["prompt"]

@@ -13,45 +13,44 @@ minisbert encode merge shards --out vectors.npy
 import argparse
 import inspect
 import sys
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
+from minisbert.commands.corpus_options import TEXT_FILES
 from minisbert.commands.model_options import add_model_options, add_prompt_option, check_written, load_encoder
 from minisbert.commands.options import command_parser
-from minisbert.corpus.codes import QUANTIZATIONS
-from minisbert.corpus.shard_vectors import merge_shards
-from minisbert.corpus.sharding import encode_shards, own_device
-from minisbert.corpus.vectors import encode_to_file
-from minisbert.data.rows import file_lines, text_lines
+from minisbert.core import InputError
+from minisbert.corpus.hashes import made_from, texts_hash
+from minisbert.corpus.index import MARK
+from minisbert.corpus.manifest import merge_shards
+from minisbert.corpus.shards import encode_shards
+from minisbert.data.rows import text_lines
+from minisbert.data.texts import every_text
 from minisbert.evaluation import plots
+from minisbert.folder.weights import write_safetensors
+from minisbert.loading import Encoder
+from minisbert.models.prompts import choose_prompt
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS
+from minisbert.search.vector_files import QUANTIZATIONS, write_codes, write_npy
 from minisbert.system.assets import local_path
 from minisbert.system.console import bounded, check_usage, run_command, say
-from minisbert.system.files import check_ending, check_output
+from minisbert.system.files import atomic_file, check_ending, check_output
 
 ENDINGS = (".npy", ".safetensors")
 MAX_MATRIX = 12  # texts; a larger matrix is unreadable
 MAX_HEATMAP = 60  # texts
 
 
-def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
-    """Print the similarity (N, N) of every text with every other."""
-    numbers = [str(i + 1) for i in range(len(texts))]
-    print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in numbers))
-    for number, text, row in zip(numbers, texts, matrix, strict=True):
-        label = " ".join(text.split())
-        label = label if len(label) <= 60 else label[:57] + "..."
-        print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
+def parse(arguments: list[str]) -> argparse.Namespace:
     """The options; ``InputError`` for invalid combinations, before anything is loaded."""
     parser = command_parser("encode", __doc__)
     parser.add_argument("texts", nargs="*", metavar="TEXT", help="a text; a single - reads lines from standard input")
-    parser.add_argument("--file", metavar="F", help="read one text per line from this file or .gz, of any size")
+    parser.add_argument("--file", metavar="F", help=f"{TEXT_FILES}, of any size")
     parser.add_argument("--out", metavar="F", type=Path, help="write the vectors to F.npy or F.safetensors")
     parser.add_argument("--heatmap", metavar="F", type=Path, help="draw the similarities to F.png (the plots extra)")
     group = parser.add_argument_group("the model")
@@ -62,41 +61,51 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     group = parser.add_argument_group("the vectors")
     either = argparse.BooleanOptionalAction
     group.add_argument("--normalize", action=either, help="scale to length 1 (default: as the model does)")
-    group.add_argument("--truncate-dim", type=int, metavar="N", help="keep the first N columns")
     group.add_argument("--output", default="sentence", help="sentence, or token: every token's state, to .safetensors")
     group.add_argument(
         "--quantize",
         choices=QUANTIZATIONS,
         help="write int8 codes (a quarter of the bytes) or bits (a 32nd) to F.safetensors, for search --index F",
     )
-    group = parser.add_argument_group("shards, for millions of texts and several processes")
-    rows = ("--shard-rows", "--part-rows")
-    group.add_argument(*rows, type=bounded(int, 1), metavar="N", help="write N vectors per file to the folder --out")
+    group = parser.add_argument_group("shards, for millions of texts: an encoding that can be interrupted at any time")
+    group.add_argument("--shard-rows", type=bounded(int, 1), metavar="N", help="write N vectors per file to --out DIR")
     group.add_argument("--overwrite", action="store_true", help="replace shards of another input, model or option")
     options = parser.parse_args(arguments)
+    check_combinations(options)
+    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
+    check_output(options.out, local_path(options.model), options.file)
+    return options
 
-    sharded, out = options.shard_rows is not None, options.out
-    ending, sentences = out.suffix if out else "", options.output == "sentence"
-    tensors = options.quantize or options.output == "token"
-    example = 'minisbert encode "A cat." "A dog."'
-    check_usage((sharded and not (options.file and out), "--shard-rows needs --file F and --out DIR"))
-    once = sharded and not Path(options.file).is_file()
+
+def check_combinations(options: argparse.Namespace) -> None:
+    """Raise ``InputError`` for options that exclude each other."""
+    out, states = options.out, options.output == "token"
     check_usage(
-        (bool(options.texts) == bool(options.file), f"give either texts or --file, such as: {example}"),
+        (
+            bool(options.texts) == bool(options.file),
+            'give either texts or --file, such as: minisbert encode "A cat." "A dog."',
+        ),
         (options.texts != ["-"] and not all(map(str.strip, options.texts)), "an empty text has nothing to encode"),
-        (options.overwrite and not sharded, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
-        (sharded and (ending in ENDINGS or out.is_file()), f"--out {out}: --shard-rows writes a folder"),
-        (sharded and not sentences, "--shard-rows writes vectors of sentences; --output token has one file only"),
         (options.heatmap and out, "--out writes vectors, --heatmap draws similarities: give one of them"),
-        (tensors and ending != ".safetensors", "--quantize and --output token need --out F.safetensors"),
-        (options.quantize and not sentences, "--quantize is for vectors of sentences, not for --output token"),
+        (options.quantize and states, "--quantize is for vectors of sentences, not for --output token"),
+        (options.truncate_dim and states, "--truncate-dim is for vectors of sentences, not for --output token"),
+        (states and options.shard_rows, "--shard-rows writes vectors of sentences; --output token has one file only"),
+    )
+    if options.shard_rows is None:
+        single = out is None or out.suffix != ".safetensors"
+        check_usage(
+            ((options.quantize or states) and single, "--quantize and --output token need --out F.safetensors"),
+            (options.overwrite, "--overwrite is for the folder of --shard-rows; files are replaced anyway"),
+        )
+        check_ending("--out", out, *ENDINGS)
+        return
+    check_usage((not options.file or not out, "--shard-rows needs --file F and --out DIR"))
+    once = not Path(options.file).is_file()
+    check_usage(
+        (options.quantize, "--quantize writes one file, --shard-rows a folder of float32: give one of them"),
+        (out.suffix in ENDINGS or out.is_file(), f"--out {out}: --shard-rows writes a folder"),
         (once, f"{options.file} does not exist or can be read only once: --shard-rows needs a regular file"),
     )
-    check_written("--heatmap", options.heatmap, [".png"], options.model, options.file)
-    check_output(out, local_path(options.model), options.file)
-    if not sharded:
-        check_ending("--out", out, *ENDINGS)
-    return options
 
 
 def merge(arguments: list[str]) -> None:
@@ -114,51 +123,112 @@ def merge(arguments: list[str]) -> None:
     say(f"wrote {rows:,} vectors of width {width} to {options.out}")
 
 
+def read_input(options: argparse.Namespace) -> tuple[list[str] | Iterator[str], int]:
+    """The texts, and how many they are. A long file for a ``.npy`` is read twice and never held."""
+    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
+        return every_text(options.file), sum(1 for _ in every_text(options.file))
+    if options.file:
+        texts = list(every_text(options.file))
+    elif options.texts == ["-"]:
+        texts = list(text_lines(sys.stdin.buffer, "standard input"))
+    else:
+        texts = options.texts
+    return texts, len(texts)
+
+
+def encode_to_file(
+    encoder: Encoder,
+    texts: list[str] | Iterator[str],
+    total: int,
+    out: Path,
+    quantize: str | None = None,
+    **options: Any,
+) -> tuple[int, int]:
+    """Encode ``total`` texts with the ``options`` of ``encode`` and write them to ``out``; the shape, (N, D).
+
+    To ``.npy`` they are streamed: neither the vectors nor the texts of an iterator are ever all in memory. To
+    ``.safetensors`` also, with ``output="token"``, each text's states (T, D), concatenated, as ``states``, and each
+    text's T as ``lengths``; and with ``quantize`` codes for ``search --index``.
+    """
+    with atomic_file(out) as partial:
+        if out.suffix == ".npy":
+            return write_npy(encoder.encode_stream(texts, total=total, **options), total, partial)
+        if options.get("output") == "token":
+            states = encoder.encode(texts, **options)
+            lengths = torch.tensor([len(rows) for rows in states])  # (N,)
+            write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, partial)
+            return total, states[0].shape[1]
+        if quantize and encoder.searched:
+            raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
+        vectors = encoder.encode(texts, **options, **encoder.searched)
+        if quantize:
+            prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
+            made = made_from(encoder, prompt) | {"texts": texts_hash(text.strip() for text in texts)}
+            write_codes(vectors, quantize, partial, MARK | made)
+        else:
+            write_safetensors(encoder.to_tensors(vectors), partial)
+        return vectors.shape
+
+
+def show(encoder: Encoder, texts: list[str], vectors: Any, heatmap: Path | None) -> None:
+    """Print the similarities of a few texts, and draw them if a file is given."""
+    matrix = encoder.similarity(vectors, vectors)
+    if len(texts) <= MAX_MATRIX:
+        print_matrix(texts, matrix, encoder.settings.similarity)
+        if isinstance(encoder, SparseEncoder):
+            for number, words in enumerate(encoder.words(vectors), start=1):
+                print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
+    if heatmap:
+        plots.heatmap(texts, matrix, encoder.settings.similarity, heatmap)
+        say(f"wrote {heatmap}")
+
+
+def print_matrix(texts: list[str], matrix: np.ndarray, similarity: str) -> None:
+    """Print the similarity (N, N) of every text with every other."""
+    numbers = [str(i + 1) for i in range(len(texts))]
+    print(f"{similarity:<8}" + "".join(f"{number:>7}" for number in numbers))
+    for number, text, row in zip(numbers, texts, matrix, strict=True):
+        label = " ".join(text.split())
+        if len(label) > 60:
+            label = label[:57] + "..."
+        print(f"{number:>6}  " + "".join(f"{value:7.3f}" for value in row) + f"   {label}")
+
+
 def main(arguments: list[str] | None = None) -> None:
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
     if arguments[:1] == ["merge"]:
         merge(arguments[1:])
         return
     options = parse(arguments)
-    names = ("normalize", "truncate_dim", "output", "precision", "batch_tokens", "prompt", "prompt_name")
+    names = ("normalize", "output", "precision", "batch_tokens", "prompt", "prompt_name")
     chosen = {name: getattr(options, name) for name in names}
     if options.shard_rows:
-        load = partial(load_encoder, options, own_device)
-        encode_shards(load, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
+        encoder = load_encoder(options)
+        encode_shards(encoder, options.file, options.out, options.shard_rows, options.overwrite, **chosen)
         return
-    texts = file_lines(options.file) if options.file else options.texts
-    if texts == ["-"]:
-        texts = text_lines(sys.stdin.buffer, "standard input")
-    if options.file and options.out and options.out.suffix == ".npy" and Path(options.file).is_file():
-        total = sum(1 for _ in file_lines(options.file))  # read twice, never held; checks every line before the work
-    else:
-        texts = list(texts)
-        total = len(texts)
-    most, kind = (MAX_HEATMAP, "heat map") if options.heatmap else (MAX_MATRIX, "matrix")
-    too_many = f"{total:,} texts are too many for a {kind} (at most {most}): give --out vectors.npy"
-    check_usage((not options.out and total > most, too_many))
+    texts, total = read_input(options)
     if options.heatmap:
         plots.require()
+        check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
+    elif not options.out and total > MAX_MATRIX:
+        raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
     encoder = load_encoder(options)
-    if options.out:
-        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
-    else:
+    if options.out is None:
         vectors = encoder.encode(texts, progress=True, **chosen)
+    else:
+        rows, width = encode_to_file(encoder, texts, total, options.out, options.quantize, progress=True, **chosen)
     if encoder.truncated:
         say(encoder.tokenizer.cut_message(encoder.truncated, total))
-    if options.out:
-        noun = "vectors" if options.output == "sentence" else "texts' states"
-        form = f" as {options.quantize} codes" if options.quantize else ""
-        say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
+    if options.out is None:
+        show(encoder, texts, vectors, options.heatmap)
         return
-    matrix = encoder.similarity(vectors, vectors)
-    if total <= MAX_MATRIX:
-        print_matrix(texts, matrix, encoder.settings.similarity)
-        for number, words in enumerate(encoder.words(vectors) if isinstance(encoder, SparseEncoder) else (), start=1):
-            print(f"{number:>6}  " + ", ".join(f"{word} {weight:.2f}" for word, weight in words))
-    if options.heatmap:
-        plots.heatmap(texts, matrix, encoder.settings.similarity, options.heatmap)
-        say(f"wrote {options.heatmap}")
+    noun, form = "vectors", ""
+    if options.output == "token":
+        noun = "texts' states"
+    if options.quantize:
+        form = f" as {options.quantize} codes"
+    say(f"wrote {rows:,} {noun} of width {width}{form} to {options.out}")
 
 
 if __name__ == "__main__":

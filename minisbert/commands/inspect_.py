@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from minisbert.commands.options import command_parser
+from minisbert.data.sources import score_scale
 from minisbert.diagnosis.inspect.findings import NOTE, PROBLEM, WARNING
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
@@ -21,7 +22,7 @@ from minisbert.evaluation.plots import require, save
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import bounded, exiting, run_command, say
+from minisbert.system.console import exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -120,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
     parser.add_argument(
-        "--scale", type=bounded(float, 1e-9), metavar="S", help="scores are 0 to S (default: inferred from the file)"
+        "--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: inferred from the file)"
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -11,14 +11,18 @@ Negatives are texts that the model finds close to an anchor and that are not its
 import argparse
 import json
 import statistics
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from minisbert.commands.corpus_options import add_corpus_options, in_shards, load_and_encode, read_corpus
+from minisbert.commands.corpus_options import (
+    TEXT_FILES,
+    add_corpus_options,
+    encoded_metadata,
+    load_and_encode,
+    read_corpus,
+)
 from minisbert.commands.model_options import ROLES, check_written, prompt_of
 from minisbert.commands.options import command_parser
 from minisbert.core import InputError
@@ -26,10 +30,10 @@ from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.data.formats import PAIRS
 from minisbert.data.reader import read_file
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.loading import Encoder
 from minisbert.search.vectors import Chosen, Stacked
 from minisbert.system.console import check_usage, run_command, say
-from minisbert.system.files import atomic_file
+from minisbert.system.files import atomic_file, listed
 
 RULE_OPTIONS = {  # the fields of ``Rules`` that are options: type, metavar, help
     "num_negatives": (int, "N", "at most N for each anchor (default: %(default)s)"),
@@ -40,6 +44,7 @@ RULE_OPTIONS = {  # the fields of ``Rules`` that are options: type, metavar, hel
     "max_score": (float, "S", "no cosine above S"),
     "min_score": (float, "S", "no cosine below S"),
 }
+ADVICE = "relax the margins and scores, raise --range-max, lower --range-min, or give a larger --corpus"
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -50,8 +55,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--corpus",
         metavar="FILE",
-        help="where to look: one text per line, or .jsonl, .csv, .tsv with a text; the positives of other anchors are "
-        "always candidates, and without --corpus the only ones",
+        help=f"where to look: {TEXT_FILES}; the positives of other anchors are always candidates, and without --corpus "
+        "the only ones",
     )
     parser.add_argument("--out", metavar="FILE", type=Path, required=True, help="write the triplets to FILE.jsonl")
     group = parser.add_argument_group("which candidates become negatives")
@@ -61,9 +66,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add_corpus_options(parser, roles=ROLES)
     options = parser.parse_args(arguments)
     options.rules = Rules(**{name: getattr(options, name) for name in RULE_OPTIONS})
-    no_text = in_shards(options) and (not options.corpus or ".jsonl" in Path(options.corpus).suffixes)
-    needed = f"--index {options.index} is a folder: it needs --corpus FILE with the texts of its shards, .txt"
-    check_usage((no_text, needed))
+    no_text = not options.corpus and encoded_metadata(options) is not None
+    check_usage((no_text, f"--index {options.index} needs --corpus FILE with the texts that it was encoded from"))
     check_written("--out", options.out, [".jsonl"], options.model, options.pairs, options.corpus)
     return options
 
@@ -78,24 +82,24 @@ def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     negatives = len(rows[0].texts) - 2
     if negatives:
         say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
-    corpus = read_corpus(options.corpus) if options.corpus else []
+    corpus: list[str] = []
+    if options.corpus:
+        corpus = read_corpus(options.corpus)
     return candidates_of([row.texts[:2] for row in rows], corpus), corpus
 
 
-@contextmanager
 def encode_documents(
     task: Candidates, corpus: list[str], options: argparse.Namespace
-) -> Iterator[tuple[SentenceEncoder, np.ndarray | Stacked]]:
-    """The model and the vectors (N, D) of the documents; with shards, only those that the corpus lacks are encoded."""
-    if not in_shards(options):
-        with load_and_encode(task.documents, options) as found:
-            yield found
-        return
-    with load_and_encode(corpus, options, options.corpus) as (encoder, vectors):
-        rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
-        known, more = Chosen(vectors, np.array([*rows.values()])), task.documents[len(rows) :]
-        added = encode_with_progress(encoder, more, prompt_of(encoder, options, "corpus"))
-        yield encoder, Stacked([known, added].__getitem__, (len(rows), len(more)), vectors.shape[1], vectors.dtype)
+) -> tuple[Encoder, np.ndarray | Stacked]:
+    """The model and the vectors (N, D) of the documents; of shards and codes, those that the corpus lacks are added."""
+    if encoded_metadata(options) is None:
+        encoder, vectors, _ = load_and_encode(task.documents, options)
+        return encoder, vectors
+    encoder, vectors, prompt = load_and_encode(corpus, options)
+    rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
+    more = task.documents[len(rows) :]
+    parts = [Chosen(vectors, np.array([*rows.values()])), encode_with_progress(encoder, more, prompt)]
+    return encoder, Stacked(parts.__getitem__, (len(rows), len(more)), vectors.shape[1], vectors.dtype)
 
 
 def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
@@ -105,24 +109,35 @@ def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:
         statistics.fmean(chain.from_iterable(scores)) if any(scores) else None
         for scores in (mined.positive_scores, mined.scores)
     )
+    alone = [len(own) for own, count in zip(task.positives, counts, strict=True) if count == 0]
     return {
         "anchors": len(task.anchors),
         "pairs": sum(map(len, task.positives)),
         "documents": len(task.documents),
         "negatives": sum(counts),
         "triplets": sum(len(own) * count for own, count in zip(task.positives, counts, strict=True)),
-        "anchors_without_negative": counts.count(0),
+        "anchors_without_negative": len(alone),
+        "pairs_without_negative": sum(alone),
         "anchors_with_fewer": sum(0 < count < rules.num_negatives for count in counts),
         "left_out": {"copy of anchor or positive": sum(map(len, task.copies))} | mined.failed,
         "mean_cosine": {"positives": positives, "negatives": negatives},
     }
 
 
+def warn_of_lost_pairs(task: Candidates, mined: Mined, found: dict) -> None:
+    """Say which pairs the file of triplets lacks, and what brings them back."""
+    lost = [anchor for anchor, rows in zip(task.anchors, mined.negatives, strict=True) if not rows]
+    if lost:
+        pairs = f"{found['pairs_without_negative']:,} of {found['pairs']:,} pairs"
+        say(f"{pairs} are not in the file, no candidate is left for their anchors: {listed(lost)}; {ADVICE}")
+
+
 def show(found: dict, rules: Rules, out: Path) -> None:
     print(f"{found['anchors']:,} anchors with {found['pairs']:,} positives, {found['documents']:,} documents")
     for reason, count in found["left_out"].items():
         print(f"{count:>12,}  candidates left out: {reason}")
-    print(f"{found['anchors_without_negative']:>12,}  anchors left out: no candidate remained")
+    lost = f"{found['anchors_without_negative']:>12,}  anchors left out, with {found['pairs_without_negative']:,} pairs"
+    print(f"{lost}: no candidate remained")
     print(f"{found['anchors_with_fewer']:>12,}  anchors with fewer than {rules.num_negatives} negatives")
     print(f"{found['negatives']:>12,}  negatives, {found['triplets']:,} triplets in {out}")
     positive, negative = found["mean_cosine"].values()
@@ -133,18 +148,17 @@ def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     (task, corpus), rules = read_files(options), options.rules
     with atomic_file(options.out) as partial:  # opened first: a folder that is missing is found before the work
-        with encode_documents(task, corpus, options) as (encoder, documents):
-            anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
-            mined = mine(anchors, documents, task, rules, progress=True)
+        encoder, documents = encode_documents(task, corpus, options)
+        anchors = encode_with_progress(encoder, task.anchors, prompt_of(encoder, options, "query"))
+        mined = mine(anchors, documents, task, rules, progress=True)
         found = summary(task, mined, rules)
         if not found["triplets"]:
             reasons = ", ".join(f"{count:,} by {name}" for name, count in found["left_out"].items() if count)
-            raise InputError(
-                f"no negative is left for any of {found['anchors']:,} anchors ({reasons or 'no other documents'}): "
-                "relax the margins and scores, raise --range-max, lower --range-min, or give a larger --corpus"
-            )
+            reasons = reasons or "no other documents"
+            raise InputError(f"no negative is left for any of {found['anchors']:,} anchors ({reasons}): {ADVICE}")
         with open(partial, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(row._asdict(), ensure_ascii=False) + "\n" for row in triplets(task, mined))
+    warn_of_lost_pairs(task, mined, found)
     if options.json:
         print(json.dumps({"model": options.model, "out": str(options.out)} | found, ensure_ascii=False))
     else:

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name
 from minisbert.system.assets import local_path
-from minisbert.system.console import say
+from minisbert.system.console import bounded, say
 from minisbert.system.devices import choose_device, choose_precision, keep_freed_memory, use_threads
 from minisbert.system.files import check_ending, check_output
 
@@ -31,6 +32,9 @@ def add_model_options(group: argparse._ActionsContainer, device: str = "auto", n
         group.add_argument(name, default="all-MiniLM-L6-v2", help=f"{about} (default: %(default)s)")
     group.add_argument("--pooling", help="override the model's pooling: mean, cls, max, ...")
     group.add_argument("--max-length", type=int, metavar="N", help="cut texts to N tokens (default: the model's)")
+    group.add_argument(
+        "--truncate-dim", type=bounded(int, 1), metavar="N", help="keep the first N columns of a vector (Matryoshka)"
+    )
     group.add_argument("--device", default=device, help="auto, cpu, cuda or mps (default: %(default)s)")
     add_threads_option(group)
 
@@ -47,7 +51,7 @@ def add_compiled_option(group: argparse._ActionsContainer) -> None:
     )
 
 
-def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.device] = choose_device) -> Encoder:
+def load_encoder(options: argparse.Namespace) -> Encoder:
     """The model; sets the process's threads, and has it keep the memory that it frees."""
     keep_freed_memory()
     use_threads(options.threads)
@@ -59,7 +63,19 @@ def load_encoder(options: argparse.Namespace, place: Callable[[str], torch.devic
     def compiled(package: str | bool) -> Encoder:
         return load(model, options.pooling, "cpu", limit, compiled=package, precision=precision)
 
-    return if_compiled(options, compiled) or load(model, options.pooling, place(options.device), limit)
+    encoder = if_compiled(options, compiled) or load(model, options.pooling, choose_device(options.device), limit)
+    if options.truncate_dim is not None:
+        truncate(encoder, options.truncate_dim)
+    return encoder
+
+
+def truncate(encoder: Encoder, columns: int) -> None:
+    """Set the encoder's ``truncate_dim``; ``InputError`` if it has fewer columns, or none that can be left out."""
+    if encoder.searched:
+        raise InputError(f"--truncate-dim: a {type(encoder).__name__} has no columns that matter less than others")
+    if columns > encoder.width:
+        raise InputError(f"--truncate-dim {columns} is not in 1 to {encoder.width}, the number of columns")
+    encoder.settings = replace(encoder.settings, truncate_dim=columns)
 
 
 def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:

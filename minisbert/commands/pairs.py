@@ -6,7 +6,7 @@ minisbert pairs questions.txt.gz --top 1000 --min-score 0.9 --index questions.sa
 
 import json
 
-from minisbert.commands.corpus_options import add_corpus_options, load_and_encode, read_corpus
+from minisbert.commands.corpus_options import TEXT_FILES, add_corpus_options, load_and_encode, read_corpus
 from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.search.dense import closest_pairs
@@ -15,7 +15,7 @@ from minisbert.system.console import bounded, run_command, say
 
 def main(arguments: list[str] | None = None) -> None:
     parser = command_parser("pairs", __doc__)
-    parser.add_argument("file", metavar="FILE", help="one sentence per line, .txt or .txt.gz; empty lines are skipped")
+    parser.add_argument("file", metavar="FILE", help=f"{TEXT_FILES}; empty lines are skipped")
     parser.add_argument(
         "--top", type=bounded(int, 1), default=20, metavar="K", help="pairs to show (default: %(default)s)"
     )
@@ -33,8 +33,8 @@ def main(arguments: list[str] | None = None) -> None:
         raise InputError(f"{options.file} contains one sentence: a pair needs two")
     if options.top > count:
         say(f"--top {options.top}: {len(texts)} sentences make only {count} pairs; all are compared")
-    with load_and_encode(texts, options, options.file) as (_, vectors):
-        scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
+    _, vectors, _ = load_and_encode(texts, options)
+    scores, pairs = closest_pairs(vectors, min(options.top, count), progress=True)
     reached = int((scores >= options.min_score).sum())
     if reached < len(scores):
         say(f"{reached} of the {len(scores)} closest pairs have a cosine of at least {options.min_score}")

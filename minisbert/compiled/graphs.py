@@ -4,15 +4,13 @@ A graph is the model's own forward pass without Python around it. torch exports 
 """
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from minisbert.compiled.package import About, compile_package, identity
+from minisbert.compiled.package import compile_package, identity
 from minisbert.core import InputError
-from minisbert.core.encoder import normalize as unit
 from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import ID_BYTES, packed_batches, same_text
 from minisbert.models.guards import evaluating
@@ -31,12 +29,11 @@ class VectorGraph(nn.Module):
         super().__init__()
         self.encoder, self.low = encoder, precision == "bfloat16"
 
-    def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
             states = self.encoder.unpacked(ids, positions, same_text(owner), places)
-        vectors = self.encoder.dense(self.encoder.pool(*states))  # (N, W)
-        return unit(vectors) if self.encoder.normalize else vectors, vectors
+        return self.encoder.dense(self.encoder.pool(*states))
 
 
 class ScoreGraph(nn.Module):
@@ -67,8 +64,8 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, precision: str, path
     """Compile an encoder that was loaded from ``folder``."""
     if "pooler" in encoder.pooling.names and not encoder.settings.include_prompt:
         raise InputError("pooler pooling with include_prompt false cannot be compiled")
-    model = identity(ModelFolder(folder), precision, encoder.pooling.mode)
-    about = About(**asdict(model), model=folder.name, width=encoder.width, hidden_size=encoder.hidden_size)
+    about = identity(ModelFolder(folder), precision, encoder.pooling.mode)
+    about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
     rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.owner)]  # (2, T) each
     graph = VectorGraph(encoder, precision)
@@ -80,12 +77,12 @@ def compile_pair_model(model: PairModel, folder: Path, precision: str, path: Pat
     """Compile a cross-encoder that was loaded from ``folder``."""
     if not model.joint:
         raise InputError("only cross-encoders (joint heads) compile; for another head compile its encoder")
-    found = identity(ModelFolder(folder), precision)
-    form = {"task": model.task, "labels": list(model.labels), "types": model.types}
+    about = identity(ModelFolder(folder), precision)
+    about |= {"model": folder.name, "task": model.task, "labels": model.labels, "types": model.types}
     ids = torch.ones(3, 5, dtype=torch.long)
     graph = ScoreGraph(model, precision)
     with evaluating(graph):
-        compile_package(graph, [ids, ids.clone(), 0 * ids], path, About(**asdict(found), model=folder.name, **form))
+        compile_package(graph, [ids, ids.clone(), 0 * ids], path, about)
 
 
 def main() -> None:

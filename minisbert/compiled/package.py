@@ -16,9 +16,10 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,32 +41,21 @@ ADVICE = "Debian and Ubuntu: apt install g++; macOS: xcode-select --install; Win
 # weights are constants, query, key and value one product, and the number of threads is that of the process that runs it
 INDUCTOR = {"freezing": True, "cpp.enable_concat_linear": True, "cpp.dynamic_threads": True}
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
-GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors")  # of each module: what the graph is made of
+GRAPH_FILES = ("config.json", "modules.json", "head.json", "*.safetensors*")  # of each module: what makes its graph
+IMPORT = r"^\s*from (?:(\.)|(?=minisbert\b))([\w.]*) import (\([^)]*\)|.*)"  # of our own files
 PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
-class Identity:
-    """The model and the code that a package is compiled from."""
+class About:
+    """What a package says about itself: first what ``identity`` gives of its model."""
 
-    kind: str  # SentenceEncoder or PairModel
-    precision: str
-    weights: str  # sha256 of the model's files
-    minisbert: str  # sha256 of the code
-    pooling: str = ""  # empty for a PairModel
-
-    @property
-    def cached(self) -> Path:
-        """The package's place in the cache folder; torch and CPU are in its name."""
-        parts = [*asdict(self).items(), torch.__version__, instruction_sets()]
-        return home() / "compiled" / f"{self.kind}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
-
-
-@dataclass(frozen=True, kw_only=True)
-class About(Identity):
-    """What a package says about itself."""
-
-    model: str  # the folder's name
+    kind: str = ""  # SentenceEncoder or PairModel
+    precision: str = ""
+    weights: str = ""
+    minisbert: str = ""
+    pooling: str = ""
+    model: str = "another model"  # the folder's name
     torch: str = ""
     cpu: list[str] = field(default_factory=list)
     width: int = 0  # of an encoder: columns of a vector, and of a token's hidden state
@@ -75,47 +65,52 @@ class About(Identity):
     types: bool = False
 
 
-def identity(folder: ModelFolder, precision: str, pooling: str | None = None) -> Identity:
-    """The identity of a model: of its encoder, or of a cross-encoder. Reads all files that its graph is made from."""
-    pairs = folder.holds_pair_model
-    if pairs and pooling:
-        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
-    digest = hashlib.sha256()
-    places = {"."} | {place for _, place in folder.modules}
-    for path in sorted({path for place in places for name in GRAPH_FILES for path in (folder.path / place).glob(name)}):
+def identity(folder: ModelFolder, precision: str, pooling: str | None = None) -> dict[str, str]:
+    """What tells the package of this model from all others: hashes of the files and the code that its graph is made of.
+
+    ``kind`` is PairModel for a folder with a head for pairs, which has no ``pooling``.
+    """
+    digest, paths = hashlib.sha256(), set()
+    for _, place in [("", "."), *folder.modules]:
+        for name in GRAPH_FILES:
+            paths.update((folder.path / place).glob(name))
+    for path in sorted(paths):
         with open(path, "rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{path.relative_to(folder.path)} {content}\n".encode())
-    kind, pooled = ("PairModel", "") if pairs else ("SentenceEncoder", choose_pooling(folder, pooling))
-    return Identity(kind, precision, digest.hexdigest(), code_hash(), pooled)
+    about = {"precision": precision, "weights": digest.hexdigest(), "minisbert": code_hash()}
+    if not folder.holds_pair_model:
+        return about | {"kind": "SentenceEncoder", "pooling": choose_pooling(folder, pooling)}
+    if pooling:
+        raise InputError(f"pooling {pooling}: {folder.path} holds a head for pairs, which chooses what it reads")
+    return about | {"kind": "PairModel"}
+
+
+def cache_path(expected: dict[str, str]) -> Path:
+    """The place of a package in the cache folder, for this version of torch and this CPU."""
+    parts = [*sorted(expected.items()), torch.__version__, instruction_sets()]
+    return home() / "compiled" / f"{expected['kind']}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.pt2"
 
 
 @cache
 def code_hash() -> str:
     """sha256 of all code of this package that a graph imports, directly or through other files."""
-    files: dict[Path, str] = {}
+    sources: dict[Path, str] = {}
     pending = [PACKAGE / "compiled" / "graphs.py"]
     while pending:
         path = pending.pop()
-        if path not in files and path.is_file():
-            files[path] = path.read_text(encoding="utf-8")
-            pending += imported_files(path, files[path])
-    return hashlib.sha256("".join(files[path] for path in sorted(files)).encode()).hexdigest()
+        if path in sources or not path.is_file():
+            continue
+        sources[path] = path.read_text(encoding="utf-8")
+        for dots, module, names in re.findall(IMPORT, sources[path], re.MULTILINE):
+            home = path.parent if dots else PACKAGE.parent
+            target = home / module.replace(".", "/")
+            pending += [target.with_suffix(".py"), target / "__init__.py"]
+            pending += [target / f"{name}.py" for name in re.findall(r"\w+", names)]
+    return hashlib.sha256("".join(sources[path] for path in sorted(sources)).encode()).hexdigest()
 
 
-def imported_files(path: Path, source: str) -> Iterator[Path]:
-    """The files of this package that the source of a file may import; some of them do not exist."""
-    for dots, module, names in re.findall(r"^\s*from (\.*)([\w.]*) import (\([^)]*\)|.*)", source, re.MULTILINE):
-        parts = module.split(".") if module else []
-        base = path.parent if dots else PACKAGE.parent
-        target = base.joinpath(*parts)
-        if target.is_relative_to(PACKAGE):
-            yield target.with_suffix(".py")
-            yield target / "__init__.py"
-            yield from (target / f"{name}.py" for name in re.findall(r"\w+", names))
-
-
-def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: About) -> None:
+def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, about: dict[str, Any]) -> None:
     """Compile ``module`` for inputs like ``examples`` with any sizes, and write it to ``path`` atomically.
 
     The sizes of the examples, (n, m) each, must differ from 0 and 1, which would be compiled as constants. The file
@@ -127,7 +122,7 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
         (torch.__version__ < OLDEST, f"compiling needs torch {OLDEST} or newer, this is {torch.__version__}"),
         (lacking, f"compiling needs a C++ compiler, and none was found ({ADVICE}); loading a package needs none"),
     )
-    content = asdict(about) | {"torch": torch.__version__, "cpu": instruction_sets()}
+    about = about | {"torch": torch.__version__, "cpu": instruction_sets()}
     auto = torch.export.Dim.AUTO
     with atomic_file(path) as partial, compiler_cache(partial.with_name("inductor")):  # removed with the partial file
         try:
@@ -135,7 +130,7 @@ def compile_package(module: nn.Module, examples: Sequence[Tensor], path: Path, a
             made = torch._inductor.aoti_compile_and_package(
                 exported,
                 package_path=str(partial.with_name("package.pt2")),
-                inductor_configs=INDUCTOR | {"aot_inductor.metadata": {"minisbert": json.dumps(content)}},
+                inductor_configs=INDUCTOR | {"aot_inductor.metadata": {"minisbert": json.dumps(about)}},
             )
         except (RuntimeError, OSError) as error:
             lines = [line for line in str(error).splitlines() if "error" in line.lower()]
@@ -167,13 +162,13 @@ def read_about(path: Path) -> About:
         if (damaged := package.testzip()) is not None:
             raise zipfile.BadZipFile(f"{damaged} is damaged")
         names = [name for name in package.namelist() if re.search(r"/data/.*wrapper_metadata\.json$", name)]
-        if not names:
+        content = json.loads(json.loads(package.read(names[0]))["minisbert"]) if names else None
+        if not isinstance(content, dict):
             raise ValueError("not a package of minisbert compile")
-        content = json.loads(json.loads(package.read(names[0]))["minisbert"])
     return parse_settings(About, (path, content))
 
 
-def load_package(path: Path, expected: Identity, any_precision: bool = False) -> tuple[Callable, About]:
+def load_package(path: Path, expected: dict[str, str]) -> tuple[Callable, About]:
     """The compiled module and what it says about itself. This runs the code in the file.
 
     Raises ``InputError`` for a file that another user can write, and, by name, for another model, version of torch or
@@ -182,11 +177,10 @@ def load_package(path: Path, expected: Identity, any_precision: bool = False) ->
     about = read_about(path)
     if missing := sorted({*about.cpu} - {*instruction_sets()}):
         raise InputError(f"{path} was compiled for a CPU with {', '.join(missing)}, which this one lacks: {AGAIN}")
-    for key, value in (asdict(expected) | {"torch": torch.__version__}).items():
-        found = getattr(about, key)
-        if found != value and not (key == "precision" and any_precision):
+    for key, value in (expected | {"torch": torch.__version__}).items():
+        if getattr(about, key) != value:
             others = {"weights": "other weights", "minisbert": "another version of minisbert"}
-            other = others.get(key, f"{key} {found}, not {value}")
+            other = others.get(key, f"{key} {getattr(about, key)}, not {value}")
             raise InputError(f"{path} was compiled from {about.model} with {other}: {AGAIN}")
     status, writable = path.stat(), stat.S_IWGRP | stat.S_IWOTH
     if hasattr(os, "getuid") and (status.st_uid not in (0, os.getuid()) or status.st_mode & writable):

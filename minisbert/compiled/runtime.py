@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from minisbert.compiled.package import PACKAGE, About, Identity, identity, load_package, read_about
+from minisbert.compiled.package import PACKAGE, About, cache_path, identity, load_package, read_about
 from minisbert.core import InputError, reading
 from minisbert.folder.model_folder import ModelFolder, find_model
 from minisbert.models.batching import Batch
@@ -57,8 +57,7 @@ class CompiledEncoder(TextEncoder):
         if folder.kind != "SentenceEncoder" or folder.holds_pair_model:
             kind = "PairModel" if folder.holds_pair_model else folder.kind
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
-        expected = identity(folder, precision or "float32", pooling)
-        return cls(folder, *open_package(package, expected, folder.path, precision is None), limit)
+        return cls(folder, *open_package(package, folder, precision, pooling), limit)
 
     @contextmanager
     def computing(self, precision: str | None) -> Iterator[None]:
@@ -69,7 +68,7 @@ class CompiledEncoder(TextEncoder):
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
         ids, positions, owner, places = batch.inputs(self.device)
-        return self.run(ids, positions, owner, places[:, skip:].contiguous())[1]
+        return self.run(ids, positions, owner, places[:, skip:].contiguous())[0]
 
 
 class CompiledPairModel(PairScorer):
@@ -91,8 +90,9 @@ class CompiledPairModel(PairScorer):
     ) -> Self:
         """As ``CompiledEncoder.load``, of a ``PairModel`` with a joint head or a CrossEncoder."""
         folder = ModelFolder(find_model(model))
-        expected = identity(folder, precision or "float32")
-        return cls(folder, *open_package(package, expected, folder.path, precision is None), limit)
+        if not folder.holds_pair_model:
+            raise InputError(f"{folder.path} holds an encoder, but no head that was trained on pairs")
+        return cls(folder, *open_package(package, folder, precision), limit)
 
     def __call__(self, ids: Tensor, mask: Tensor | None, types: Tensor | None) -> Tensor:
         mask = torch.ones_like(ids) if mask is None else mask.long()
@@ -101,37 +101,38 @@ class CompiledPairModel(PairScorer):
 
 
 def open_package(
-    package: str | Path | bool, expected: Identity, folder: Path, any_precision: bool
+    package: str | Path | bool, folder: ModelFolder, precision: str | None, pooling: str | None = None
 ) -> tuple[Callable, About]:
     """Load the package at a path; for True the one in the cache folder, compiled first if it is missing."""
+    expected = identity(folder, precision or "float32", pooling)
     if not isinstance(package, bool) and package != "auto":
-        return load_package(Path(package), expected, any_precision)
+        if precision is None:
+            del expected["precision"]
+        return load_package(Path(package), expected)
     with suppress(InputError):
-        return load_package(expected.cached, expected)
+        return load_package(cache_path(expected), expected)
     if package == "auto":
         raise InputError("no package in the cache folder fits: minisbert compile makes one")
-    compile_to_cache(folder, expected)
-    return load_package(expected.cached, expected)
+    return load_package(compile_to_cache(folder.path, expected), expected)
 
 
-def compile_to_cache(folder: Path, expected: Identity) -> Path:
+def compile_to_cache(folder: Path, expected: dict[str, str]) -> Path:
     """Compile a model to the cache folder, unless its package is there. A second process waits for the first one's.
 
     The compiler runs in a process of its own: it takes memory, and nothing in this process can disturb it there.
     """
-    path = expected.cached
+    path = cache_path(expected)
     with reading(f"{path.parent} (set MINISBERT_HOME, or compile with --out FILE.pt2)"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    command = [sys.executable, "-m", "minisbert.compiled.graphs"]
-    arguments = [str(folder.resolve()), expected.precision, expected.pooling, str(path)]
-    paths = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    arguments = [str(folder.resolve()), expected["precision"], expected.get("pooling", ""), str(path)]
+    paths = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH")]))
     with FileLock(f"{path}.lock"):
         with suppress(InputError):
             read_about(path)
             return path  # of the process that held the lock
-        say(f"compiling {folder.name} in {expected.precision} for this CPU, once, 20 to 60 seconds")
-        done = subprocess.run(command + arguments, capture_output=True, text=True, env=environment)
+        say(f"compiling {folder.name} in {expected['precision']} for this CPU, once, 20 to 60 seconds")
+        command = [sys.executable, "-m", "minisbert.compiled.graphs", *arguments]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"PYTHONPATH": paths})
     if done.returncode:
         reason = done.stderr.rpartition("error: ")[2].strip()
         raise InputError(reason or f"compiling {folder.name} ended with exit code {done.returncode}")

@@ -1,7 +1,7 @@
-"""An index: the vectors of a corpus in a file, with hashes of them and of the model and texts they come from.
+"""An index: the vectors of a corpus in a file, with hashes of the model and the texts that they come from.
 
-The file is a safetensors with one tensor, ``vectors`` (N, D), and the hashes in its metadata. It is reused while all
-hashes match and rebuilt when stale or damaged; a file that is not an index is never overwritten.
+It is a safetensors file, reused while the hashes match and rebuilt when they do not; a file that is not an index is
+never overwritten. Codes of ``encode --quantize`` are such a file, too, but are never rebuilt.
 """
 
 from collections.abc import Sequence
@@ -11,50 +11,66 @@ from pathlib import Path
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.corpus.hashes import corpus_hash, model_hash, read_hashed, write_hashed
-from minisbert.folder.weights import read_metadata
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.core.weights import read_safetensors
+from minisbert.corpus.hashes import differences, made_from, texts_hash
+from minisbert.folder.weights import read_metadata, write_safetensors
+from minisbert.loading import Encoder
+from minisbert.models.prompts import choose_prompt
+from minisbert.search.vector_files import Bits, read_codes
+from minisbert.search.vectors import Stacked
 from minisbert.system.console import say
 from minisbert.system.files import atomic_file, check_ending
 
+MARK = {"minisbert": "vectors"}  # in the metadata of such a file
 
-def indexed_vectors(
-    encoder: SentenceEncoder, texts: Sequence[str], path: str | Path, prompt: str | None = None
-) -> np.ndarray:
+
+def indexed_vectors(encoder: Encoder, texts: Sequence[str], path: str | Path, prompt: str | None = None) -> np.ndarray:
     """The vectors (N, D) of the texts, read from the index at ``path`` or encoded and written there.
 
-    Rebuilds an index of another model or other texts, or one with other bytes than were written, and says so. Raises
-    ``InputError`` if the file is not an index.
+    Rebuilds an index of another model or other texts, and says so. Raises ``InputError`` if the file is not an index.
     """
-    path = Path(path)
-    wanted = {"model": model_hash(encoder, prompt), "corpus": corpus_hash(texts)}
-    if (found := index_metadata(path)) is not None:
-        tensors, wrong = read_hashed(path, found, wanted)
-        if not wrong:
+    path, prompt = Path(path), choose_prompt(encoder.settings, prompt)
+    wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
+    made = index_metadata(path)
+    if made is not None:
+        changed = differences(made, wanted)
+        if not changed:
+            tensors = read_safetensors(path)
             with reading(path):
                 return encoder.from_tensors(tensors)
-        say(f"{path} {wrong}: rebuilding it")
+        say(f"{path} was made with {changed}: rebuilding it")
     with atomic_file(path) as partial:
         vectors = encode_with_progress(encoder, texts, prompt)
-        write_hashed(encoder.to_tensors(vectors), partial, {"minisbert": "index"} | wanted)
+        write_safetensors(encoder.to_tensors(vectors), partial, MARK | wanted)
     say(f"kept {len(vectors):,} vectors of width {vectors.shape[1]} in {path}")
     return vectors
 
 
+def coded_vectors(encoder: Encoder, texts: Sequence[str], path: Path, prompt: str) -> Stacked | Bits:
+    """The vectors of the texts in a file of ``encode --quantize``; ``InputError`` if they are others."""
+    made = index_metadata(path) or {}
+    wanted = made_from(encoder, prompt) | {"texts": texts_hash(texts)}
+    changed = differences(made, wanted)
+    if changed:
+        remedy = f"give what it was made with, or write it again with encode --quantize {made['quantized']}"
+        raise InputError(f"{path} was made with {changed}: {remedy}")
+    return read_codes(path, len(texts), int(wanted["width"]))
+
+
 def index_metadata(path: Path) -> dict[str, str] | None:
-    """The metadata of an index or of codes, None if there is no file; ``InputError`` if the file is something else."""
+    """What an index or codes were made from; None without a file, ``InputError`` if the file is something else."""
     check_ending("--index", path, ".safetensors")
     if not path.is_file():
         return None
     metadata: dict[str, str] = {}
     with suppress(InputError):
         metadata = read_metadata(path)
-    if not {"minisbert", "model", "corpus"} <= metadata.keys():
+    if not MARK.items() <= metadata.items():
         raise InputError(f"{path} is not an index, or is damaged, and is not replaced: remove it or name another file")
     return metadata
 
 
-def encode_with_progress(encoder: SentenceEncoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
+def encode_with_progress(encoder: Encoder, texts: Sequence[str], prompt: str | None = None) -> np.ndarray:
     """``encode`` with a progress line; reports how many texts were truncated."""
     vectors = encoder.encode(texts, progress=True, prompt=prompt, **encoder.searched)
     if encoder.truncated:

@@ -1,178 +1,123 @@
-"""A folder of shards: its files, whose they are, and what they were made from.
+"""Encode a file in shards: a folder of ``.npy`` files that survives a kill at any time.
 
-manifest.json       the input with its hash, the model's hash, every option that changes a vector, the shards' places
-part-00017.npy      the vectors of rows 17 N to 18 N - 1 of the input, if a shard has N rows
-part-00017.json     its note: its number, the hash of that file and of the manifest; written after it
-.rank-00003.lock    locked while rank 3 encodes
+    minisbert encode --file sentences.txt --out shards --shard-rows 100000
 
-The texts are those of the file after decompression, so a file and its ``.gz`` have the same hash and offsets.
-``sharding.py`` writes such a folder, ``shard_vectors.py`` reads its vectors.
+Shards and manifest (``corpus/manifest.py``) are replaced atomically, and a shard counts only if its file has the hash
+in the manifest; so a second start encodes only what is missing or damaged.
 """
 
 import hashlib
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.lib.format import open_memmap
-
-from minisbert.core import InputError, one_line, read_json
-from minisbert.data.rows import open_texts
-from minisbert.system.files import LITTER, atomic_file, listed, lock, recover, write_json
-
-MANIFEST, MARK = "manifest.json", {"minisbert": "parts", "version": 1}
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What a folder of shards is made from. Equal manifests have equal ``identity``, for an input of any name."""
-
-    folder: Path
-    input: dict[str, Any]  # name, sha256, bytes and rows of the text, in newer ones a hash of its lines
-    model: str  # hash, see corpus/hashes.py
-    options: dict[str, Any]  # part_rows and every option that changes a vector
-    width: int
-    dtype: str
-    parts: list[dict[str, Any]]  # offset, bytes and sha256 of each shard's text
-
-    @property
-    def name(self) -> str:
-        return one_line(self.input.get("name", "the input"))
-
-    @property
-    def content(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("folder", "identity")}
-
-    @cached_property
-    def identity(self) -> str:
-        about = self.content | {"input": {key: value for key, value in self.input.items() if key != "name"}}
-        return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-
-    def is_consistent(self) -> bool:
-        """Do the numbers have the right types, and do they fit each other?"""
-        rows, size = self.input["rows"], self.options["part_rows"]
-        counts, places = [rows, size, self.width], [part[key] for part in self.parts for key in ("offset", "bytes")]
-        whole = all(type(n) is int for n in counts + places) and min(counts) > 0 and min(places) >= 0
-        return whole and len(self.parts) == -(-rows // size) and np.dtype(self.dtype).kind == "f"
-
-    def write(self) -> None:
-        with atomic_file(self.folder / MANIFEST) as partial:
-            write_json(partial, MARK | {"sha256": self.identity} | self.content)
-
-    def check_current(self) -> None:
-        """Raise ``InputError`` if there is another manifest in the folder, or none."""
-        current = read_manifest(self.folder)
-        if current is None or current.identity != self.identity:
-            raise InputError(f"{self.folder / MANIFEST} was replaced by another run: run this again")
-
-    def changed_options(self, model: str, options: dict[str, Any]) -> list[str]:
-        """The options, by name, that differ from those of the folder, and whether the model does."""
-        changed = [
-            f"{name.replace('part_', 'shard_')} {one_line(self.options.get(name))}, not {one_line(value)}"
-            for name, value in options.items()
-            if self.options.get(name) != value
-        ]
-        if self.model != model and not any(name.startswith(("pooling ", "max_length ")) for name in changed):
-            changed.append("another model")  # its hash covers these two options
-        return changed
-
-    def check_unchanged(self, changed: list[str], remedy: str) -> None:
-        """Raise ``InputError`` if something differs from what the folder was made with."""
-        if changed:
-            what = f"{self.folder} was made from {self.name} with {'; '.join(changed)}"
-            raise InputError(f"{what}: give what it was made with, or {remedy}")
-
-    def path(self, shard: int) -> Path:
-        return self.folder / f"part-{shard:05}.npy"
-
-    def shape(self, shard: int) -> tuple[int, int]:
-        """(n, D) of a shard; the last one may have fewer rows."""
-        rows = self.options["part_rows"]
-        return min(rows, self.input["rows"] - shard * rows), self.width
-
-    def noted_hash(self, shard: int) -> str | None:
-        """The hash that was noted for a shard's file; None if that or the note is missing or belongs elsewhere."""
-        note = read_note(self.path(shard))
-        own = note.get("manifest") == self.identity and note.get("part", shard) == shard  # older notes have no number
-        return note["sha256"] if own and self.path(shard).is_file() else None
-
-    def vectors_start(self, shard: int) -> int:
-        """The byte at which a shard's vectors begin; ``InputError`` if its file has another shape, type or size."""
-        path, expected = self.path(shard), (self.shape(shard), np.dtype(self.dtype))
-        try:
-            vectors = open_memmap(path, mode="r")
-            size = vectors.offset + vectors.nbytes  # a longer file could be mapped, too
-            fits = (vectors.shape, vectors.dtype) == expected and path.stat().st_size == size
-        except OSError:
-            raise
-        except Exception:  # ValueError for a short file; for a damaged header also what its parser raises
-            fits = False
-        if not fits:
-            raise InputError(f"{path} is damaged or cut short: run encode again, which replaces it")
-        return vectors.offset
+from minisbert.core import InputError
+from minisbert.corpus.hashes import differences, made_from, text_line, texts_hash
+from minisbert.corpus.manifest import Manifest, file_hash, read_manifest
+from minisbert.data.texts import every_text
+from minisbert.loading import Encoder
+from minisbert.models.prompts import choose_prompt
+from minisbert.search.vector_files import write_npy
+from minisbert.system.console import Bar, say
+from minisbert.system.devices import choose_precision
+from minisbert.system.files import LITTER, atomic_file, listed, lock, recover
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest of a folder; None if there is none yet. Raises ``InputError`` for a damaged one."""
-    path = folder / MANIFEST
-    if not path.is_file():
-        return None
-    with suppress(LookupError, TypeError, ValueError):  # what a damaged one raises
-        content = read_json(path)
-        names = list(Manifest.__dataclass_fields__)[1:]
-        found = Manifest(folder, **{name: content[name] for name in names})
-        if MARK.items() <= content.items() and found.is_consistent() and content["sha256"] == found.identity:
-            return found
-    raise InputError(
-        f"{path} is damaged, or not the manifest of a folder of shards of version {MARK['version']}: choose another "
-        "folder, or remove it and run encode again, which keeps the intact shards"
-    )
+def encode_shards(
+    encoder: Encoder, file: str, folder: Path, shard_rows: int, overwrite: bool = False, **options: Any
+) -> None:
+    """Encode the shards of ``file`` that ``folder`` lacks. ``options`` are those of ``encode``.
 
-
-def complete_manifest(folder: Path) -> Manifest:
-    """The manifest of a folder; ``InputError`` unless all shards are there and have the right shape, type and size.
-
-    Their hashes are not computed: that would read every byte before each search. ``encode`` and ``merge`` do it.
+    Raises ``InputError`` for a folder that was made with another input, model or option, which ``overwrite`` replaces,
+    for one that holds other files, and for an input that changes while it is read. Complete shards stay in any case.
     """
+    if encoder.searched:
+        raise InputError(f"--shard-rows is for arrays of vectors, not for those of a {type(encoder).__name__}")
     manifest = read_manifest(folder)
-    if manifest is None:
-        raise InputError(f"{folder} is not a folder of shards, which encode --shard-rows writes: it has no {MANIFEST}")
-    shards = range(len(manifest.parts))
-    if lacking := [manifest.path(shard).name for shard in shards if manifest.noted_hash(shard) is None]:
-        raise InputError(
-            f"{folder} lacks {len(lacking):,} of {len(shards):,} shards, {listed(lacking)}: encode them first, with "
-            f"minisbert encode --file {manifest.name} --out {folder} "
-            f"--shard-rows {manifest.options['part_rows']} and the other options of the first run"
-        )
-    for shard in shards:
-        manifest.vectors_start(shard)
-    return manifest
+    check_foreign(folder, manifest)  # before anything is created there
+    planned = plan(encoder, file, folder, shard_rows, options)
+    with locked(folder):
+        if manifest is None or manifest.made != planned.made:
+            changed = manifest and differences(manifest.made, planned.made)
+            if changed and not overwrite:
+                remedy = "give what it was made with, choose another --out, or --overwrite to start over"
+                raise InputError(f"{folder} was made with {changed}: {remedy}")
+            planned.write()
+            manifest = planned
+        clean_up(manifest)
+        written, truncated = write_shards(encoder, file, manifest, options)
+    if truncated:
+        say(encoder.tokenizer.cut_message(truncated, sum(manifest.shape(shard)[0] for shard in written)))
+    rows = sum(manifest.shape(shard)[0] for shard in written)
+    before = len(manifest.shards) - len(written)
+    said = f"wrote {len(written):,} shards with {rows:,} vectors of width {manifest.made['width']} to {folder}"
+    say(said + (f"; {before:,} were complete" if before else ""))
 
 
-def read_note(path: Path) -> dict[str, Any]:
-    """The note of a shard's file; empty if it is missing or damaged, or a file of another program."""
-    path, note = path.with_suffix(".json"), {}
-    with suppress(InputError):
-        note = read_json(path) if path.is_file() else {}  # a pipe would wait for a writer
-    return note if {"sha256", "manifest"} <= note.keys() else {}
+def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
+    """The manifest of shards that are still to be encoded. Reads the whole file, and so checks every line."""
+    example = encoder.encode(["a"], **options)  # (1, D); an option that is out of range is found here
+    precision = str(choose_precision(options.get("precision") or "float32", encoder.device)[0]).removeprefix("torch.")
+    prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
+    made = made_from(encoder, prompt) | {
+        "normalize": str(options.get("normalize")),
+        "precision": precision,
+        "shard_rows": str(shard_rows),
+        "dtype": str(example.dtype),
+    }
+    texts = iter(Bar(every_text(file), desc=f"reading {file}", unit=" texts"))
+    whole, rows, shards = hashlib.sha256(), 0, []
+    while batch := list(islice(texts, shard_rows)):
+        rows += len(batch)
+        shards.append({"texts": texts_hash(batch), "file": ""})
+        for text in batch:
+            whole.update(text_line(text))
+    return Manifest(folder, made | {"texts": whole.hexdigest()}, rows, shards)
 
 
-def check_foreign(folder: Path, before: Manifest | None, count: int = 0) -> None:
-    """Raise ``InputError`` if files of other programs would be replaced by the first ``count`` shards.
+def write_shards(encoder: Encoder, file: str, manifest: Manifest, options: dict[str, Any]) -> tuple[list[int], int]:
+    """Encode what is missing or damaged; the numbers of those shards, and how many of their texts were cut."""
+    written, truncated = [], 0
+    texts = every_text(file)
+    with Bar(total=manifest.rows, unit=" texts") as bar:
+        for shard in range(len(manifest.shards)):
+            batch = islice(texts, manifest.shard_rows)
+            if manifest.is_complete(shard):
+                bar.update(sum(1 for _ in batch))
+                continue
+            write_shard(encoder, batch, manifest, shard, bar, options)
+            written.append(shard)
+            truncated += encoder.truncated
+    return written, truncated
 
-    The shards of the manifest ``before`` and those with a note are ours. Without a manifest the folder must hold
-    nothing else but hidden files.
-    """
-    paths = [path for path in folder.glob("[!.]*") if path.name not in (MANIFEST, *LITTER)]
-    if before:
-        new = {before.path(shard).stem for shard in range(len(before.parts), count)}
-        paths = [path for path in paths if path.stem in new and path.suffix in (".npy", ".json")]
-    if foreign := sorted(path.name for path in paths if not read_note(path)):
+
+def write_shard(
+    encoder: Encoder, texts: Iterable[str], manifest: Manifest, shard: int, bar: Bar, options: dict[str, Any]
+) -> None:
+    """Write a shard's file and then its hash to the manifest, which makes it count."""
+    digest, path = hashlib.sha256(), manifest.path(shard)
+
+    def hashed() -> Iterator[str]:
+        for text in texts:
+            digest.update(text_line(text))
+            yield text
+            bar.update()
+
+    with atomic_file(path) as partial:
+        write_npy(encoder.encode_stream(hashed(), **options), manifest.shape(shard)[0], partial)
+        if digest.hexdigest() != manifest.shards[shard]["texts"]:
+            raise InputError("the file changed while it was being read: run encode again")
+        noted = file_hash(partial)
+    manifest.shards[shard]["file"] = noted
+    manifest.write()
+
+
+def check_foreign(folder: Path, manifest: Manifest | None) -> None:
+    """Raise ``InputError`` if a folder without a manifest holds anything but hidden files."""
+    foreign = sorted(path.name for path in folder.glob("[!.]*") if path.name not in LITTER)
+    if foreign and manifest is None:
         raise InputError(
             f"{folder} is not a folder of shards: it holds {listed(foreign)}, which encode did not write; "
             "choose another --out"
@@ -183,55 +128,21 @@ def clean_up(manifest: Manifest) -> None:
     """Remove what killed processes were writing, and shards of a manifest that was replaced and had more of them."""
     for path in manifest.folder.glob(".*.partial-*"):
         recover(manifest.folder / path.name[1:].rpartition(".partial-")[0])
-    current = {manifest.path(shard) for shard in range(len(manifest.parts))}
-    for path in manifest.folder.glob("part-*.json"):
-        if path.with_suffix(".npy") not in current and read_note(path):
-            path.with_suffix(".npy").unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
+    current = {manifest.path(shard) for shard in range(len(manifest.shards))}
+    for path in manifest.folder.glob("shard-?????.npy"):
+        if path not in current:
+            path.unlink()
 
 
 @contextmanager
-def locked(folder: Path, rank: int) -> Iterator[None]:
-    """Keep a second process from encoding the same rank's shards; raises ``InputError`` in that process."""
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process from writing into the same folder; raises ``InputError`` in that process."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f".rank-{rank:05}.lock"
-    with open(path, "a") as file:
+    with open(folder / ".lock", "a") as file:
         try:
             lock(file)
         except BlockingIOError as error:
             raise InputError(
-                f"{folder}: another process is encoding as rank {rank} there; wait for it to finish or stop it"
+                f"{folder}: another process is encoding there; wait for it to finish or stop it"
             ) from error
-        try:
-            yield
-        finally:
-            remove_unused(folder, path)
-
-
-def remove_unused(folder: Path, path: Path) -> None:
-    """Remove the lock and the folder if no manifest has been written."""
-    with suppress(OSError):  # other ranks' locks are there, or this system removes no open files
-        if not (folder / MANIFEST).exists():
-            path.unlink()
-            folder.rmdir()
-
-
-def file_hash(path: str | Path) -> str:
-    """sha256 of a file, of a ``.gz`` after decompression."""
-    with open_texts(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def lines_hash(path: str) -> str:
-    """sha256 of the lines of a file: CRLF, blank lines and a byte order mark do not count."""
-    digest = hashlib.sha256()
-    with open_texts(path) as stream:
-        for number, line in enumerate(stream):
-            digest.update(plain_line(line, first=number == 0))
-    return digest.hexdigest()
-
-
-def plain_line(line: bytes, first: bool) -> bytes:
-    """A line as ``lines_hash`` counts it: with LF at its end, without a byte order mark, nothing if it is blank."""
-    text = (line.removeprefix(b"\xef\xbb\xbf") if first else line).rstrip(b"\r\n")
-    return text + b"\n" if text.strip() else b""
+        yield

@@ -5,10 +5,11 @@ Most functions return rows and notes by split; a note says where the rows come f
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
-from minisbert.core import InputError
-from minisbert.data.formats import LABELLED, NLI, NLI_LABELS, PAIRS, SCORED, SENTENCES, Format, Row
+from minisbert.core import InputError, one_line
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
 from minisbert.data.reader import note, read_file
 from minisbert.data.recognition import recognise
 from minisbert.data.sources import (
@@ -70,17 +71,23 @@ def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str
     The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
     """
     rows, notes = labelled_rows(sources, NLI)
-    classes = tuple(sorted({row.label for row in rows["train"]}))
-    if set(classes) <= set(NLI_LABELS):
-        classes = NLI_LABELS
+    named = [*rows["train"]]
+    for split in ("dev", "test"):
+        if sources.named()[split] is None:  # held out of them, or SNLI's
+            named += rows[split]
+    try:
+        classes = class_names(row.label for row in named)
+    except ValueError as error:
+        raise InputError(f"{notes['train']}: {error}") from error
+    if len(classes) < 2:
+        raise InputError(f"{notes['train']}: all rows have the class {one_line(classes[0])}")
     numbers = {name: i for i, name in enumerate(classes)}
     for split, some in rows.items():
         for row in some:
             if row.label not in numbers:
-                raise InputError(f"{split} {notes[split]}: the training rows have no class {row.label!r}")
+                message = f"the class {one_line(row.label)} is not one of {', '.join(classes)}, as in the training rows"
+                raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
         rows[split] = [replace(row, label=numbers[row.label]) for row in some]
-    if len(classes) < 2:
-        raise InputError(f"{notes['train']}: all rows have the class {classes[0]}")
     return rows, notes, classes
 
 
@@ -157,10 +164,11 @@ def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
 def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     """Plain training sentences and a note."""
     data = source_for(sources.data, SENTENCES)
-    texts, skipped = read_texts(data, sources.limit)
+    lines = [text for _, text in islice(read_texts(data), sources.limit)]
+    texts = [text for text in lines if text]
     if "\t" in texts[0] and Path(data).suffix == ".txt":
         raise InputError(f"{data}, line 1: a table; needed are {SENTENCES.needs}")
-    return texts, note(data, len(texts), "sentences", skipped)
+    return texts, note(data, len(texts), "sentences", len(lines) - len(texts))
 
 
 def holds_nli(data: str) -> bool:

@@ -5,7 +5,7 @@ format has one, and then the texts. A first line that looks like other names is 
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,9 +151,23 @@ def parse_class(value: Any, texts: Sequence[str]) -> str | None:
         if label not in (0, 1, 2):
             raise ValueError(f"the label {one_line(value)} is not 0, 1 or 2: {', '.join(HUGGING_FACE_NLI)}")
         return HUGGING_FACE_NLI[int(label)]
-    if isinstance(value, list | dict | bool | type(None)) or value == "":
+    if isinstance(value, list | dict | bool | type(None)) or value == "" or (label is not None and label % 1):
         raise ValueError(f"the label {one_line(value)} is not one class")
     return str(value)
+
+
+def class_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes in the order of their numbers: NLI's as in ``NLI_LABELS``, others sorted.
+
+    Raises ``ValueError`` for a class beside those of NLI.
+    """
+    classes = sorted(set(labels))
+    if not {"neutral", "contradiction"} & set(classes):
+        return tuple(classes)
+    for name in classes:
+        if name not in NLI_LABELS:
+            raise ValueError(f"the label {one_line(name)} is not {' or '.join(NLI_LABELS)}")
+    return NLI_LABELS
 
 
 def as_texts(value: Any) -> list[str]:
@@ -176,6 +190,14 @@ def mostly_numbers(cells: Sequence[Any]) -> bool:
     """Whether a column holds numbers, or what was meant as numbers."""
     like = [cell for cell in cells if not isinstance(cell, str) or LIKE_A_NUMBER.fullmatch(cell)]
     return len(like) >= MOSTLY * len(cells) and any(number(cell) is not None or cell for cell in like)
+
+
+def is_index(cells: Sequence[str]) -> bool:
+    """Whether ten cells or more count the rows, as pandas writes it: 0, 1, 2, ..."""
+    if len(cells) < 10 or not all(cell.isdecimal() for cell in cells):
+        return False
+    first = int(cells[0])
+    return [int(cell) for cell in cells] == list(range(first, first + len(cells)))
 
 
 def is_header(rows: Sequence[Sequence[str]]) -> bool:

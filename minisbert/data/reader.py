@@ -17,14 +17,14 @@ from minisbert.data.formats import (
     Row,
     as_texts,
     is_header,
+    is_index,
     mostly_numbers,
-    number,
     parse_class,
     parse_label,
     parse_score,
 )
 from minisbert.data.rows import Rows
-from minisbert.data.texts import numbered_texts
+from minisbert.data.texts import read_texts
 from minisbert.folder.settings import MAX_SCORE
 
 SAMPLE = 100  # rows that decide whether there is a header, and which format a file has
@@ -58,7 +58,7 @@ class RowReader:
 
     def __iter__(self) -> Iterator[Row]:
         if self.form is SENTENCES:
-            yield from (Row((text,), None, line) for line, text in numbered_texts(self.rows.path))
+            yield from (Row((text,), None, line) for line, text in read_texts(self.rows.path))
             return
         is_json = holds_json(self.rows.path)
         for line, names, values in self.json_values() if is_json else self.table_values():
@@ -110,10 +110,12 @@ class RowReader:
             places = self.places(line, [row for _, row in sample])
         # STS-B's rows have 7 columns, and some have sources after them
         wider = self.form is SCORED and len(first) >= 7 and not self.columns
-        width = max(places) + 1 if wider else len(first)
+        width, as_in = len(first), "as in the first row"
+        if wider or (self.form.labels and not names and not self.columns):
+            width, as_in = max(places) + 1, self.form.needs
         for line, row in chain(sample[bool(names) :], cells):
             if len(row) < width or (len(row) > width and not wider):
-                self.refuse(line, self.other_width(row, width))
+                self.refuse(line, f"{len(row)} columns; {width} are needed ({as_in})")
             elif names and row == first:
                 self.refuse(line, "the header again; delete the line")
             else:
@@ -146,6 +148,8 @@ class RowReader:
             )
         columns = list(zip(*(row for row in rows if len(row) == width), strict=True))
         numeric = [place for place in range(width) if mostly_numbers(columns[place])]
+        if is_index(columns[0]):
+            raise InputError(f"{where}: column 1 counts the rows: drop it, as to_csv(..., index=False) does")
         if not self.form.labels:
             if 0 in numeric or (numeric and width > 2):
                 raise InputError(
@@ -166,15 +170,10 @@ class RowReader:
         """Whether a column holds numbers in all rows but the first."""
         if len(rows) < 2 or self.form is NLI:
             return False
-        rows = [row for row in rows if len(row) == len(rows[0])]
-        columns = zip(*rows, strict=True)
-        return any(number(first) is None and mostly_numbers(others) for first, *others in columns if others and first)
-
-    def other_width(self, row: Sequence[str], width: int) -> str:
-        """What is wrong with a row of another number of columns."""
-        if len(row) == 1 and any(mark in row[0] for mark in ";|"):
-            return "columns must be separated by tabs or commas"
-        return f"{len(row)} columns; {width} are needed, as in the first row"
+        columns = list(zip(*(row for row in rows if len(row) == len(rows[0])), strict=True))
+        if self.form is SCORED and len(columns) >= 7:
+            columns = columns[4:5]
+        return any(first and not mostly_numbers([first]) and mostly_numbers(others) for first, *others in columns)
 
     def note_unread(self, names: Sequence[str], read: Sequence[str]) -> None:
         known = ("", "id", "_id", "index", "idx", "unnamed: 0")  # nobody expects an index to be read
@@ -189,7 +188,7 @@ class RowReader:
             yield self.labelled_row(line, names, values)
             return
         if len(values) < 2:
-            raise ValueError("1 column; anchor and positive are needed")
+            raise ValueError("1 column; anchor and positive are needed, separated by tabs or commas")
         anchor = as_texts(values[0])
         if len(anchor) != 1:
             raise ValueError(f"one anchor is needed, not {len(anchor)}")

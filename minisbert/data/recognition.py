@@ -8,10 +8,12 @@ from typing import Any
 
 from minisbert.core import InputError
 from minisbert.data.formats import (
+    ANCHORS,
     LABELLED,
     NLI,
     NLI_LABELS,
     PAIRS,
+    POSITIVES,
     SCORE_NAMES,
     SCORED,
     SENTENCES,
@@ -22,7 +24,7 @@ from minisbert.data.formats import (
 )
 from minisbert.data.reader import SAMPLE, holds_json, shown
 from minisbert.data.rows import Rows
-from minisbert.data.texts import TEXT_NAMES
+from minisbert.data.texts import NAMES
 
 NUMBER_FIRST = re.compile(r"-?[\d.]+,[^,]+,")  # scored pairs between commas, whatever the file is called
 
@@ -68,7 +70,7 @@ def by_names(path: str | Path, names: list[str], values: dict[str, Sequence[Any]
         return format_of_labels(values.get(columns[0], ()), columns[1:])
     if pairs:
         return PAIRS
-    if set(TEXT_NAMES) & set(names):
+    if set(NAMES) & set(names) and not {*ANCHORS, *POSITIVES, *SCORED.labels} - set(NAMES) & set(names):
         return SENTENCES
     raise InputError(
         f"{path}: columns called {shown(names)} are not known: scores need {SCORED.names}; pairs need {PAIRS.names}"
@@ -88,7 +90,8 @@ def by_values(sample: Sequence[Any]) -> Format:
     """The format of rows without names."""
     if sample and isinstance(sample[0], str):
         return SENTENCES
-    rows = [row for row in sample if isinstance(row, list) and len(row) == len(sample[0])]
+    rows = [row for row in sample if isinstance(row, list)]
+    rows = [row for row in rows if len(row) == len(rows[0])]
     if not rows or len(rows[0]) < 2:
         raise InputError("rows of two columns or more are needed, or a .txt with one text per line")
     columns = list(zip(*rows, strict=True))

@@ -81,7 +81,7 @@ class EncoderSettings:
 
     similarity_fn_name: Annotated[str, "cosine|dot|euclidean|manhattan"] = "cosine"
     truncate_dim: Annotated[int | None, "an integer from 1"] = None
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, str | None] = field(default_factory=dict)  # null is an empty prompt
     default_prompt_name: str | None = None
     model_type: Annotated[str, "SentenceTransformer|SparseEncoder|MultiVectorEncoder"] = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
@@ -93,6 +93,7 @@ class EncoderSettings:
         return self.similarity_fn_name
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", {name: text or "" for name, text in self.prompts.items()})
         if self.default_prompt_name is not None and self.default_prompt_name not in self.prompts:
             name = one_line(self.default_prompt_name)
             raise ValueError(f"default_prompt_name {name} is not one of the prompts, {[*self.prompts]}")

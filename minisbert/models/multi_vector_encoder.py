@@ -31,7 +31,7 @@ from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import check_choice, check_count, check_ids
 from minisbert.models.multi_vector_settings import MultiVectorSettings, TokenDense, normalizes_tokens, read_settings
 from minisbert.models.pooling import Dense, Pooling, load_dense, sentence_width
-from minisbert.models.prompts import PROMPT_NAMES, role_prompt_name, with_prompt
+from minisbert.models.prompts import PROMPT_NAMES, role_prompt, with_prompt
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.text_encoder import BATCH_TOKENS, as_progress
 from minisbert.models.tokenizer import Tokenizer
@@ -86,9 +86,9 @@ class MultiVectorEncoder(SentenceEncoder):
         expansion = self.expansion
         if expansion is None:
             return self._cut(texts, self.settings.query_length)
-        limit = expansion.length
-        if expansion.strategy == "min":
-            limit = max(self.settings.query_length or self.tokenizer.limit, limit)
+        limit = self.settings.query_length
+        if expansion.strategy == "fixed":
+            limit = expansion.length
         rows, own, truncated = self._cut(texts, limit)
         padded = [ids + [self.filler] * (expansion.length - len(ids)) for ids in rows]
         return padded, own, truncated
@@ -144,6 +144,7 @@ class MultiVectorEncoder(SentenceEncoder):
     ) -> Matrices:
         """Texts -> ``Matrices``. ``query`` says whether they are queries or documents; by default the prompt does.
 
+        With ``query`` and without a prompt they get the model's prompt for queries, or for documents, if it has one.
         Raises ``InputError`` as ``SentenceEncoder.encode`` does, and for its options that need a vector per text.
         """
         refused = [name for name, value in options.items() if value not in (None, "sentence")]
@@ -153,12 +154,11 @@ class MultiVectorEncoder(SentenceEncoder):
             )
         check_choice("query", query, (None, True, False))
         check_count("batch_tokens", batch_tokens)
-        name = role_prompt_name(self.settings, "query")
         if query is None:
-            asked = bool(prompt) and prompt == self.settings.prompts.get(name)
+            asked = bool(prompt) and prompt == role_prompt(self.settings, "query")
             query = asked or prompt_name in PROMPT_NAMES["query"]
-        if query and prompt is None and prompt_name is None:
-            prompt_name = name
+        elif prompt is None and prompt_name is None:
+            prompt = role_prompt(self.settings, "query" if query else "document")
         texts, _ = with_prompt(check_texts(texts), self.settings, self.tokenizer, prompt, prompt_name)
         if query:
             rows, own, self.truncated = self.query_rows(texts)

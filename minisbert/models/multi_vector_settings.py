@@ -14,6 +14,7 @@ from minisbert.folder.settings import (
     DenseSettings,
     EncoderSettings,
     parse_settings,
+    unsupported,
 )
 
 # keys of config_sentence_transformers.json by which sentence-transformers knows, and converts, PyLate's folders
@@ -76,6 +77,9 @@ def read_settings(folder: ModelFolder) -> MultiVectorSettings:
     expansion = None
     if settings.query_expansion:
         expansion = parse_settings(Expansion, (lengths[0], settings.query_expansion))
+        if settings.query_length is not None and settings.query_length < expansion.length:
+            reason = f"query_expansion adds tokens up to {expansion.length}"
+            raise unsupported(lengths[0], "query_length", settings.query_length, reason)
     others = {key: value for key, value in folder.json(SENTENCE).items() if key not in WRITTEN}
     return replace(settings, expansion=expansion, others=others)
 

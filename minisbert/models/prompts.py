@@ -39,10 +39,12 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
         name = settings.default_prompt_name
     if name is None:
         return ""
-    if not isinstance(name, str) or name not in settings.prompts:
-        known = ", ".join(map(one_line, settings.prompts)) or "none"
-        raise InputError(f"the model has no prompt {one_line(name)}; it has {known}")
-    return settings.prompts[name]
+    if isinstance(name, str) and name in settings.prompts:
+        return settings.prompts[name]
+    if name in tuple(PROMPT_NAMES):  # as in sentence-transformers, where every model has these two
+        return ""
+    names = ", ".join(map(one_line, settings.prompts)) or "none"
+    raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")
 
 
 def with_prompt(

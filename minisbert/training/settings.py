@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
-from minisbert.data.sources import Sources
+from minisbert.data.sources import Sources, score_scale
 from minisbert.system.console import bounded
 from minisbert.training.schedules import SCHEDULES
 
@@ -53,14 +53,6 @@ def prefix_widths(text: str) -> str:
     return ",".join(map(str, widths))
 
 
-def score_scale(text: str) -> float:
-    """A type: a number of size 1e-4 or more."""
-    value = float(text)
-    bounded(float, 1e-4)(str(abs(value)))
-    return value
-
-
-score_scale.__name__ = "number other than 0"
 warmup_length.__name__ = "fraction below 1 or whole number of steps"
 prefix_widths.__name__ = "descending widths"
 COUNT, LAYERS = bounded(int, 1), bounded(int, 0)

@@ -7,6 +7,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
+from minisbert.data.overlap import shared_rows
 from minisbert.system.console import say
 from minisbert.system.devices import choose_precision, save_training_memory, use_threads
 from minisbert.training.command_line import list_recipes, parse
@@ -89,6 +90,10 @@ def describe(run: Run, counts: tuple[int, int], precision: str) -> None:
         size += f", {unused:,} of them not used"
     say(f"model  {options.model}, {encoder.pooling_mode} pooling, {size}, {encoder.device}")
     say("data   " + ", ".join(f"{split} {note}" for split, note in objective.notes.items()))
+    for split in ("dev", "test"):
+        shared = shared_rows(objective.rows["train"], objective.rows.get(split, ()))
+        if shared:
+            say(f"warning: {shared:,} rows of {split} are training rows too, so its score is too high: drop them")
     rows = f"{options.batch_size} rows"
     if objective.keys is not None and run.rows_per_step < 0.9 * min(options.batch_size, len(objective.keys)):
         rows = f"{run.rows_per_step:.1f} rows on average, not {options.batch_size}: rows that share a text never meet"

@@ -210,7 +210,7 @@ def test_a_heat_map_without_matplotlib_is_refused_before_the_work(tiny, tmp_path
 @pytest.mark.parametrize(
     ("name", "saver", "failure"),
     [
-        ("v.npy", "corpus.vectors.write_header", OSError(errno.ENOSPC, "No space left on device")),
+        ("v.npy", "search.vector_files.write_header", OSError(errno.ENOSPC, "No space left on device")),
         ("v.safetensors", "folder.weights.save_file", SafetensorError("I/O error: No space left on device")),
     ],
 )

@@ -6,12 +6,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from minisbert.data.corpora import read_triplets, read_tuples
 
 from minisbert.commands.mine import main
 from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
+from minisbert.data.formats import PAIRS as PAIR_FORMAT
+from minisbert.data.reader import read_file
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.search.dense import top_k
 
 PAIRS = [("cat", "kitten"), ("dog", "puppy"), ("cat", "tomcat"), ("rain", "shower"), ("dog", "puppy")]
 CORPUS = ["snow", "kitten", "storm", "CAT", "snow", "  Tomcat"]
@@ -211,8 +214,7 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
     assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
     assert found["left_out"] == {"copy of anchor or positive": 1}
-    rows, _ = read_tuples(files / "out.jsonl")
-    assert rows == read_triplets(files / "out.jsonl")[0]
+    rows = [row.texts for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows]
     pairs = ("a small dog", "the dog"), ("the moon", "the sky"), ("the moon", "a star")
     assert [row[:2] for row in rows] == [pair for pair in pairs for _ in range(2)]
     assert not {negative for _, _, negative in rows[:2]} & {"the dog", "The  Dog"}
@@ -229,6 +231,21 @@ def test_negatives_in_the_pairs_and_the_summary(files, tiny, capsys):
     assert lines[0] == "2 anchors with 2 positives, 7 documents"
     assert any(line.endswith("candidates left out: max score") for line in lines)
     assert lines[-1].startswith("mean cosine with the anchor: positives ")
+
+
+def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
+    """No candidate is further from an anchor than the furthest text."""
+    texts, encoder = ["snow", "a man plays", "the guitar", "a small dog"], SentenceEncoder.load(tiny)
+    (furthest,) = [texts[i] for i in top_k(-encoder.encode(["the moon"]), encoder.encode(texts), 1)[1][0]]
+    (files / "corpus.txt").write_text("\n".join(texts))
+    (files / "pairs.tsv").write_text(f"a small dog\ta small dog\nthe moon\t{furthest}\nthe moon\tthe moon\n")
+    main(command(files, tiny, "--absolute-margin", "0.001", "--json"))
+    captured = capsys.readouterr()
+    found = json.loads(captured.out)
+    assert (found["anchors_without_negative"], found["pairs_without_negative"], found["pairs"]) == (1, 2, 3)
+    message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
+    assert message in captured.err
+    assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {"a small dog"}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_an_index_is_shared_with_search(tiny, file, tmp_path, monkeypatch, capsy
         ("a dog\na cat\n", ["--min-score", "1.5"], "--min-score 1.5 is not a cosine"),
         ("a dog\na cat\n", ["--min-score", "nan"], "--min-score nan is not a cosine"),
         ("a dog\n", [], "contains one sentence: a pair needs two"),
-        ("\n", [], "holds no usable rows"),
+        ("\n", [], "is empty: it holds no text"),
     ],
 )
 def test_invalid_input_is_an_error(tiny, tmp_path, content, arguments, message):

@@ -3,13 +3,21 @@
 import gzip
 import json
 import math
+import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+import torch
 
 from minisbert.commands.search import main
 from minisbert.core import InputError
+from minisbert.core.heads import JointHead
+from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
+from tests import toys
+from tests.conftest import ROOT
 
 CORPUS = ["a small dog", "the moon is in the sky", "the dog", "rain and snow", "the dog"]
 
@@ -70,6 +78,69 @@ def test_an_index_gives_the_same_results(tiny, corpus, tmp_path, capsys):
         printed.append(capsys.readouterr())
     assert printed[0].out == printed[1].out == printed[2].out
     assert ["kept 5 vectors" in captured.err for captured in printed] == [False, True, False]
+
+
+@pytest.fixture
+def reranker(tiny, tmp_path):
+    """A cross-encoder with random weights, whose order is another one."""
+    torch.manual_seed(3)
+    model = PairModel(SentenceEncoder.load(tiny), JointHead(24)).eval()
+    torch.nn.init.normal_(next(model.head.parameters()))
+    model.save(tmp_path / "reranker")
+    return tmp_path / "reranker"
+
+
+def test_a_reranker_sorts_the_candidates(tiny, corpus, capsys, reranker):
+    model = PairModel.load(reranker)
+    named = [
+        str(corpus),
+        "--model",
+        str(tiny),
+        "--query",
+        "a dog",
+        "--query",
+        "snow",
+        "--json",
+        "--rerank",
+        str(reranker),
+    ]
+    for flags, count, top in (([], 5, 5), (["--candidates", "3", "--top", "2"], 3, 2), (["--candidates", "1"], 5, 5)):
+        main([*named, *flags])
+        for result in json.loads(capsys.readouterr().out)["results"]:
+            candidates = [i for _, i in expected_hits(tiny, result["query"], count)]
+            scores = model.scores([result["query"]] * count, [CORPUS[i] for i in candidates]).tolist()
+            expected = sorted(zip(scores, candidates, strict=True), key=lambda hit: -round(hit[0], 5))[:top]
+            assert [hit["index"] for hit in result["hits"]] == [i for _, i in expected]
+            np.testing.assert_allclose([hit["score"] for hit in result["hits"]], [x for x, _ in expected], atol=1e-5)
+    with pytest.raises(InputError, match="has no head"):
+        main([*named, "--rerank", str(tiny)])
+
+
+SESSION = re.search(
+    r"```bash\n([^`]*--matryoshka[^`]*)```", (ROOT / "docs" / "search.md").read_text("utf-8"), re.DOTALL
+)[1]
+
+
+def test_the_session_of_the_docs_from_training_to_search(tiny, tmp_path):
+    """In a shell; the scores are those of cut vectors in few bytes, computed here."""
+    (tmp_path / "pairs.tsv").write_text("".join(f"the {noun}\ta {noun} in the park\n" for noun in toys.NOUNS))
+    texts = [f"a small {noun}" for noun in toys.NOUNS]
+    (tmp_path / "corpus.txt").write_text("\n".join(texts))
+    session = SESSION.replace("64", "8").replace("A man plays a guitar.", "the dog")
+    session = session.replace("--out run", f"--out run --model {tiny} --device cpu")
+    session = session.replace("python -m", f"{sys.executable} -m")
+    shell = f'set -e; export PYTHONPATH={ROOT}; minisbert() {{ {sys.executable} -m minisbert "$@"; }}\n{session}'
+    done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    encoder = SentenceEncoder.load(tmp_path / "run" / "model")
+    vectors, query = encoder.encode(texts, truncate_dim=8), encoder.encode(["the dog"], truncate_dim=8)[0]
+    lines = re.findall(r"^ +(\d\.\d{4})  (a small .*)$", done.stdout, re.MULTILINE)
+    assert len(lines) == 10
+    for found, decoded, tolerance in ((lines[:5], vectors, 0.01), (lines[5:], np.where(vectors > 0, 1, -1), 1e-4)):
+        cosines = [slow_cosine(query, row) for row in decoded.astype(np.float64)]
+        for (score, text), best in zip(found, sorted(cosines, reverse=True), strict=False):
+            assert float(score) == pytest.approx(cosines[texts.index(text)], abs=tolerance)
+            assert float(score) == pytest.approx(best, abs=tolerance)
 
 
 @pytest.mark.parametrize(

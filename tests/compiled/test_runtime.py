@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import multiprocessing
 import os
 import re
@@ -23,6 +24,8 @@ from minisbert.compiled import package as aot
 from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead, siamese
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.loading import load
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT, compile_model
@@ -106,7 +109,7 @@ def test_a_cross_encoder(folder, tmp_path):
 def test_another_model_torch_cpu_or_precision_is_refused_by_name(folder, tiny_package, tmp_path, monkeypatch):
     def refused(message: str, path: Path = folder, **options: str) -> None:
         with pytest.raises(InputError, match=message):
-            CompiledEncoder.load(path, tiny_package, **options)
+            load(path, compiled=tiny_package, **options)
 
     other = SentenceEncoder.load(folder)
     with torch.no_grad():
@@ -149,16 +152,60 @@ def test_a_damaged_package_is_refused(folder, tiny_package, tmp_path, damage):
         CompiledEncoder.load(folder, copied)
 
 
-def test_a_package_that_others_can_write_or_that_is_not_there(folder, tiny_package, tmp_path):
+def test_a_package_that_is_no_file_or_can_be_written_by_others(folder, tiny_package, tmp_path):
     copied = Path(shutil.copy(tiny_package, tmp_path / "p.pt2"))
     copied.chmod(0o666)
+    os.mkfifo(tmp_path / "pipe.pt2")
     for package, message in (
         (copied, "other users can change it"),
         (tmp_path / "q.pt2", "does not exist"),
+        (tmp_path / "pipe.pt2", r"pipe\.pt2 is a folder, a pipe or a device"),
+        ("/dev/zero", "/dev/zero is a folder, a pipe or a device"),
         ("auto", "no package in the cache folder fits"),
     ):
         with pytest.raises(InputError, match=message):
             CompiledEncoder.load(folder, package)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "not a package of minisbert compile"),
+        ('{"kind": "SentenceEncoder"}', "from another model with other weights"),
+        ('{"cpu": 5, "labels": null}', "cpu must be"),
+        ("{", "not valid JSON"),
+        ("3", "not a package of minisbert compile"),
+    ],
+)
+def test_edited_metadata_is_refused(folder, tmp_path, content, message):
+    with zipfile.ZipFile(tmp_path / "p.pt2", "w") as archive:
+        archive.writestr("p/data/model/x.wrapper_metadata.json", json.dumps({"minisbert": content}))
+    with pytest.raises(InputError, match=message):
+        CompiledEncoder.load(folder, tmp_path / "p.pt2")
+
+
+def test_an_identity_covers_every_module_and_all_code_of_the_graph(tiny, tmp_path, monkeypatch):
+    """An encoder in a folder without a digit; a file that only another imported one imports."""
+    model = shutil.copytree(tiny, tmp_path / "model")
+    modules = json.loads((model / "modules.json").read_text())
+    modules[0]["path"] = "encoder"
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "encoder").mkdir()
+    for path in [path for path in model.iterdir() if path.is_file() and path.name != "modules.json"]:
+        path.rename(model / "encoder" / path.name)
+    before = aot.identity(ModelFolder(model), "float32")
+    flip(model / "encoder" / "model.safetensors")
+    after = aot.identity(ModelFolder(model), "float32")
+    assert [key for key in before if before[key] != after[key]] == ["weights"]
+
+    monkeypatch.setattr(aot, "PACKAGE", shutil.copytree(aot.PACKAGE, tmp_path / "minisbert"))
+    hashes = [aot.code_hash.__wrapped__()]
+    for name in ("training/run.py", "architectures/rotary.py", "core/bert.py"):
+        with open(aot.PACKAGE / name, "a") as file:
+            file.write("# changed\n")
+        hashes.append(aot.code_hash.__wrapped__())
+    assert hashes[0] == hashes[1]
+    assert len({*hashes}) == 3
 
 
 def test_without_a_compiler_or_with_an_old_torch(folder, tmp_path, monkeypatch):

@@ -1,10 +1,6 @@
-"""An index is reused while model and texts are the same, rebuilt otherwise, and never replaces another file.
-
-In its place a folder of shards is read, or refused by name; it is never changed.
-"""
+"""``--index``: a file that is reused or rebuilt, codes and shards that are read as they are, and what is refused."""
 
 import errno
-import gzip
 import json
 import os
 import shutil
@@ -19,9 +15,8 @@ from safetensors.torch import save_file
 
 from minisbert.commands import encode, mine, pairs, search
 from minisbert.core import InputError
-from minisbert.corpus.hashes import corpus_hash, model_hash
+from minisbert.corpus.hashes import differences, model_hash, texts_hash
 from minisbert.corpus.index import indexed_vectors
-from minisbert.corpus.shard_vectors import find_shards
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.search.dense import top_k
@@ -47,7 +42,6 @@ def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, t
     assert "1 of 3 texts were longer than 16 tokens and were cut" in said
     with safe_open(path, "pt") as file:
         assert list(file.keys()) == ["vectors"]
-        assert {*file.metadata()} == {"format", "minisbert", "model", "corpus", "vectors"}
     once()
     np.testing.assert_array_equal(indexed_vectors(SentenceEncoder.load(tiny), TEXTS, path), expected)
     assert capsys.readouterr().err == ""
@@ -56,12 +50,12 @@ def test_an_index_is_reused_and_any_safetensors_reader_opens_it(encoder, path, t
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [("texts", "another corpus"), ("model", "another model"), ("both", "another model and another corpus")],
+    [("texts", "other texts"), ("model", "another model"), ("prompt", "prompt 'the sun ', not ''")],
 )
 def test_a_stale_index_is_rebuilt_and_reported(encoder, path, once, capsys, change, reason):
-    indexed_vectors(encoder, TEXTS, path)
-    texts = TEXTS if change == "model" else [*TEXTS, "a cat"]
-    if change != "texts":
+    indexed_vectors(encoder, TEXTS, path, "the sun " if change == "prompt" else None)
+    texts = [*TEXTS, "a cat"] if change == "texts" else TEXTS
+    if change == "model":
         with torch.no_grad():
             encoder.bert.embeddings.word.weight[7, 3] += 0.5
     capsys.readouterr()
@@ -72,39 +66,12 @@ def test_a_stale_index_is_rebuilt_and_reported(encoder, path, once, capsys, chan
     np.testing.assert_array_equal(indexed_vectors(encoder, texts, path), expected)
 
 
-def flipped(vectors: torch.Tensor) -> torch.Tensor:
-    """One bit of one number is another."""
-    vectors.view(torch.uint8)[1, 5] ^= 1
-    return vectors
-
-
-@pytest.mark.parametrize(
-    ("damage", "name", "lacking"),
-    [
-        (flipped, "vectors", ""), (lambda rows: rows[:1], "vectors", ""), (torch.Tensor.double, "vectors", ""),
-        (torch.Tensor.flatten, "vectors", ""), (lambda rows: rows[:0], "vectors", ""),
-        (torch.Tensor.clone, "states", ""), (torch.Tensor.clone, "vectors", "vectors"),  # of an older version
-    ],
-)  # fmt: skip
-def test_a_damaged_index_is_rebuilt_and_reported(encoder, path, once, capsys, damage, name, lacking):
-    expected = indexed_vectors(encoder, TEXTS, path).copy()
-    with safe_open(path, "pt") as file:
-        metadata, vectors = file.metadata(), file.get_tensor("vectors").clone()
-    metadata.pop(lacking, None)
-    save_file({name: damage(vectors).contiguous()}, path, metadata)
-    capsys.readouterr()
-    np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
-    assert f"{path} is damaged or has no hash: rebuilding it" in capsys.readouterr().err
-    once()
-    np.testing.assert_array_equal(indexed_vectors(encoder, TEXTS, path), expected)
-
-
 @pytest.mark.parametrize("kind", ["text", "empty", "model", "own vectors", "cut short"])
 def test_a_file_that_is_not_an_index_is_not_replaced(encoder, path, tiny, once, kind):
     if kind == "model":
         shutil.copy(tiny / "model.safetensors", path)
     elif kind == "own vectors":
-        save_file({"vectors": torch.ones(3, 24)}, path, metadata={"model": "mine", "corpus": "mine"})
+        save_file({"vectors": torch.ones(3, 24)}, path, metadata={"model": "mine", "texts": "mine"})
     elif kind == "cut short":
         indexed_vectors(encoder, TEXTS, path)
         path.write_bytes(path.read_bytes()[:-10])
@@ -158,23 +125,26 @@ def test_everything_that_changes_the_vectors_changes_the_hash_of_the_model(encod
         lambda changed: setattr(changed, "tokenizer", Tokenizer.load(tiny, limit=9)),
         lambda changed: changed.tokenizer.backend.add_tokens(["the moon"]),
     ]
-    hashes = {model_hash(encoder), model_hash(encoder, "query: "), model_hash(SentenceEncoder.load(tiny, "cls"))}
+    hashes = {model_hash(encoder), model_hash(SentenceEncoder.load(tiny, "cls"))}
     for change in changes:
         changed = SentenceEncoder.load(tiny)
         change(changed)
         hashes.add(model_hash(changed))
-    assert len(hashes) == 3 + len(changes)
+    assert len(hashes) == 2 + len(changes)
 
 
 def test_the_hash_of_texts_depends_on_order_and_boundaries():
     kinds = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab\nc"], ["ab", "c", ""], ['ab"', "c"], ["äb", "c"]]
-    assert len({corpus_hash(texts) for texts in kinds}) == len(kinds)
+    assert len({texts_hash(texts) for texts in kinds}) == len(kinds)
+    assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "5"}) == "another model"
+    assert differences({"model": "a", "width": "5"}, {"model": "b", "width": "6"}) == "width '5', not '6'"
 
 
-# ------------------------------------------------------------------------------------------ a folder of shards
+# ------------------------------------------------------------------------------------------ codes and shards
 
 LINES = ["the cat sits on the mat", "a dog", "a woman eats an apple", "moon", "a dog", "  the sun", "a bird"]
 LINES += ["rain and snow", "the moon", "a cat in the rain", "snow"]  # three shards of four rows, the last of three
+KINDS = ["shards", "int8", "binary"]
 
 
 @pytest.fixture
@@ -185,35 +155,34 @@ def text(tmp_path) -> Path:
 
 
 @pytest.fixture
-def shards(tiny, text, tmp_path) -> Callable[..., Path]:
-    """A function that encodes the text in shards of ``rows``; their folder."""
+def encoded_file(tiny, text, tmp_path) -> Callable[..., Path]:
+    """A function that encodes the text to shards or codes; their path."""
 
-    def run(*flags: str, rows: int = 4) -> Path:
-        folder = tmp_path / "shards"
-        named = ["--file", str(text), "--out", str(folder), "--shard-rows", str(rows)]
-        encode.main(["--model", str(tiny), *named, *flags])
-        return folder
+    def run(kind: str, *flags: str, rows: int = 4) -> Path:
+        out = tmp_path / ("shards" if kind == "shards" else f"{kind}.safetensors")
+        how = ["--shard-rows", str(rows)] if kind == "shards" else ["--quantize", kind]
+        encode.main(["--model", str(tiny), "--file", str(text), "--out", str(out), *how, *flags])
+        return out
 
     return run
 
 
 @pytest.fixture
 def hits(tiny, text, capsys) -> Callable[..., list[dict]]:
-    """A function that searches in a folder; of two options alike the last counts."""
+    """A function that searches by an index; of two options alike the last counts."""
 
-    def run(folder: Path, *flags: str, file: Path = text, model: Path = tiny) -> list[dict]:
+    def run(index: Path, *flags: str, model: Path = tiny) -> list[dict]:
         capsys.readouterr()
-        named = ["--model", str(model), "--query", "a dog", "--index", str(folder), "--json"]
-        search.main([str(file), *named, *flags])
+        named = ["--model", str(model), "--query", "a dog", "--index", str(index), "--json"]
+        search.main([str(text), *named, *flags])
         return json.loads(capsys.readouterr().out)["results"][0]["hits"]
 
     return run
 
 
-@pytest.mark.parametrize(("rows", "top"), [(1, 3), (4, 1), (4, 11), (11, 3), (50, 11)])
-def test_a_search_of_shards_is_that_of_the_merged_vectors(tiny, shards, tmp_path, encoded, hits, rows, top):
-    """Bit by bit, also with more results than a shard has rows."""
-    folder = shards(rows=rows)
+@pytest.mark.parametrize(("rows", "top"), [(1, 3), (4, 1), (4, 11), (50, 11)])
+def test_a_search_of_shards_is_that_of_the_merged_vectors(tiny, encoded_file, tmp_path, encoded, hits, text, rows, top):
+    folder = encoded_file("shards", rows=rows)
     encode.main(["merge", str(folder), "--out", str(tmp_path / "v.npy")])
     encoded.clear()
     found = hits(folder, "--top", str(top))
@@ -224,8 +193,89 @@ def test_a_search_of_shards_is_that_of_the_merged_vectors(tiny, shards, tmp_path
     assert indices[0, :2].tolist() == [1, 4][:top]
 
 
+@pytest.mark.parametrize("prompt", [None, "the sun "])
+@pytest.mark.parametrize("width", [24, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cut_vectors_with_a_prompt_are_searched(tiny, encoded_file, hits, kind, width, prompt):
+    """Scores by hand from ``encode``: float32 queries with decoded vectors; the prompt need not be said again."""
+    cut = ["--truncate-dim", str(width)] if width < 24 else []
+    path = encoded_file(kind, *cut, *(["--prompt", prompt] if prompt else []))
+    encoder = SentenceEncoder.load(tiny)
+    lines = [(prompt or "") + line.strip() for line in LINES]
+    vectors, query = (x.astype(np.float64) for x in (encoder.encode(lines), encoder.encode(["a dog"])[0]))
+    vectors, query = vectors[:, :width], query[:width]
+    low, high = vectors.min(0), vectors.max(0)
+    steps = np.floor((vectors - low) / (high - low) * 255).clip(0, 255)
+    decoded = {"shards": vectors, "int8": low + (steps + 0.5) / 255 * (high - low)}
+    decoded = decoded.get(kind, np.where(vectors > 0, 1.0, -1.0))
+    cosines = decoded @ query / np.linalg.norm(decoded, axis=1) / np.linalg.norm(query)
+    found = hits(path, *cut, "--top", "3", *(["--rescore", "99"] if kind == "binary" else []))
+    tolerance = 5e-3 if kind == "int8" else 3e-6  # a number at a step's border may have the next code
+    np.testing.assert_allclose([hit["score"] for hit in found], np.sort(cosines)[::-1][:3], atol=tolerance, rtol=0)
+    np.testing.assert_allclose(
+        [hit["score"] for hit in found], cosines[[hit["index"] for hit in found]], atol=tolerance
+    )
+
+
+def test_a_model_that_states_its_width_and_prompts(tiny, encoded_file, tmp_path, hits, capsys):
+    model = shutil.copytree(tiny, tmp_path / "short")
+    path = model / "config_sentence_transformers.json"
+    stated = {"truncate_dim": 5, "prompts": {"document": "the sun "}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | stated))
+    vectors = SentenceEncoder.load(tiny).encode(["a dog", *(f"the sun {line.strip()}" for line in LINES)])[:, :5]
+    unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
+    for kind in ("shards", "int8"):
+        path = encoded_file(kind, "--model", str(model), "--prompt-name", "document")
+        (hit,) = hits(path, "--top", "1", model=model)
+        assert hit["score"] == pytest.approx((unit[1:] @ unit[0]).max(), abs=5e-3)
+        assert "the texts have the prompt" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("made", "flags", "message"),
+    [
+        ([], ["--pooling", "cls"], "was made with pooling 'mean', not 'cls': give what it was made with"),
+        ([], ["--max-length", "8"], "with max_length '16', not '8'"),
+        ([], ["--corpus-prompt", "x "], "with prompt '', not 'x '"),
+        (["--truncate-dim", "5"], [], "with width '5', not '24'"),
+        ([], ["--model", "OTHER"], "with another model: give"),
+        ([], ["--corpus", "SHORT"], "with other texts: give"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name_and_kept(
+    tiny, text, encoded_file, tmp_path, encoded, hits, kind, made, flags, message
+):
+    encoder = SentenceEncoder.load(tiny)
+    with torch.no_grad():
+        encoder.bert.embeddings.word.weight[7, 3] += 0.5
+    encoder.save(tmp_path / "other")
+    path = encoded_file(kind, *made)
+    if flags == ["--corpus", "SHORT"]:
+        text.write_text("\n".join(LINES[:-1]))
+        flags = []
+    before = {file.name: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    encoded.clear()
+    with pytest.raises(InputError, match=message):
+        hits(path, *(flag.replace("OTHER", str(tmp_path / "other")) for flag in flags))
+    assert encoded == []
+    assert {file.name: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
+
+
+def test_options_that_change_no_cosine_are_accepted(encoded_file, hits):
+    expected = hits(encoded_file("shards"))
+    for flags in (["--normalize"], ["--no-normalize"]):
+        found = hits(encoded_file("shards", "--overwrite", *flags))
+        assert [hit["text"] for hit in found] == [hit["text"] for hit in expected]
+        scores = [[hit["score"] for hit in some] for some in (found, expected)]
+        np.testing.assert_allclose(*scores, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["shards", "int8"])
 @pytest.mark.parametrize("corpus", ["with duplicates", "without", "with all positives"])
-def test_mining_in_shards_gives_the_triplets_of_mining_without(tiny, text, shards, tmp_path, encoded, capsys, corpus):
+def test_mining_in_encoded_texts_gives_the_triplets_of_mining_without(
+    tiny, text, encoded_file, tmp_path, encoded, capsys, corpus, kind
+):
     """Duplicates in the corpus, and positives that it lacks; of the documents only these are encoded."""
     if corpus != "with duplicates":
         lines = [*dict.fromkeys(LINES), *(["a kitten", "sky"] if corpus == "with all positives" else [])]
@@ -234,184 +284,80 @@ def test_mining_in_shards_gives_the_triplets_of_mining_without(tiny, text, shard
     command = ["--pairs", str(tmp_path / "pairs.tsv"), "--corpus", str(text), "--model", str(tiny)]
     command += ["--range-max", "9", "--num-negatives", "9", "--json"]
     mine.main([*command, "--out", str(tmp_path / "plain.jsonl")])
-    folder = shards()
+    path = encoded_file(kind)
     encoded.clear()
     capsys.readouterr()
-    mine.main([*command, "--out", str(tmp_path / "out.jsonl"), "--index", str(folder)])
+    mine.main([*command, "--out", str(tmp_path / "out.jsonl"), "--index", str(path)])
     lacking = [] if corpus == "with all positives" else ["a kitten", "sky"]
     assert encoded == [*lacking, "the cat", "a small dog", "stars"]
-    assert (tmp_path / "out.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text()
     assert json.loads(capsys.readouterr().out)["documents"] == 12
+    if kind == "shards":  # int8 codes may exchange neighbours
+        assert (tmp_path / "out.jsonl").read_text() == (tmp_path / "plain.jsonl").read_text()
+    with pytest.raises(InputError, match=r"needs --corpus FILE with the texts that it was encoded from"):
+        mine.main([*command, "--corpus", "", "--out", str(tmp_path / "out.jsonl"), "--index", str(path)])
 
 
-def test_options_that_change_no_cosine_are_accepted(shards, hits):
-    expected = hits(shards())
-    for flags in (["--normalize"], ["--no-normalize"], ["--truncate-dim", "24"]):
-        found = hits(shards("--overwrite", *flags))
-        assert [hit["text"] for hit in found] == [hit["text"] for hit in expected]
-        scores = [[hit["score"] for hit in some] for some in (found, expected)]
-        np.testing.assert_allclose(*scores, atol=2e-6, rtol=0)
+def test_pairs_read_shards_and_int8_and_refuse_bits(tiny, text, encoded_file, capsys):
+    for kind in ("shards", "int8"):
+        path = encoded_file(kind, "--prompt", "the sun ")
+        capsys.readouterr()
+        pairs.main([str(text), "--model", str(tiny), "--json", "--index", str(path)])
+        assert json.loads(capsys.readouterr().out)["pairs"][0]["indices"] == [1, 4]  # "a dog" twice
+    with pytest.raises(InputError, match=r"binary\.safetensors holds bits, which only search reads"):
+        pairs.main([str(text), "--model", str(tiny), "--index", str(encoded_file("binary"))])
 
 
-def best(vectors: np.ndarray) -> float:
-    """The highest cosine of the first vector with another one."""
-    unit = vectors.astype(float) / np.linalg.norm(vectors.astype(float), axis=1, keepdims=True)
-    return (unit[1:] @ unit[0]).max()
+def test_rescoring_without_codes_is_refused(encoded_file, path, hits):
+    for index in (path, encoded_file("shards")):
+        with pytest.raises(InputError, match="--rescore is for an --index that encode --quantize wrote"):
+            hits(index, "--rescore", "4")
 
 
-def test_a_corpus_prompt_that_the_shards_have(tiny, text, shards, hits, once, capsys):
-    folder = shards("--prompt", "the sun ")
-    with pytest.raises(InputError, match="with prompt 'the sun ', not '': give what it was made with"):
-        hits(folder)
-    (hit,) = hits(folder, "--corpus-prompt", "the sun ", "--top", "1")
-    vectors = SentenceEncoder.load(tiny).encode(["a dog", *(f"the sun {line}" for line in LINES)])
-    assert hit["score"] == pytest.approx(best(vectors), abs=2e-6, rel=0)
-    once()
-    pairs.main([str(text), "--model", str(tiny), "--index", str(folder), "--prompt", "the sun ", "--json"])
-    assert json.loads(capsys.readouterr().out)["pairs"][0]["indices"] == [1, 4]  # "a dog" twice
-
-
-def test_shards_of_a_model_that_states_its_width(tiny, shards, tmp_path, hits):
-    short = shutil.copytree(tiny, tmp_path / "short")
-    path = short / "config_sentence_transformers.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 5}))
-    (hit,) = hits(shards("--model", str(short)), "--top", "1", model=short)
-    vectors = SentenceEncoder.load(tiny).encode(["a dog", *LINES], truncate_dim=5)
-    assert hit["score"] == pytest.approx(best(vectors), abs=2e-6, rel=0)
-
-
-@pytest.mark.parametrize(
-    ("made", "flags", "message"),
-    [
-        (
-            [],
-            ["--pooling", "cls"],
-            r"shards was made from 'texts\.txt' with pooling 'mean', not 'cls': give what it was",
-        ),
-        ([], ["--max-length", "8"], "with max_length 16, not 8"),
-        ([], ["--corpus-prompt", "x "], "with prompt '', not 'x '"),
-        (["--truncate-dim", "5"], [], "with width 5, not 24"),
-        (["--pooling", "cls"], [], "with pooling 'cls', not 'mean'"),
-        ([], ["--model", "OTHER"], "with another model: give what it was made with"),
-    ],
-)
-def test_shards_of_another_option_are_refused_by_name(
-    tiny, text, shards, tmp_path, encoded, hits, made, flags, message
-):
-    encoder = SentenceEncoder.load(tiny)
-    with torch.no_grad():
-        encoder.bert.embeddings.word.weight[7, 3] += 0.5
-    encoder.save(tmp_path / "other")
-    folder = shards(*made)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    encoded.clear()
-    with pytest.raises(InputError, match=message) as error:
-        hits(folder, *(flag.replace("OTHER", str(tmp_path / "other")) for flag in flags))
-    assert f"minisbert encode --file {text} --out FOLDER --shard-rows 4" in str(error.value)
-    assert encoded == []
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_the_same_lines_with_other_ends_or_compressed_are_the_same_text(text, shards, hits):
-    folder, content = shards(), text.read_bytes()
-    expected = hits(folder)
-    packed = text.with_suffix(".txt.gz")
-    packed.write_bytes(gzip.compress(content))
-    assert hits(folder, file=packed) == expected
-    crlf, blank = content.replace(b"\n", b"\r\n"), content.replace(b"moon\n", b"moon\n \n", 1)
-    for same in (crlf, content + b"\n\n", content[:-1], blank, b"\xef\xbb\xbf" + content):
-        text.write_bytes(same)
-        assert hits(folder) == expected
-
-
-def test_shards_of_another_text_are_refused(text, shards, hits, no_model):
-    folder, content = shards(), text.read_text()
-    no_model()
-    for other in (content + "a cat\n", content.replace("moon\n", "moon \n", 1), "\n".join(LINES[:-1])):
-        text.write_text(other)
-        with pytest.raises(InputError, match=r"was made from 'texts\.txt' with another text of 11 lines: give what"):
-            hits(folder)
-    text.write_text(content)
-    with pytest.raises(InputError, match="another text of 11 lines"):  # it has changed after it was read
-        find_shards(folder, str(text), 10)
-
-
-def test_missing_shards_are_named_with_the_command_that_completes_them(shards, hits, no_model):
-    folder = shards(rows=3)
-    for name in ("part-00001.json", "part-00003.npy"):
+def test_missing_and_damaged_shards_are_named(encoded_file, hits):
+    folder = encoded_file("shards", rows=3)
+    for name in ("shard-00001.npy", "shard-00003.npy"):
         (folder / name).unlink()
-    no_model()
-    with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'part-00001\.npy', 'part-00003\.npy': enc") as error:
+    with pytest.raises(InputError, match=r"lacks 2 of 4 shards, 'shard-00001\.npy', 'shard-00003\.npy': encode them"):
         hits(folder)
-    assert f"minisbert encode --file 'texts.txt' --out {folder} --shard-rows 3 and" in str(error.value)
+    encoded_file("shards", rows=3)
+    shard = folder / "shard-00001.npy"
+    for damage in (
+        lambda: os.truncate(shard, shard.stat().st_size - 5),
+        lambda: os.truncate(shard, shard.stat().st_size + 5),
+        lambda: os.truncate(shard, 0),
+        lambda: shard.write_bytes(b"PK\x03\x04 zip"),
+        lambda: shard.write_bytes(shard.read_bytes().replace(b"{'descr'", b"{{descr'")),
+        lambda: np.save(shard, np.load(shard).astype(float)),
+        lambda: np.save(shard, np.load(shard).T),
+    ):
+        encoded_file("shards", rows=3)
+        damage()
+        with pytest.raises(InputError, match=r"shard-00001\.npy is damaged or cut short: run encode again"):
+            hits(folder)
+    with pytest.raises(InputError, match=r"is not a folder of shards.*: it has no manifest\.json"):
+        hits(folder.parent)
 
 
-def test_shards_of_a_former_text_do_not_count(text, shards, hits, monkeypatch):
-    """Rank 0 of 2 replaces its shards; those of rank 1 are there still, of the right size."""
-    folder = shards()
-    text.write_text("\n".join(reversed(LINES)))
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    shards("--overwrite")
-    with pytest.raises(InputError, match=r"lacks 1 of 3 shards, 'part-00001\.npy'"):
-        hits(folder)
+def test_shards_that_are_replaced_while_they_are_read(encoded_file, hits, monkeypatch, capsys):
+    """Not one result is printed."""
+    folder = encoded_file("shards")
 
-
-def resized(by: int) -> Callable[[Path], None]:
-    return lambda path: os.truncate(path, path.stat().st_size + by)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        resized(-5), resized(5), lambda path: os.truncate(path, 0), lambda path: path.write_bytes(b"PK\x03\x04 zip"),
-        lambda path: path.write_bytes(path.read_bytes().replace(b"{'descr'", b"{{descr'")),
-        lambda path: np.save(path, np.load(path).astype(float)), lambda path: np.save(path, np.load(path).T),
-    ],
-)  # fmt: skip
-def test_damaged_shards_are_refused(shards, hits, no_model, damage):
-    folder = shards()
-    damage(folder / "part-00001.npy")
-    no_model()
-    with pytest.raises(InputError, match=r"part-00001\.npy is damaged or cut short: run encode again"):
-        hits(folder)
-
-
-def replaced(folder: Path) -> None:
-    for end in ("json", "npy"):
-        (folder / f"new.{end}").write_bytes((folder / f"part-00001.{end}").read_bytes())
-        (folder / f"new.{end}").replace(folder / f"part-00001.{end}")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        replaced, lambda folder: resized(-5)(folder / "part-00001.npy"),
-        lambda folder: (folder / "manifest.json").unlink(), lambda folder: (folder / "part-00001.npy").unlink(),
-        lambda folder: os.utime(folder / "part-00002.npy"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("moment", ["before the first read", "after the first", "after the last"])
-def test_shards_that_change_while_they_are_read(shards, hits, monkeypatch, capsys, change, moment):
-    """Not one result is printed, and a file that is cut short is no bus error."""
-    folder = shards()
-
-    def changing(queries: np.ndarray, corpus: np.ndarray, *rest: object, **options: object) -> tuple:
-        found = top_k(queries, corpus, *rest, **options) if moment == "after the last" else None
-        if moment == "after the first":
-            corpus[:]
-        change(folder)
-        return found or top_k(queries, corpus, *rest, **options)
+    def changing(*arguments: object, **options: object) -> tuple:
+        encoded_file("shards", "--overwrite", "--normalize")
+        return top_k(*arguments, **options)
 
     monkeypatch.setattr(SentenceEncoder, "top_k", staticmethod(changing))
-    reasons = ["shards changed while it was being read", r"manifest\.json was replaced", r"part-00001\.npy"]
-    with pytest.raises((InputError, OSError), match="|".join(reasons)):
+    with pytest.raises(InputError, match="shards changed while it was being read"):
         hits(folder)
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("corpus", [[], ["--corpus", "corpus.jsonl"]])
-def test_mining_in_shards_needs_their_text(tiny, shards, tmp_path, corpus):
-    command = ["--pairs", "pairs.tsv", "--out", str(tmp_path / "o.jsonl"), "--model", str(tiny)]
-    with pytest.raises(InputError, match=r"shards is a folder: it needs --corpus FILE with the texts of its shards"):
-        mine.main([*command, *corpus, "--index", str(shards())])
+def test_what_cannot_be_quantised(tiny, tmp_path):
+    for out, flags, message in (
+        ("v.npy", ["--quantize", "int8"], r"--quantize and .* need --out F\.safetensors"),
+        ("v.safetensors", ["--quantize", "binary", "--output", "token"], "vectors of sentences"),
+        ("v.safetensors", ["--quantize", "int8"], "--quantize int8: one vector has no ranges"),
+    ):
+        with pytest.raises(InputError, match=message):
+            encode.main(["--model", str(tiny), "a cat", "--out", str(tmp_path / out), *flags])
+    assert not list(tmp_path.iterdir())

@@ -99,6 +99,7 @@ HONOURED = {
     "RoBERTa's padding not stated": ("roberta", {CONFIG: {"pad_token_id": ...}}),
     "another padding for RoBERTa": ("roberta", {CONFIG: {"pad_token_id": 4, "max_position_embeddings": 27}}),
     "a default prompt": ("tiny", {SENTENCE: PROMPT}),
+    "a null prompt": ("tiny", {SENTENCE: {"prompts": {"q": None, "other": "a dog: "}, "default_prompt_name": "q"}}),
     "a prompt longer than the limit": ("tiny", {SENTENCE: PROMPT | {"prompts": {"q": "the sun " * 9}}}),
     "a prompt that is not pooled": ("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": False}}),
     "a prompt that is not pooled, cls": ("tiny", {SENTENCE: PROMPT, POOLING: UNPOOLED | {"pooling_mode": "cls"}}),
@@ -201,7 +202,7 @@ ALIKE = {"uncased by default", "no special tokens stored", "more columns than th
 ALIKE |= {"no token types in a generic tokenizer", "a field of ours in config.json", "RoBERTa's words have no end"}
 ALIKE |= {"BERT's names that DistilBERT does not read", "RoBERTa's padding not stated"}
 ALIKE |= {"a dropout between the modules", "no flag", "the exact GELU by another name"}
-ALIKE |= {"an empty default prompt", "harmless arguments", "class in config.json"}
+ALIKE |= {"an empty default prompt", "a null prompt", "harmless arguments", "class in config.json"}
 
 
 @pytest.mark.parametrize("name", HONOURED)
@@ -326,7 +327,8 @@ def test_similarity_equals_sentence_transformers(make, tmp_path, name):
 def test_prompts_equal_sentence_transformers(make, include):
     folder = make("tiny", {SENTENCE: PROMPT, POOLING: {"include_prompt": include}})
     encoder, theirs = SentenceEncoder.load(folder).double(), reference(folder)
-    for given in ({}, {"prompt_name": "other"}, {"prompt": "the moon "}, {"prompt": ""}):
+    names = {"prompt_name": "other"}, {"prompt_name": "document"}  # every model has the latter: an empty one
+    for given in ({}, *names, {"prompt": "the moon "}, {"prompt": ""}):
         expected = theirs.encode(TEXTS, convert_to_tensor=True, **given)
         assert_parity(f"prompt {given}", encoder.encode(TEXTS, convert="tensor", **given), expected, PIECE)
         stream = torch.cat([*encoder.encode_stream(iter(TEXTS), convert="tensor", **given)])

@@ -27,6 +27,7 @@ EXPANSIONS = {
     "fixed": {"strategy": "fixed", "length": 9, "attend": False},
     "attended": {"strategy": "fixed", "length": 9, "attend": True, "token": "dog"},
     "at least": {"strategy": "min", "length": 11},
+    "beyond the limit of 16": {"strategy": "min", "length": 18},
 }
 WORDS = [",", ".", "the", "no-such-word"]
 SENTENCE, TEXT, MASK = "config_sentence_transformers.json", "sentence_bert_config.json", "2_MultiVectorMask/config.json"
@@ -133,7 +134,7 @@ def test_fillers_are_compared_and_change_nothing_unless_they_are_attended_to(tmp
 
 def test_skipped_words_have_no_vector_in_documents_only(folder):
     encoder = MultiVectorEncoder.load(folder)
-    assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len("[CLS] cat dog [SEP]".split())
+    assert len(encoder.encode(["the cat , the dog ."], query=False)[0]) == len("[CLS] dog cat dog [SEP]".split())
     assert len(encoder.encode(["the cat ."], query=True)[0]) == 9
 
 
@@ -177,7 +178,7 @@ def test_arguments_of_other_types(folder):
 
 def test_long_texts_are_cut_and_counted(folder):
     encoder = MultiVectorEncoder.load(folder)
-    assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 4]
+    assert [*map(len, encoder.encode(["cat " * 40, "a cat"], query=False))] == [14, 5]
     assert encoder.truncated == 1
     assert len(encoder.encode(["cat " * 40], query=True)[0]) == 9
 
@@ -228,7 +229,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         (
             encode,
             ["--file", str(texts), "--truncate-dim", "3", *out],
-            "truncate_dim: a MultiVectorEncoder has a vector",
+            "--truncate-dim: a MultiVectorEncoder has no columns",
         ),
         (distill_static, ["--device", "cpu", *out], "only an encoder of dense vectors"),
         (evaluate, ["--split", "dev"], "has a vector per token: only search data"),
@@ -250,6 +251,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         ("1_Dense/config.json", {"out_features": 8}, "misshapen linear.weight"),
         ("1_Dense/config.json", {"activation_function": "custom.Wave"}, "activation_function 'custom.Wave'"),
         (TEXT, {"query_expansion": {"length": 0}}, "length must be an integer from 1, not 0"),
+        (TEXT, {"query_length": 5}, "query_length 5 is not supported: query_expansion adds tokens up to 9"),
         (TEXT, {"query_expansion": {"length": 9, "strategy": "max"}}, "strategy must be fixed|min"),
         (TEXT, {"query_expansion": {"length": 9, "token": "[Q]"}}, "has no token [Q]"),
         (MASK, {"keep_only_token_ids": [3]}, "keep_only_token_ids"),

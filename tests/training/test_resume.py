@@ -5,10 +5,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
-import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +19,6 @@ from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
 from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
-from minisbert.system.files import recover
 from minisbert.training import resume as state
 from minisbert.training.objectives.base import Objective
 from minisbert.training.resume import RunState, content_hash, identity, load_state, save_state
@@ -107,20 +102,15 @@ def flipped(tensors: dict[str, torch.Tensor], name: str) -> None:
     tensors[name].view(-1).view(torch.uint8)[0] ^= 1
 
 
-W, M = "network.1.weight", "optimizer.1.weight.exp_avg"
+M = "optimizer.1.weight.exp_avg"
 DAMAGED_TENSORS = {
     "a frozen weight's last bit": lambda t: flipped(t, "network.0.bias"),
-    "the step of a moment": lambda t: t["optimizer.1.weight.step"].add_(1),
-    "a random state": lambda t: flipped(t, "random.cpu"),
     "no moments": lambda t: [t.pop(name) for name in list(t) if name.startswith("optimizer")],
-    "a short moment": lambda t: t.update({M: t[M][:1].clone()}),
     "a flat moment": lambda t: t.update({M: t[M].flatten()}),
-    "another dtype": lambda t: t.update({W: t[W].double()}),
-    "the same bytes as int32": lambda t: t.update({W: t[W].view(torch.int32)}),
+    "the same bytes as int32": lambda t: t.update({M: t[M].view(torch.int32)}),
     "another name": lambda t: t.update({"random.cuda": t.pop("random.cpu")}),
 }
 DAMAGED_SETTINGS = {
-    "progress null": {"progress": None},
     "another step": {"progress": dataclasses.asdict(PROGRESS) | {"step": 8}},
     "threads": {"threads": "many"},
     "a hash of another type": {"sha256": 5},
@@ -185,60 +175,6 @@ def test_a_full_disk_keeps_the_previous_state(saved, tmp_path, monkeypatch):
     assert (tmp_path / "state" / "state.safetensors").read_bytes() == before
     assert load_state(tmp_path / "state", *made(seed=1), "rows")[0] == PROGRESS
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
-
-
-FILE_EVENTS = ("open", "os.", "shutil.", "tempfile.")  # Python's audit events of files and folders
-
-
-def killed_at(operation: int, work: Callable[[], None]) -> bool:
-    """Do ``work`` in another process that dies at a file operation, counted from 1. Was there one of that number?"""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
-    seen = 0
-
-    def die(event: str, _: tuple) -> None:
-        nonlocal seen
-        seen += event.startswith(FILE_EVENTS)
-        if seen == operation:
-            os._exit(9)  # no handler runs, nothing is cleaned up
-
-    def synced(descriptor: int) -> None:
-        die("os.fsync", ())  # not an audit event
-        sync(descriptor)
-
-    try:
-        sys.addaudithook(die)
-        sync, os.fsync = os.fsync, synced
-        work()
-    finally:
-        os._exit(0 if sys.exc_info()[0] is None else 1)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork there")
-@pytest.mark.parametrize("first", [True, False])
-def test_a_kill_at_any_file_operation_of_a_save_leaves_a_whole_state_or_none(tmp_path, first):
-    old, new = RunState(step=7), RunState(step=8)
-
-    def save(progress: RunState) -> None:
-        save_state(tmp_path / "run" / "state", *made(seed=1), random_state(CPU), progress, "rows")
-
-    found, operation, killed = [], 0, True
-    while killed:
-        operation += 1
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        (tmp_path / "run").mkdir()
-        if not first:
-            save(old)
-        killed = killed_at(operation, partial(save, new))
-        recover(tmp_path / "run" / "state")
-        left = [path.name for path in (tmp_path / "run").iterdir()]
-        assert left in ([["state"], []] if first else [["state"]]), operation
-        found.append(load_state(tmp_path / "run" / "state", *made(seed=2), "rows")[0] if left else None)
-    assert len(found) > 15
-    before = None if first else old
-    assert (found[0], found[-1]) == (before, new)
-    assert found == [before] * found.count(before) + [new] * found.count(new)  # from one to the other, once
 
 
 def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **model: Any) -> Objective:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -357,6 +358,22 @@ def test_the_plan_says_how_many_rows_meet_if_texts_repeat(tiny, files, tmp_path,
     main(["--objective", "mnr", "--model", str(tiny), *data, "--out", str(tmp_path / "run")])
     plan = "plan   2 steps of 3.0 rows on average, not 32: rows that share a text never meet, AdamW 2e-05"
     assert plan in capsys.readouterr().err
+
+
+def test_rows_of_dev_and_test_that_are_training_rows_are_counted(flags, files, tmp_path, capsys):
+    """Two of the pairs, one of them the other way round; then of triplets, by their first two texts."""
+    rows = [line.split("\t") for line in Path(files["scored"]).read_text().splitlines()]
+    scored = {(row[1], row[2]) for row in rows}
+    new = [line for line in Path(files["dev"]).read_text().splitlines() if tuple(line.split("\t")[1:]) not in scored]
+    path = tmp_path / "shared.tsv"
+    path.write_text("\n".join([*new[:9], "4\tnever seen\ta cat", "\t".join(rows[0]), f"3\t{rows[1][2]}\t{rows[1][1]}"]))
+    main([*flags, "--dev", str(path)])
+    told = re.findall("warning: (.*) rows of dev are training rows too", capsys.readouterr().err)
+    both = {frozenset(pair) for pair in scored}
+    assert told == [str(sum(frozenset(line.split("\t")[1:]) in both for line in path.read_text().splitlines()))]
+    triplets = ["--objective", "mnr", "--data", files["triplets"], "--dev", files["triplets"], "--overwrite"]
+    main([*flags, *triplets])
+    assert "warning: 20 rows of dev are training rows too" in capsys.readouterr().err
 
 
 def test_a_run_says_if_the_untrained_model_is_the_best(flags, tmp_path, capsys):

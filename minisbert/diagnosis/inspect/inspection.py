@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, class_names
 from minisbert.data.reader import RowReader
 from minisbert.data.recognition import recognise
 from minisbert.data.sources import hold_out
@@ -113,6 +113,10 @@ def likely_scale(scores: np.ndarray) -> float:
 
 def judge_classes(found: InspectedFile) -> None:
     counts = found.label_counts()
+    try:
+        class_names(found.classes)
+    except ValueError as error:
+        found.findings.add("refused", str(error))
     rare = min(counts, key=counts.__getitem__)
     if len(counts) == 1:
         found.findings.add("constant-label", int(found.lines[0]), rare)

@@ -24,6 +24,7 @@ from minisbert.folder.weights import write_safetensors
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import say
+from minisbert.system.files import open_bytes
 
 INPUTS = ("ids", "mask", "token_types")
 
@@ -97,6 +98,7 @@ def reference_script() -> Path | None:
 def read_states(path: Path, double: bool) -> dict[str, Tensor]:
     """The named tensors of a file, with ``ids``, ``mask`` and ``token_types`` (by default 0)."""
     with reading(path):
+        open_bytes(path).close()  # refuses a pipe, which safetensors would wait for
         states = read_safetensors(path)
         ids, mask = states["ids"], states["mask"]
         types = states.get("token_types", torch.zeros_like(ids))

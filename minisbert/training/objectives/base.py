@@ -5,9 +5,8 @@ into what the formula reads, so a training step is ``fit`` -> ``loss`` -> formul
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -68,6 +67,7 @@ class Objective:
     ``evaluate(split)``, the scores on ``dev`` or ``test``.
     """
 
+    rows: dict[str, list]  # of train, dev and test, as they were read
     loss: Callable[[nn.Module, list[int]], Tensor]
     evaluate: Callable[[str], Scores]
 
@@ -75,7 +75,6 @@ class Objective:
     separable = True  # is the loss of a batch the mean of its rows' losses?
     done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
-    retrieval: Mapping[str, Retrieval | None] = MappingProxyType({})  # of dev and test: searches to evaluate as well
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
     keys: list[tuple[str, ...]] | None = None  # texts that must not meet in a batch: they would be false negatives
 
@@ -86,6 +85,7 @@ class Objective:
         self.encoded = encoded  # the training texts, tokenized once
         self.lengths = lengths  # padded token count of each row, all its texts together
         self.notes = notes  # split -> its source and number of rows, for people
+        self.retrieval: dict[str, Retrieval | None] = {}  # of dev and test: searches to evaluate as well
 
     def nested_loss(self, network: nn.Module, rows: list[int]) -> Tensor:
         """The sum of ``loss`` over the first columns of the vectors, for each width in ``prefixes``."""

@@ -106,32 +106,35 @@ class UnscoredRows(VectorObjective):
     geometry = True  # evaluate alignment and uniformity too
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, columns: Columns, note: str):
-        self.options, self.pairs, self.retrieval, notes = options, {}, {}, {"train": note}
+        self.options, self.scored, searches = options, [], {}
+        self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
             if file and Path(file).is_file() and recognise(file) is PAIRS:
-                rows, notes[split] = triplet_rows(options.sources.of_file(file))
-                self.retrieval[split] = retrieval_from_pairs(rows)
-            elif file or not self.retrieval:  # pairs as dev need no STS-B as test
+                self.rows[split], notes[split] = triplet_rows(options.sources.of_file(file))
+                searches[split] = retrieval_from_pairs(self.rows[split])
+            elif file or not searches:  # pairs as dev need no STS-B as test
                 rows, found = scored_rows(options.sources, [split])
-                self.pairs |= rows
+                self.scored.append(split)
+                self.rows |= rows
                 notes |= found
-        if "dev" in self.retrieval:
-            self.best = "ndcg@10"
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in
             # training only, as here; the supervised one keeps it (86.2 on STS-B dev with and without it, table 6).
             projection = nn.Sequential(nn.Linear(encoder.width, encoder.width), nn.Tanh()).to(encoder.device)
         super().__init__(encoder, columns, notes, projection)
+        self.retrieval = searches
+        if "dev" in searches:
+            self.best = "ndcg@10"
         if not self.separable:
-            self.keys = list(zip(*columns, strict=True))
+            self.keys = self.rows["train"]
         if not self.batches(options.batch_size, torch.Generator()):
             raise InputError(f"{note}: any two rows share a text, so no batch has a negative")
 
     def evaluate(self, split: str) -> Scores:
-        if split not in self.pairs:
+        if split not in self.scored:
             return {}
-        return vector_scores(self.encoder, self.pairs[split], contrastive=self.geometry, prefixes=self.prefixes)
+        return vector_scores(self.encoder, self.rows[split], contrastive=self.geometry, prefixes=self.prefixes)
 
 
 class TripletRows(UnscoredRows):
@@ -204,7 +207,6 @@ class SimCSE(UnscoredRows):
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
         rows, note = sentence_rows(options.sources)
-        config = encoder.bert.config
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         if not dropout and options.dropout is None and not options.augment:

@@ -74,9 +74,9 @@ class TokenObjective(VectorObjective):
         return vectors[:, 0], vectors[:, 1:], real
 
     def evaluate(self, split: str) -> Scores:
-        if split not in self.pairs:
+        if split not in self.scored:
             return {}
-        return late_scores(self.encoder, self.pairs[split])
+        return late_scores(self.encoder, self.rows[split])
 
 
 class LateInteraction(TokenObjective, TripletRows):

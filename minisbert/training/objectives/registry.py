@@ -17,8 +17,7 @@ from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training.objectives import encoders
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.late_interaction import LateInteraction
-from minisbert.training.objectives.pairs import Duplicates, ScoreRegression, Softmax
-from minisbert.training.objectives.rerankers import BinaryReranker, RankingReranker
+from minisbert.training.objectives.pairs import BinaryReranker, Duplicates, RankingReranker, ScoreRegression, Softmax
 from minisbert.training.objectives.teachers import distillation
 from minisbert.training.settings import NESTED, RunSettings, reads
 

@@ -122,7 +122,7 @@ def test_loss_and_gradients_equal_the_references(make, files, tmp_path, expansio
 
 def test_pairs_are_scored_by_the_mean_best_match(make, files):
     task = make("triplets")
-    pairs = [(row.sentence1, row.sentence2, row.score) for row in task.pairs["dev"]]
+    pairs = [(row.sentence1, row.sentence2, row.score) for row in task.rows["dev"]]
     values = []
     for first, second, _ in pairs:
         query, document = (task.model.encode([text], query=side)[0] for text, side in ((first, True), (second, False)))

@@ -1,11 +1,11 @@
-"""Kill an encoding in parts at random moments, start it again, and compare every byte with an undisturbed one.
+"""Kill an encoding in shards at random moments, start it again, and compare every byte with an undisturbed one.
 
-    python -m benchmarks.killed_parts                              20 kills, weights/tiny: some minutes
-    python -m benchmarks.killed_parts --model all-MiniLM-L6-v2 --rows 4000 --kills 5
+    python -m benchmarks.killed_shards                              20 kills, weights/tiny: some minutes
+    python -m benchmarks.killed_shards --model all-MiniLM-L6-v2 --rows 4000 --kills 5
 
 Each start is a process that is killed with kill -9: no handler runs, nothing is cleaned up. The moments are spread
 over the whole time of the work, from the manifest of an undisturbed encoding to its end. A second start finishes; all
-parts, their notes, the manifest and the merged file must have the same bytes, and nothing else may be left. One call
+shards, the manifest and the merged file must have the same bytes, and nothing else may be left. One call
 computes other batches, so its file is compared within 2e-6.
 """
 
@@ -37,7 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def start(command: list[str], folder: Path) -> subprocess.Popen:
-    """Start an encoding and return once its manifest is there, when the parts begin."""
+    """Start an encoding and return once its manifest is there, when the shards begin."""
     process = subprocess.Popen([*command, "--out", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while process.poll() is None and not (folder / "manifest.json").exists():
         time.sleep(0.001)
@@ -63,13 +63,13 @@ def merge(folder: Path, out: Path) -> bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.killed_parts",
+        prog="python -m benchmarks.killed_shards",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="weights/tiny", help="name or folder (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=20_000, help="number of texts (default: %(default)s)")
-    parser.add_argument("--parts", type=int, default=40, help="number of parts (default: %(default)s)")
+    parser.add_argument("--shards", type=int, default=40, help="number of shards (default: %(default)s)")
     parser.add_argument("--kills", type=int, default=20, help="number of encodings to kill (default: 20)")
     parser.add_argument("--seed", type=int, default=0, help="of the texts and the moments (default: 0)")
     options = parser.parse_args()
@@ -78,9 +78,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         write_texts(place / "texts.txt", options.rows, chance)
-        part_rows = -(-options.rows // options.parts)
+        shard_rows = -(-options.rows // options.shards)
         command = [sys.executable, "-m", "minisbert", "encode", "--model", options.model, "--device", "cpu"]
-        command += ["--file", str(place / "texts.txt"), "--part-rows", str(part_rows)]
+        command += ["--file", str(place / "texts.txt"), "--shard-rows", str(shard_rows)]
         whole = start(command, place / "whole")
         began = time.monotonic()
         if whole.wait():
@@ -96,14 +96,16 @@ def main() -> None:
         for _ in range(options.kills):
             folder = place / "killed"
             moment = kill(command, folder, work, chance)
-            complete = len(list(folder.glob("part-*.json")))
+            complete = len(list(folder.glob("shard-*.npy")))
             done = subprocess.run([*command, "--out", str(folder)], capture_output=True, text=True)
             equal = done.returncode == 0 and contents(folder) == expected
             equal = equal and merge(folder, place / "again.npy") == (place / "merged.npy").read_bytes()
             same += equal
-            state = f"killed at {moment:5.2f} s, {complete:>3} parts noted"
+            state = f"killed at {moment:5.2f} s, {complete:>3} shards written"
             print(f"{state}: {'identical' if equal else 'DIFFERENT ' + done.stderr}", flush=True)
-    print(f"{same} of {options.kills} identical to the undisturbed encoding in {options.parts} parts, {options.model}")
+    print(
+        f"{same} of {options.kills} identical to the undisturbed encoding in {options.shards} shards, {options.model}"
+    )
     sys.exit(same != options.kills or not one)
 
 

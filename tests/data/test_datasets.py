@@ -1,0 +1,181 @@
+"""The rows of a run: what is held out, limits, several files of NLI, scores of another scale."""
+
+from pathlib import Path
+
+import pytest
+
+from minisbert.core import InputError
+from minisbert.data import sources
+from minisbert.data.datasets import class_rows, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.formats import Row
+from minisbert.data.reader import Table
+from minisbert.data.sources import load_scored_pairs
+from minisbert.training.command_line import parse
+from tests import toys
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return toys.write_all(tmp_path_factory.mktemp("toys"))
+
+
+# ------------------------------------------------------------------------------ which rows are read
+
+
+@pytest.fixture
+def labelled(tmp_path):
+    """``labelled("--seed", "7")`` -> the splits of fifty different duplicates, their sizes, and the notes."""
+    path = tmp_path / "numbered.tsv"
+    path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
+
+    def read(*flags: str):
+        rows, notes = duplicate_rows(parse(["--objective", "binary", "--data", str(path), *flags]).sources)
+        return rows, {split: len(part) for split, part in rows.items()}, notes
+
+    return read
+
+
+def test_a_tenth_is_held_out_for_dev_and_for_test(labelled):
+    rows, sizes, notes = labelled()
+    assert sizes == {"train": 40, "dev": 5, "test": 5}
+    everything = [row.sentence1 for part in rows.values() for row in part]
+    assert sorted(everything) == sorted(f"the cat {i}" for i in range(50))  # each once: the splits are disjoint
+    assert notes["train"].endswith("numbered.tsv (50 pairs)")
+    assert notes["dev"] == notes["test"] == "held out of it (5 pairs)"
+    first, again, other = (labelled("--seed", seed)[0] for seed in ("7", "7", "8"))
+    assert first == again
+    assert first["dev"] != other["dev"]
+    assert first["test"] != other["test"]
+
+
+def test_only_a_split_without_a_file_is_held_out(labelled, files):
+    for given, missing in (("dev", "test"), ("test", "dev")):
+        rows, sizes, notes = labelled(f"--{given}", files["duplicates"])
+        assert sizes == {"train": 45, given: 40, missing: 5}
+        assert notes[missing] == "held out of it (5 pairs)"
+        assert not {*rows["train"]} & {*rows[missing]}
+    rows, sizes, _ = labelled("--dev", files["duplicates"], "--test", files["duplicates"])
+    assert [row.sentence1 for row in rows["train"]] == [f"the cat {i}" for i in range(50)]
+    assert sizes == {"train": 50, "dev": 40, "test": 40}
+
+
+def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
+    rows, sizes, _ = labelled("--limit", "20")
+    assert sizes == {"train": 16, "dev": 2, "test": 2}
+    assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
+    _, sizes, _ = labelled("--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"])
+    assert sizes == {"train": 20, "dev": 40, "test": 40}
+    rows, notes = scored_rows(parse(toys.flags(files, "cosine", "--limit", "7")).sources)
+    assert {split: len(part) for split, part in rows.items()} == {"train": 7, "dev": 20, "test": 20}
+    assert notes["train"] == f"{files['scored']} (7 pairs)"
+    for read, objective in ((triplet_rows, "mnr"), (sentence_rows, "simcse")):
+        assert len(read(parse(toys.flags(files, objective, "--limit", "6")).sources)[0]) == 6
+
+
+def test_skipped_rows_are_counted(tmp_path):
+    path = str(tmp_path / "some.tsv")
+    Path(path).write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
+    _, notes = duplicate_rows(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]).sources)
+    assert notes == dict.fromkeys(("train", "dev", "test"), f"{path} (20 pairs, 20 skipped)")
+
+
+def test_nli_rows_serve_softmax_and_as_triplets(files):
+    """Twenty premises, each with all three labels."""
+    rows, *_ = class_rows(parse(["--objective", "softmax", "--data", files["nli"]]).sources)
+    assert {split: len(part) for split, part in rows.items()} == {"train": 48, "dev": 6, "test": 6}
+    triplets, note = triplet_rows(parse(["--objective", "triplet", "--data", files["nli"]]).sources)
+    assert len(triplets) == 20
+    assert triplets[0] == ("a small cat", "the cat", "the music")
+    assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
+
+
+def test_snli_and_multinli_by_name(monkeypatch, files):
+    """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
+    asked = []
+
+    def load(name: str, form: object, split: str, *_: object) -> Table:
+        asked.append((name, split))
+        return Table([Row((f"{name} {i}", split), toys.NLI_LABELS[i % 3]) for i in range(10)], 0, [])
+
+    def read(*flags: str):
+        asked.clear()
+        return class_rows(parse(["--objective", "softmax", *flags]).sources)
+
+    monkeypatch.setattr(sources, "load_labelled", load)
+    rows, *_ = read("--data", "snli,multinli")
+    assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
+    assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
+    assert read("--data", "multinli")[1]["dev"] == "held out of it (1 pairs)"
+    assert asked == [("multinli", "train")]
+    read("--data", "multinli", "--dev", "multinli", "--test", "multinli")
+    assert asked == [("multinli", "train"), ("multinli", "dev"), ("multinli", "test")]
+    read("--data", f"snli,{files['nli']}")
+    assert asked == [("snli", "train"), (files["nli"], "train"), ("snli", "dev"), ("snli", "test")]
+
+
+def test_several_nli_files_are_one_after_the_other(tmp_path):
+    """Twelve rows and nine, the second file with a comma in its name."""
+    first, second, other = tmp_path / "a.jsonl", tmp_path / "b,c.jsonl", tmp_path / "b.jsonl"
+    first.write_text("".join(toys.nli(12)))
+    second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
+    other.write_bytes(second.read_bytes())
+    nli = ["--objective", "softmax", "--dev", str(first), "--test", f"{first},{other}"]
+    rows, notes, _ = class_rows(parse([*nli, "--data", f"{first},{other}"]).sources)
+    alone = [class_rows(parse([*nli, "--data", str(path)]).sources)[0]["train"] for path in (first, second)]
+    assert [len(part) for part in alone] == [12, 9]
+    assert rows["train"] == rows["test"] == alone[0] + alone[1]
+    assert notes["train"] == f"{first},{other} (21 pairs, 1 skipped)"
+    for limit, expected in ((5, 5), (12, 12), (14, 14), (99, 21)):
+        limited, *_ = class_rows(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)]).sources)
+        assert limited["train"] == rows["train"][:expected]
+    triplets, note = triplet_rows(parse(["--objective", "mnr", "--data", f"{first},{other}"]).sources)
+    assert len(triplets) == 4 + 3
+    assert note == f"{first},{other} (7 triplets of 21 NLI rows; 1 had no gold label)"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("{nli},missing.jsonl", "missing.jsonl does not exist"),
+        ("{nli},stsb", "stsb has no rows of the kind that is needed: give snli or a file of classes"),
+        ("{nli},{scored}", "the label '0' is not contradiction or entailment or neutral"),
+    ],
+)
+def test_each_of_several_files_must_serve(files, data, message):
+    with pytest.raises(InputError, match=message):
+        class_rows(parse(["--objective", "softmax", "--data", data.format(**files)]).sources)
+
+
+def test_scores_of_another_scale(tmp_path, monkeypatch):
+    """As scores of pairs they are 0 to 5, and those of stsb always were."""
+    path = tmp_path / "ones.tsv"
+    path.write_text("0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
+    flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
+    rows, _ = scored_rows(parse(flags).sources)
+    for split in ("train", "dev", "test"):
+        assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
+    monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
+    path.rename(tmp_path / "sts-dev.csv")
+    assert [pair.score for pair in load_scored_pairs("stsb", "dev", scale=1)] == [0.8, 0.3, 1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "scale", "message"),
+    [
+        ("0.8 1.2", "1", "line 2: the score 1.2 is not on the scale of 0 to 1; give its --scale"),
+        ("-0.1 1", "5", "line 1: the score -0.1 is not on the scale of 0 to 5"),
+        ("0.8 0.3", "5", r"no score is above 1, but the scale is 0 to 5: give --scale 1 \(labels 0 and 1 alone are"),
+    ],
+)
+def test_scores_off_the_scale(tmp_path, scores, scale, message):
+    path = tmp_path / "off.tsv"
+    path.write_text("".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
+    with pytest.raises(InputError, match=message):
+        scored_rows(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale]).sources)
+
+
+def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
+    path = tmp_path / "neutral.jsonl"
+    path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
+    with pytest.raises(InputError, match="none of 1 rows has a premise with both entailment and contradiction"):
+        triplet_rows(parse(["--objective", "mnr", "--data", str(path)]).sources)

@@ -1,0 +1,119 @@
+"""Scores of a model on rows: of vectors, of heads, of cosines at a threshold; by hand."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from minisbert.core import InputError, losses
+from minisbert.data.formats import Row
+from minisbert.evaluation.model_scores import binary_scores, cosine_scores, pair_scores, vector_scores
+from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.training import losses as more_losses
+
+PAIRS = [
+    Row(("the cat", "a cat"), 5),
+    Row(("the cat", "a dog runs"), 4),
+    Row(("the sun and the moon", "a dog runs"), 1.5),
+    Row(("music", "the cat"), 4.1),
+]
+REGRESSION = [Row(("u", "v"), score) for score in (1, 2, 4)]
+
+
+def rows_with(labels: list[int], first: str = "u") -> list[Row]:
+    return [Row((f"{first}{i}", "v"), label) for i, label in enumerate(labels)]
+
+
+def fake(task: str, outputs: list) -> SimpleNamespace:
+    """A model whose scores are known."""
+    return SimpleNamespace(task=task, scores=lambda firsts, seconds, progress: np.array(outputs, dtype=np.float32))
+
+
+class Compass:
+    """An encoder that knows the angle of each text, in degrees; vectors have lengths other than 1."""
+
+    def __init__(self, **angles: float):
+        self.angles = angles | {"v": 0}
+
+    def encode(self, texts: list[str], progress: bool = False) -> np.ndarray:
+        angles = np.radians([self.angles[text] for text in texts])
+        return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def test_scores_of_vectors_by_hand(tiny):
+    """The five different texts once each; alignment of the pairs scored higher than 4: the first and the last.
+
+    Vectors are float32, 1e-7 apart in other batches; cosines that differ by hundredths make that 1e-6 of a correlation.
+    """
+    encoder = SentenceEncoder.load(tiny)
+    scores = vector_scores(encoder, PAIRS, contrastive=True, loss=losses.mse_loss)
+    texts = ["the cat", "a cat", "a dog runs", "the sun and the moon", "music"]
+    vectors = dict(zip(texts, encoder.encode(texts).astype(np.float64), strict=True))
+    cosines = [vectors[pair.sentence1] @ vectors[pair.sentence2] for pair in PAIRS]
+    assert scores["pearson"] == pytest.approx(np.corrcoef(cosines, [5, 4, 1.5, 4.1])[0, 1], abs=1e-5)
+    assert scores["loss"] == pytest.approx(np.mean((np.array(cosines) - [1, 0.8, 0.3, 0.82]) ** 2), abs=1e-6)
+    between = [(vectors[a], vectors[b]) for i, a in enumerate(texts) for b in texts[i + 1 :]]
+    assert scores["mean_cosine"] == pytest.approx(np.mean([u @ v for u, v in between]), abs=1e-6)
+    spread = np.log(np.mean([np.exp(-2 * ((u - v) ** 2).sum()) for u, v in between]))
+    assert scores["uniformity"] == pytest.approx(spread, abs=1e-6)
+    near = np.mean([((vectors["the cat"] - vectors[other]) ** 2).sum() for other in ("a cat", "music")])
+    assert scores["alignment"] == pytest.approx(near, abs=1e-6)
+    assert set(vector_scores(encoder, PAIRS)) == {"pearson", "spearman"}
+    no_alike = vector_scores(encoder, PAIRS[1:3], contrastive=True)
+    assert set(no_alike) == {"pearson", "spearman", "uniformity", "mean_cosine"}
+
+
+@pytest.mark.parametrize(
+    ("task", "outputs", "rows", "loss", "expected"),
+    [
+        ("regression", [1, 2, 3], REGRESSION, losses.mse_loss, 0.2**2 / 3),  # .6 for .8
+        ("binary", [0.75, 0.5], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(0.375) / 2),
+        # as float32, the probability 1 may be of any logit from 17 on; it counts as one of 16
+        ("binary", [1.0, 1.0], rows_with([1, 0]), more_losses.binary_cross_entropy_loss, -np.log(1e-7) / 2),
+        ("classes", [[0, 0.5, 0.5], [1, 0, 0]], rows_with([2, 0]), losses.softmax_cross_entropy_loss, np.log(2) / 2),
+    ],
+)
+def test_the_loss_of_a_head_by_hand(task, outputs, rows, loss, expected):
+    """From the scores that people read, turned back."""
+    tolerance = 1e-4 if outputs == [1.0, 1.0] else 1e-7
+    assert pair_scores(fake(task, outputs), rows, loss)["loss"] == pytest.approx(expected, abs=tolerance)
+
+
+def test_scores_of_heads_by_hand():
+    found = pair_scores(fake("binary", [0.5, 0.49, 0.9, 0.1, 0.7]), rows_with([1, 1, 0, 0, 1]))
+    assert found == pytest.approx({"accuracy": 3 / 5, "f1": 2 / 3, "precision": 2 / 3, "recall": 2 / 3})
+    found = pair_scores(fake("classes", [[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7]]), rows_with([1, 2, 2]))
+    assert found == pytest.approx({"accuracy": 2 / 3})
+    found = pair_scores(fake("regression", [1, 2, 3]), REGRESSION)
+    assert found == pytest.approx({"pearson": 0.98198, "spearman": 1.0}, abs=1e-5)  # the example of metrics.pearson
+
+
+@pytest.mark.parametrize(("outputs", "why"), [([2, 2, 2], "constant"), ([1, np.nan, 2], "finite")])
+def test_a_head_that_has_collapsed_is_an_error_of_one_line(outputs, why):
+    with pytest.raises(InputError, match=rf"the head's scores .*a lower --head-lr may help.*: .*{why}"):
+        pair_scores(fake("regression", outputs), REGRESSION)
+
+
+def test_the_threshold_of_a_cosine_is_chosen_on_dev():
+    """On dev any cut between 30 and 60 degrees is right; on the rows it calls 20 and 40 alike, and 50 degrees not.
+
+    The middle of the two cosines, (.86603 + .5) / 2 = .68301, is 46.9 degrees.
+    """
+    encoder = Compass(d0=10, d1=30, d2=60, d3=80, t0=20, t1=40, t2=50)
+    found = cosine_scores(encoder, rows_with([1, 0, 1], "t"), rows_with([1, 1, 0, 0], "d"))
+    assert found.pop("threshold") == pytest.approx((np.cos(np.pi / 6) + 0.5) / 2, abs=1e-12)
+    assert found == pytest.approx({"accuracy": 1 / 3, "f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2})
+
+
+def test_the_loss_of_cosines_on_other_rows_than_the_threshold():
+    """Angles 20 and 90 degrees with labels 1 and 0: (1 - cos 20)^2 / 2, and 0 beyond the margin; over two rows."""
+    encoder = Compass(d0=10, d1=60, t0=20, t1=90)
+    loss = partial(losses.contrastive_loss, margin=0.5)
+    found = cosine_scores(encoder, rows_with([1, 0], "t"), rows_with([1, 0], "d"), loss)
+    assert found["loss"] == pytest.approx((1 - np.cos(np.radians(20))) ** 2 / 2 / 2, abs=1e-12)
+
+
+def test_a_score_at_the_threshold_means_yes():
+    found = binary_scores(np.array([0.3, 0.2]), np.array([1, 0]), threshold=0.3)
+    assert found == {"accuracy": 1, "f1": 1, "precision": 1, "recall": 1}
