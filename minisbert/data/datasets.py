@@ -3,7 +3,7 @@
 Most functions return rows and notes by split; a note says where the rows come from and how many they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -33,25 +33,39 @@ from minisbert.system.assets import assets
 Notes = dict[str, str]
 
 
-def scored_rows(sources: Sources, splits: Iterable[str] = SPLITS) -> tuple[dict[str, list[Row]], Notes]:
-    """Scored pairs of ``splits``; a split without a file comes from stsb."""
+def scored_rows(
+    sources: Sources, scale: float = MAX_SCORE, splits: Collection[str] = SPLITS
+) -> tuple[dict[str, list[Row]], Notes]:
+    """Scored pairs of ``splits``, 0 to ``scale`` in files and 0 to 5 here; a split without a file comes from stsb.
+
+    Scores that no row is trained on, as without ``train``, are only compared by rank: their scale may be any.
+    """
     rows, notes = {}, {}
     for split in splits:
         name = source_for(sources.named()[split], SCORED)
         columns = sources.columns if "train" in splits else None  # otherwise they are those of another format
-        table = scored_table(name, split, sources.scale, columns)
+        table = scored_table(name, split, scale if "train" in splits else None, columns)
         rows[split], notes[split] = table.rows, table.note(name, "pairs")
         if split != "train":
             check_scores(table.rows, name)
+            rows[split] = on_any_scale(table.rows)
             continue
-        if sources.scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / sources.scale:
+        if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
             raise InputError(
-                f"{name}: no score is above 1, but the scale is 0 to {sources.scale:g}: give --scale 1 "
+                f"{name}: no score is above 1, but the scale is 0 to {scale:g}: give --scale 1 "
                 "(labels 0 and 1 alone are for --objective binary or contrastive)"
             )
         rows[split] = table.rows[: sources.limit]
         notes[split] = table._replace(rows=rows[split]).note(name, "pairs")
     return rows, notes
+
+
+def on_any_scale(rows: list[Row]) -> list[Row]:
+    """The rows with scores of at most 5, of which those close to 5 mean the same: 0 to 100 is divided by 20."""
+    most = max(abs(row.score) for row in rows)
+    if most <= MAX_SCORE:
+        return rows
+    return [replace(row, label=row.score * MAX_SCORE / most) for row in rows]
 
 
 # --------------------------------------------------------------------------------- labels and classes

@@ -87,6 +87,11 @@ class Format:
         return [anchor, positive, *filter(NEGATIVE.fullmatch, names)]
 
     @property
+    def example(self) -> str:
+        """The columns of a row in words, from ``needs``."""
+        return self.needs.partition("(")[2].removesuffix(")")
+
+    @property
     def names(self) -> str:
         """The names that would do, for a message."""
         if self.labels:

@@ -1,6 +1,7 @@
 """Files of training data read as rows: a table, or lines of JSON, in one of the formats of ``formats``."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -27,6 +28,7 @@ from minisbert.data.rows import Rows
 from minisbert.data.texts import read_texts
 from minisbert.folder.settings import MAX_SCORE
 
+IDENTITY = re.compile(r"|.*id\d?|index|idx|unnamed: 0")  # columns that nobody expects to be read
 SAMPLE = 100  # rows that decide whether there is a header, and which format a file has
 
 
@@ -112,7 +114,7 @@ class RowReader:
         wider = self.form is SCORED and len(first) >= 7 and not self.columns
         width, as_in = len(first), "as in the first row"
         if wider or (self.form.labels and not names and not self.columns):
-            width, as_in = max(places) + 1, self.form.needs
+            width, as_in = max(places) + 1, self.form.example
         for line, row in chain(sample[bool(names) :], cells):
             if len(row) < width or (len(row) > width and not wider):
                 self.refuse(line, f"{len(row)} columns; {width} are needed ({as_in})")
@@ -176,9 +178,8 @@ class RowReader:
         return any(first and not mostly_numbers([first]) and mostly_numbers(others) for first, *others in columns)
 
     def note_unread(self, names: Sequence[str], read: Sequence[str]) -> None:
-        known = ("", "id", "_id", "index", "idx", "unnamed: 0")  # nobody expects an index to be read
         if self.rows.path.suffix != ".zip":
-            self.unread = [name for name in names if name not in read and name not in known]
+            self.unread = [name for name in names if name not in read and not IDENTITY.fullmatch(name)]
 
     # ---------------------------------------------------------------------------------- rows
 

@@ -23,14 +23,12 @@ HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they 
 class Sources:
     """Where the rows of a run come from: names of data sets or files, by default those of the format.
 
-    ``scale`` is that of the scores in files, ``columns`` names those to read, ``limit`` takes the first training rows,
-    and ``seed`` chooses the rows that are held out.
+    ``columns`` names those to read, ``limit`` takes the first training rows, ``seed`` chooses rows that are held out.
     """
 
     data: str | None = None
     dev: str | None = None
     test: str | None = None
-    scale: float = MAX_SCORE
     columns: str | None = None
     limit: int | None = None
     seed: int = 42

@@ -180,18 +180,17 @@ class RunSettings:
     document_flops: float = option("splade: price of a document's words (default: 3e-5)", 3e-5, RATE, only=SPARSE)
     shuffled_negatives: int | None = option("for each pair N shuffled ones of score 0", None, COUNT, "N", SCORED)
 
-    @property
-    def sources(self) -> Sources:
-        """Where the rows come from."""
-        return Sources(
-            data=self.data,
-            dev=self.dev,
-            test=self.test,
-            scale=self.scale,
-            columns=self.columns,
-            limit=self.limit,
-            seed=self.seed,
-        )
+
+def sources_of(options: RunSettings) -> Sources:
+    """Where the rows of a run come from."""
+    return Sources(
+        data=options.data,
+        dev=options.dev,
+        test=options.test,
+        columns=options.columns,
+        limit=options.limit,
+        seed=options.seed,
+    )
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}

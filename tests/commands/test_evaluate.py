@@ -131,8 +131,11 @@ def test_long_sentences_are_reported(tiny, tmp_path, capsys):
     [
         ("3\ta cat\ta dog\n3\tsun\tmoon\n", "a correlation needs at least two pairs with different scores"),
         ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "no pair has label 1, so F1 is not defined"),
-        ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "line 1: the score 'rating' is not a number"),
-        ("a cat\ta dog\n", "line 1: 2 texts; anchor, positive and negative are needed"),
+        (
+            "rating,first,second\n3,a cat,a dog\n1,sun,moon\n",
+            "'rating', 'first', 'second' are not known: scores need score",
+        ),
+        ("a cat\ta dog\tb\tc\n", "rows of 4 texts; anchor, positive and negative are needed"),
         ("1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine similarity against the scores: .*constant"),
     ],
 )
@@ -172,7 +175,8 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
         ('"a, b",c,d\n', "triplets"),
         ("anchor,positive,negative\n1 cat,b,c\n", "triplets"),
         ("4.5\ta cat\ta dog\n1\ta\tb\n", "pairs"),
-        ("0\ta cat\ta dog\n1\ta\tb\n", "pairs"),  # labels need a header
+        ("0\ta cat\ta dog\n1\ta\tb\n", "labelled pairs"),
+        ("a cat\ta dog\n", "pairs without scores"),
         ("Score,sentence1,sentence2\n1,a,b\n0,c,d\n", "pairs"),
         ("main\tfile\t2012\t1\t4.5\ta\tb\nmain\tfile\t2012\t1\t0\ta\tb\n", "pairs"),
         ("question1\tquestion2\tis_duplicate\na\tb\t1\n", "labelled pairs"),

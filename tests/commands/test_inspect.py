@@ -20,6 +20,7 @@ from minisbert.diagnosis.inspect.plot import draw_inspection
 from minisbert.diagnosis.inspect.text_checks import normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.training.command_line import parse
+from minisbert.training.settings import sources_of
 from tests import toys
 from tests.conftest import ROOT, exit_code_without_a_reader
 
@@ -114,7 +115,8 @@ def train_on(line: str, own: tuple[str, ...] = ("cosine",)) -> None:
     options = parse(shlex.split(line)[3:])
     if options.objective in own:
         options.dev = options.test = options.data  # instead of stsb, or of a few rows held out
-    READERS[options.objective](options.sources)
+    given = [options.scale] if options.objective == "cosine" else []
+    READERS[options.objective](sources_of(options), *given)
 
 
 # ------------------------------------------------------------------------------------- planted faults

@@ -63,7 +63,7 @@ def test_quotation_marks_and_other_marks_inside_a_cell(write):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("3\ta", "2 columns; 3 are needed (scored pairs (score, sentence1, sentence2))"),
+        ("3\ta", "2 columns; 3 are needed (score, sentence1, sentence2)"),
         ("3\ta\tb\tc", "4 columns; 3 are needed"),
         ("high\ta\tb", "the score 'high' is not a number"),
         ("\ta\tb", "the score '' is not a number"),
@@ -201,7 +201,7 @@ BAD = [  # reader, ending of the file's name, content, message
     ),
     ("duplicates", ".tsv", "1\ta\tb\n\n2\ta\tb\n", "line 3: the label '2' is not 0 or 1"),
     ("duplicates", ".tsv", "1\ta\tb\n-\ta\tb\n", "line 2: the label '-' is not 0 or 1"),
-    ("duplicates", ".tsv", "1\ta\n", "line 1: 2 columns; 3 are needed (labels (0 or 1, sentence1, sentence2))"),
+    ("duplicates", ".tsv", "1\ta\n", "line 1: 2 columns; 3 are needed (0 or 1, sentence1, sentence2)"),
     ("duplicates", ".tsv", QUORA + '4\t9\t10\t"a\tb\t0\n', "line 7: 4 columns; 6 are needed (as in the first row)"),
     ("duplicates", ".csv", '1,a,b\n1,"a,b\n', "line 2: not comma-separated values: "),
     ("duplicates", ".csv", '1,"a\n\nb",c\n1,"a"x,b\n', "line 4: not comma-separated values: "),
@@ -274,7 +274,7 @@ NAMED = [  # format, ending, rows, columns that are named as not read, content
         PAIRS,
         ".jsonl",
         [Row(("a", "t p", "n"))],
-        ["query_id"],
+        [],
         '{"query_id": 1, "query": "a", "positive_passages": [{"docid": "3", "title": "t", "text": "p"}], '
         '"negative_passages": [{"docid": "4", "text": "n"}]}',
     ),

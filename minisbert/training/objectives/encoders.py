@@ -19,7 +19,7 @@ from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings, reads
+from minisbert.training.settings import RunSettings, reads, sources_of
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
@@ -42,7 +42,7 @@ class CosineRegression(VectorObjective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = scored_rows(options.sources)
+        self.rows, notes = scored_rows(sources_of(options), options.scale)
         if options.shuffled_negatives:
             extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
             self.rows["train"] += extra
@@ -78,7 +78,7 @@ class Contrastive(VectorObjective):
     best = "f1"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = duplicate_rows(options.sources)
+        self.rows, notes = duplicate_rows(sources_of(options))
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
         self.margin = options.margin or 0.5
@@ -110,10 +110,10 @@ class UnscoredRows(VectorObjective):
         self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
             if file and Path(file).is_file() and recognise(file) is PAIRS:
-                self.rows[split], notes[split] = triplet_rows(options.sources.of_file(file))
+                self.rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
                 searches[split] = retrieval_from_pairs(self.rows[split])
             elif file or not searches:  # pairs as dev need no STS-B as test
-                rows, found = scored_rows(options.sources, [split])
+                rows, found = scored_rows(sources_of(options), options.scale, [split])
                 self.scored.append(split)
                 self.rows |= rows
                 notes |= found
@@ -141,7 +141,7 @@ class TripletRows(UnscoredRows):
     """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = triplet_rows(options.sources, only_triplets=options.objective == "triplet")
+        rows, note = triplet_rows(sources_of(options), only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
@@ -206,7 +206,7 @@ class SimCSE(UnscoredRows):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = sentence_rows(options.sources)
+        rows, note = sentence_rows(sources_of(options))
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         if not dropout and options.dropout is None and not options.augment:

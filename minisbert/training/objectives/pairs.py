@@ -20,7 +20,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, PairNetwork
-from minisbert.training.settings import RunSettings
+from minisbert.training.settings import RunSettings, sources_of
 
 
 class PairObjective(Objective):
@@ -60,7 +60,9 @@ class ScoreRegression(PairObjective):
     best = "pearson"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(options.sources)
+        rows, notes = scored_rows(sources_of(options), options.scale)
+        if min(pair.score for pair in rows["train"]) < 0:
+            raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         # a table made here and not at import: a mistake may be planted in the functions
         formulas: dict[str, Loss] = {
             "mse": losses.mse_loss,
@@ -103,7 +105,7 @@ class Duplicates(PairObjective):
     best, task = "f1", "binary"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = duplicate_rows(options.sources)
+        rows, notes = duplicate_rows(sources_of(options))
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
         super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
 
@@ -117,7 +119,7 @@ class Softmax(PairObjective):
     best, task = "accuracy", "classes"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes, self.labels = class_rows(options.sources)
+        rows, notes, self.labels = class_rows(sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
         super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
@@ -174,10 +176,10 @@ class RankingReranker(Objective):
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
     """Rows of a query, its positive and negatives. Dev and test without a file are held out of the training rows."""
     rows, notes = {}, {}
-    rows["train"], notes["train"] = triplet_rows(options.sources)
+    rows["train"], notes["train"] = triplet_rows(sources_of(options))
     for split, file in (("dev", options.dev), ("test", options.test)):
         if file:
-            rows[split], notes[split] = triplet_rows(options.sources.of_file(file))
+            rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
         rows["train"], held_out = hold_out(rows["train"], missing, options.seed)

@@ -489,19 +489,19 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("objective", "flags", "message"),
     [
-        ("cosine", "--data {nli}", "holds lines of JSON: objective cosine reads stsb or a file of scored pairs"),
+        ("cosine", "--data {nli}", "line 1: the score 'entailment' is not a number"),
         ("cosine", "--data {duplicates}", "no score is above 1, but the scale is 0 to 5"),
         ("siamese", "--data {triplets}", "line 1: the score 'the cat' is not a number"),
         ("cross-encoder", "--data {sentences}", "line 1: 1 columns; 3 are needed"),
         ("binary", "--data {scored}", "the label '4' is not 0 or 1"),
         ("contrastive", "--data {triplets}", "line 1: the label 'the cat' is not 0 or 1"),
-        ("softmax", "--data {sentences}", "holds no lines of JSON: objective softmax reads snli or a file of NLI rows"),
-        ("triplet", "--data {scored}", "the first column holds numbers: scores or labels of pairs?"),
+        ("softmax", "--data {sentences}", "line 1: 1 columns; 3 are needed (classes, such as NLI's"),
+        ("triplet", "--data {scored}", "column 1 holds numbers: scores, labels or an index?"),
         ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
-        ("simcse", "--data {triplets}", "line 1: a table; objective simcse reads plain sentences, one a line"),
-        ("simcse", "--data {nli}", "holds lines of JSON: objective simcse reads a file of plain sentences"),
-        ("cosine", "--data snli", "snli has no rows of the kind that is needed: objective cosine reads stsb or a file"),
-        ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: objective simcse reads a file of"),
+        ("simcse", "--data {triplets}", "a column text is needed, its columns are"),
+        ("simcse", "--data {nli}", "line 1: text and maybe title are needed"),
+        ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
+        ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: give a file of plain texts"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
         ("cosine", "--dev stsb.tsv", "stsb.tsv does not exist"),
         ("cross-attention", "--dev quora", "quora has no rows of the kind that is needed"),
@@ -531,7 +531,7 @@ def test_bad_rows_and_settings_exit_2_with_one_line(run, files, tmp_path, capsys
 
 
 def test_sentences_have_no_default():
-    with pytest.raises(InputError, match="objective simcse needs --data FILE: plain sentences, one a line"):
+    with pytest.raises(InputError, match="--data FILE is needed: plain texts"):
         make_objective(parse(["--objective", "simcse"]), None)
 
 
