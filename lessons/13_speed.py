@@ -100,8 +100,8 @@ assert budgeted_batches([3, 9, 4, 4, 3, 9], batch_tokens=20) == [[1, 5], [2, 3, 
 # %%
 two_texts = ["A cat.", "Snow."]
 (shared,) = packed_batches(tokenize(encoder.tokenizer, two_texts)[0], batch_tokens=64)
-together = same_text(shared.owner)  # (1, 1, T, T)
-print(shared.ids, shared.positions, shared.owner, together[0, 0].int(), sep="\n")
+together = same_text(shared.text_index)  # (1, 1, T, T)
+print(shared.ids, shared.positions, shared.text_index, together[0, 0].int(), sep="\n")
 assert shared.positions.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2, 3, 0, 0, 0]], "5 tokens, 4 tokens, 3 pads to make 12"
 assert together.sum() == 5 * 5 + 4 * 4 + 3 * 3, "blocks on the diagonal, and the pads among themselves"
 
@@ -444,7 +444,7 @@ guess.answer("over 40 %")
 
 # %%
 embed = bert.Embeddings.forward
-ones = lambda owner: torch.ones_like(same_text(owner))  # noqa: E731
+ones = lambda text_index: torch.ones_like(same_text(text_index))  # noqa: E731
 along = lambda self, ids, types, positions=None: embed(self, ids, types)  # noqa: E731
 own = [
     Mistake("mask forgotten", "texts of a row see each other", batching, "same_text", ones),

@@ -18,7 +18,7 @@ from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
 from minisbert.models.static_encoder import StaticEncoder
-from minisbert.models.tokenizer import Tokenizer
+from minisbert.models.tokenizer import MASKED_MODULE, Tokenizer
 
 Encoder = SentenceEncoder | StaticEncoder | CompiledEncoder
 ENCODERS = {kind.__name__: kind for kind in (SentenceEncoder, SparseEncoder, MultiVectorEncoder, StaticEncoder)}
@@ -84,7 +84,8 @@ def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
     folder = ModelFolder(find_model(model))
     if folder.kind == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
-    return Tokenizer.load(folder.encoder, limit)
+    module = MASKED_MODULE if folder.kind == "SparseEncoder" else None
+    return Tokenizer.load(folder.encoder, limit, module)
 
 
 def uncompiled(encoder: Encoder) -> Encoder:

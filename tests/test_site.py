@@ -356,14 +356,3 @@ def test_the_things_to_play_with_answer_to_the_keyboard(server, chromium):
     tab.locator("#by-kind").press("b")
     assert tab.locator("#by-rows th").last.inner_text() == "bits, 384 columns"
     assert tab.evaluate(WIDER) <= 0
-
-
-@pytest.mark.site
-def test_light_and_dark_can_be_chosen(server, chromium):
-    tab = chromium.new_context(**DESKTOP).new_page()
-    tab.goto(f"{server}/lessons/05_attention.html")
-    shade = "() => getComputedStyle(document.body).backgroundColor"
-    assert tab.evaluate(shade) == "rgb(18, 18, 18)"
-    tab.get_by_role("button", name="Color mode").click()
-    tab.get_by_role("button", name="Light").click()
-    tab.wait_for_function(f"() => ({shade})() === 'rgb(255, 255, 255)'")

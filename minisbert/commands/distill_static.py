@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
     check_replaceable(options.out)
     use_threads(options.threads)
     encoder = load_encoder(options.model, device=choose_device(options.device))
-    if not isinstance(encoder, SentenceEncoder) or encoder.searched:
+    if not isinstance(encoder, SentenceEncoder) or encoder.search_options:
         raise InputError(f"--model {options.model}: only an encoder of dense vectors can be distilled to a table")
     table = distill(encoder, options.dim, options.sif, progress=True)
     table.save(options.out)

@@ -158,9 +158,9 @@ def encode_to_file(
             lengths = torch.tensor([len(rows) for rows in states])  # (N,)
             write_safetensors({"states": torch.from_numpy(np.concatenate(states)), "lengths": lengths}, partial)
             return total, states[0].shape[1]
-        if quantize and encoder.searched:
+        if quantize and encoder.search_options:
             raise InputError(f"--quantize is for arrays of vectors, not for those of a {type(encoder).__name__}")
-        vectors = encoder.encode(texts, **options, **encoder.searched)
+        vectors = encoder.encode(texts, **options, **encoder.search_options)
         if quantize:
             prompt = choose_prompt(encoder.settings, options.get("prompt"), options.get("prompt_name"))
             made = made_from(encoder, prompt) | {"texts": texts_hash(text.strip() for text in texts)}

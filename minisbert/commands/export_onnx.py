@@ -18,7 +18,9 @@ from minisbert.compiled.onnx_export import TEXTS, export_onnx, onnx_vectors, qua
 from minisbert.core import InputError
 from minisbert.folder.overwrite import check_replaceable, model_folder
 from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.system.assets import local_path
 from minisbert.system.console import run_command, say
+from minisbert.system.files import check_output
 
 LARGEST = 1e-4  # of a difference to a unit vector's number: float32 in another order stays far below
 
@@ -29,6 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="for the model with onnx/model.onnx")
     parser.add_argument("--int8", action="store_true", help="write onnx/model_int8.onnx too: a quarter of the size")
     options = parser.parse_args(arguments)
+    check_output(options.out, local_path(options.model))
     for package in ("onnx", "onnxscript", "onnxruntime"):
         if find_spec(package) is None:
             raise InputError(f"minisbert export-onnx needs {package}: pip install 'minisbert[onnx]'")

@@ -29,9 +29,9 @@ from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
 from minisbert.data.formats import PAIRS
-from minisbert.data.reader import read_file
+from minisbert.data.sources import read_file
 from minisbert.loading import Encoder
-from minisbert.search.vectors import Chosen, Stacked
+from minisbert.search.vectors import Stacked
 from minisbert.system.console import check_usage, run_command, say
 from minisbert.system.files import atomic_file, listed
 
@@ -98,8 +98,9 @@ def encode_documents(
     encoder, vectors, prompt = load_and_encode(corpus, options)
     rows = {text: row for row, text in enumerate(corpus)}  # in the order of the documents, which begin with these
     more = task.documents[len(rows) :]
-    parts = [Chosen(vectors, np.array([*rows.values()])), encode_with_progress(encoder, more, prompt)]
-    return encoder, Stacked(parts.__getitem__, (len(rows), len(more)), vectors.shape[1], vectors.dtype)
+    parts = [vectors, encode_with_progress(encoder, more, prompt)]
+    chosen = np.array([*rows.values(), *range(len(corpus), len(corpus) + len(more))])
+    return encoder, Stacked(parts.__getitem__, (len(corpus), len(more)), vectors.shape[1], vectors.dtype, chosen)
 
 
 def summary(task: Candidates, mined: Mined, rules: Rules) -> dict[str, object]:

@@ -71,7 +71,7 @@ def load_encoder(options: argparse.Namespace) -> Encoder:
 
 def truncate(encoder: Encoder, columns: int) -> None:
     """Set the encoder's ``truncate_dim``; ``InputError`` if it has fewer columns, or none that can be left out."""
-    if encoder.searched:
+    if encoder.search_options:
         raise InputError(f"--truncate-dim: a {type(encoder).__name__} has no columns that matter less than others")
     if columns > encoder.width:
         raise InputError(f"--truncate-dim {columns} is not in 1 to {encoder.width}, the number of columns")
@@ -81,7 +81,7 @@ def truncate(encoder: Encoder, columns: int) -> None:
 def load_pooled(options: argparse.Namespace, instead: str) -> Encoder:
     """``load_encoder``; for a model with a vector per token an ``InputError`` that says what to do ``instead``."""
     encoder = load_encoder(options)
-    if encoder.searched.get("convert") == "matrices":
+    if encoder.search_options.get("convert") == "matrices":
         raise InputError(f"{options.model} has a vector per token: {instead}")
     return encoder
 

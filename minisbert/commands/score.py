@@ -17,6 +17,7 @@ from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
+from minisbert.folder.model_folder import find_model
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import PairScorer
@@ -93,12 +94,13 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         pairs = [(first, second) for first, second, _ in EXAMPLES]
     use_threads(options.threads)
+    path = find_model(options.model)
 
     def compiled(package: str | bool) -> CompiledPairModel:
-        return CompiledPairModel.load(options.model, package, options.max_length)
+        return CompiledPairModel.load(path, package, options.max_length)
 
     model = if_compiled(options, compiled)
-    model = model or PairModel.load(options.model, choose_device(options.device), options.max_length)
+    model = model or PairModel.load(path, choose_device(options.device), options.max_length)
     firsts, seconds = zip(*pairs, strict=True)
     scores = model.scores(firsts, seconds, progress=True)
     if model.truncated:

@@ -57,7 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
     check_written("--write", options.write, [".safetensors"], options.model, options.against)
     other = tracing.read_states(Path(against), options.double) if against != "hf" else {}
     use_threads(options.threads)
-    encoder = SentenceEncoder.load(options.model, options.pooling)
+    path = find_model(options.model)
+    encoder = SentenceEncoder.load(path, options.pooling)
     encoder = encoder.double() if options.double else encoder
     inputs = {name: other[name] for name in INPUTS} if other else tracing.inputs_of(encoder, options.texts or TEXTS)
     with reading(against):
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> None:
         say(f"wrote {len(inputs | ours)} tensors to {options.write}: {', '.join(inputs | ours)}")
         if options.against is None:
             return
-    other = other or tracing.huggingface(find_model(options.model), inputs, options.double)
+    other = other or tracing.huggingface(path, inputs, options.double)
     unknown = tracing.unknown_names(ours, other, against)
 
     hidden, vector = (DOUBLE, DOUBLE) if options.double else (HIDDEN, VECTOR if encoder.normalize else HIDDEN)

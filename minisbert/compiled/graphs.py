@@ -29,10 +29,10 @@ class VectorGraph(nn.Module):
         super().__init__()
         self.encoder, self.low = encoder, precision == "bfloat16"
 
-    def forward(self, ids: Tensor, positions: Tensor, owner: Tensor, places: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, positions: Tensor, text_index: Tensor, places: Tensor) -> Tensor:
         """``Batch.inputs``: (R, T) three times and (N, S)."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
-            states = self.encoder.unpacked(ids, positions, same_text(owner), places)
+            states = self.encoder.unpacked(ids, positions, same_text(text_index), places)
         return self.encoder.dense(self.encoder.pool(*states))
 
 
@@ -67,7 +67,7 @@ def compile_encoder(encoder: SentenceEncoder, folder: Path, precision: str, path
     about = identity(ModelFolder(folder), precision, encoder.pooling.mode)
     about |= {"model": folder.name, "width": encoder.width, "hidden_size": encoder.hidden_size}
     batch = next(packed_batches([bytes(ID_BYTES * length) for length in EXAMPLE], sum(EXAMPLE)))
-    rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.owner)]  # (2, T) each
+    rows = [x.repeat(2, 1) for x in (batch.ids, batch.positions, batch.text_index)]  # (2, T) each
     graph = VectorGraph(encoder, precision)
     with evaluating(graph):
         compile_package(graph, [*rows, batch.places], path, about)

@@ -67,8 +67,8 @@ class CompiledEncoder(TextEncoder):
             yield
 
     def vectors(self, batch: Batch, skip: int = 0) -> Tensor:
-        ids, positions, owner, places = batch.inputs(self.device)
-        return self.run(ids, positions, owner, places[:, skip:].contiguous())[0]
+        ids, positions, text_index, places = batch.inputs(self.device)
+        return self.run(ids, positions, text_index, places[:, skip:].contiguous())[0]
 
 
 class CompiledPairModel(PairScorer):

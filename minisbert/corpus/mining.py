@@ -1,10 +1,11 @@
 """Hard negatives for (anchor, positive) pairs: texts that a model finds close to an anchor and that are not its own.
 
 Rules, defaults and results are those of sentence-transformers' ``mine_hard_negatives`` with ``output_format="triplet"``
-and ``sampling_strategy="top"``. One is added: a text that equals the anchor or one of its positives but for case and
-white space is no candidate.
+and ``sampling_strategy="top"``. One is added: near-duplicates of the anchor or its positives, equal but for case and
+white space, are no candidates.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from minisbert.core import InputError, reading
-from minisbert.core.checks import check
+from minisbert.core import InputError
 from minisbert.search.dense import cosines_of, top_k
-from minisbert.search.vectors import Vectors
+from minisbert.search.vectors import Source, Vectors
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
@@ -48,20 +48,26 @@ class Rules:
     min_score: float | None = None
 
     def __post_init__(self) -> None:
-        numbers = "num_negatives an integer from 1, range_min an integer from 0, range_max an integer from 1"
-        limits = "absolute_margin finite, relative_margin finite, max_score finite, min_score finite"
-        with reading("rules"):
-            check(f"{numbers}, {limits}", *vars(self).values())
-        count, low, high = self.num_negatives, self.range_min, self.range_max
-        if high is not None and high - low < count:
-            raise InputError(f"ranks {low} to {high} have no room for {count} negatives: raise range_max")
+        for name, least in (("num_negatives", 1), ("range_min", 0), ("range_max", 1)):
+            number = getattr(self, name)
+            if number is not None and (type(number) is not int or number < least):
+                raise InputError(f"{name} must be an integer from {least}, not {number!r}")
+        for name in ("absolute_margin", "relative_margin", "max_score", "min_score"):
+            limit = getattr(self, name)
+            if limit is not None and not (isinstance(limit, int | float) and math.isfinite(limit)):
+                raise InputError(f"{name} must be finite, not {limit!r}")
+        if self.range_max is not None and self.range_max - self.range_min < self.num_negatives:
+            ranks = f"ranks {self.range_min} to {self.range_max}"
+            raise InputError(f"{ranks} have no room for {self.num_negatives} negatives: raise range_max")
 
     def depth(self, most: int) -> int:
         """How many ranks are searched for an anchor, its positives included; ``most`` positives has an anchor."""
         if self.range_max is not None:
             return self.range_max + most
-        some_fail = not (self.absolute_margin is self.relative_margin is self.max_score is None)
-        return self.range_min + self.num_negatives * (10 if some_fail else 1) + 2 * most
+        count = self.num_negatives
+        if not (self.absolute_margin is self.relative_margin is self.max_score is None):
+            count *= 10  # some will fail
+        return self.range_min + count + 2 * most
 
     def failures(self, scores: np.ndarray, positive: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """The name of each rule and the candidates that fail it: scores (A, C), lowest positive (A, 1) -> (A, C)."""
@@ -83,24 +89,26 @@ class Candidates:
     anchors: list[str]
     documents: list[str]
     positives: RowLists
-    copies: RowLists  # documents with the anchor's text or a positive's but for case and white space
+    copies: RowLists  # near-duplicates of the anchor or its positives
     most: int  # pairs of one anchor
 
 
 def candidates_of(pairs: Sequence[tuple[str, str]], corpus: Sequence[str] = ()) -> Candidates:
     """All pairs of an anchor together, in the order of their first; documents in the order of corpus and pairs."""
-    rows = {text: row for row, text in enumerate(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))}
+    documents = list(dict.fromkeys([*corpus, *(positive for _, positive in pairs)]))
+    rows = {text: row for row, text in enumerate(documents)}
     alike: dict[str, list[int]] = {}
     for text, row in rows.items():
         alike.setdefault(plain(text), []).append(row)
-    found: dict[str, list[int]] = {}
+    by_anchor: dict[str, list[int]] = {}
     for anchor, positive in pairs:
-        found.setdefault(anchor, []).append(rows[positive])
-    documents, positives, copies = list(rows), [list(dict.fromkeys(some)) for some in found.values()], []
-    for anchor, own in zip(found, positives, strict=True):
+        by_anchor.setdefault(anchor, []).append(rows[positive])
+    positives = [list(dict.fromkeys(some)) for some in by_anchor.values()]
+    copies = []
+    for anchor, own in zip(by_anchor, positives, strict=True):
         texts = {plain(anchor), *(plain(documents[row]) for row in own)}
         copies.append([row for text in texts for row in alike.get(text, []) if row not in own])
-    return Candidates(list(found), documents, positives, copies, max(map(len, found.values())))
+    return Candidates(list(by_anchor), documents, positives, copies, max(map(len, by_anchor.values())))
 
 
 def plain(text: str) -> str:
@@ -118,33 +126,46 @@ class Mined:
     failed: dict[str, int] = field(default_factory=dict)  # candidates by the first rule that they failed
 
 
-def mine(anchors: np.ndarray, documents: np.ndarray, task: Candidates, rules: Rules, progress: bool = False) -> Mined:
+def mine(anchors: np.ndarray, documents: Source, task: Candidates, rules: Rules, progress: bool = False) -> Mined:
     """Negatives by the exact search in vectors of anchors (A, D) and documents (N, D).
 
     Equal scores are in the order of the documents. Raises ``InputError`` as ``top_k`` does.
     """
-    mined, count = Mined(), len(documents)
+    mined = Mined()
     for start in Bar(range(0, len(anchors), ANCHORS), desc="comparing", unit=" blocks of anchors", shown=progress):
         some = slice(start, start + ANCHORS)
-        block, positives, copies = anchors[some], task.positives[some], task.copies[some]
-        depth, spare = rules.depth(task.most), max(map(len, copies))
-        scores, rows = top_k(block, documents, min(depth + spare, count))  # (A, C)
-        # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
-        copied = belongs(rows, copies, count)
-        order = copied.argsort(axis=1, kind="stable")[:, :depth]
-        scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
-        own = positive_scores(block, documents, positives)
-        lowest = np.array([min(cosines) for cosines in own], np.float32)[:, None]  # (A, 1)
-        kept = ~belongs(rows, positives, count) & ~copied
-        for name, fails in rules.failures(scores, lowest):
-            mined.failed[name] = mined.failed.get(name, 0) + int((kept & fails).sum())
-            kept &= ~fails
-        rank = kept.cumsum(axis=1) - 1
-        kept &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
-        mined.negatives += [row[chosen].tolist() for row, chosen in zip(rows, kept, strict=True)]
-        mined.scores += [row[chosen].tolist() for row, chosen in zip(scores, kept, strict=True)]
-        mined.positive_scores += own
+        mine_block(anchors[some], documents, task.positives[some], task.copies[some], rules, task.most, mined)
     return mined
+
+
+def mine_block(
+    anchors: np.ndarray,
+    documents: Source,
+    positives: RowLists,
+    copies: RowLists,
+    rules: Rules,
+    most: int,
+    mined: Mined,
+) -> None:
+    """Add the negatives of some anchors to ``mined``."""
+    count, depth = len(documents), rules.depth(most)
+    scores, rows = top_k(anchors, documents, min(depth + max(map(len, copies)), count))  # (A, C)
+    # without its copies each anchor still has ``depth`` candidates; they are moved behind all others
+    copied = belongs(rows, copies, count)
+    order = copied.argsort(axis=1, kind="stable")[:, :depth]
+    scores, rows, copied = (np.take_along_axis(values, order, axis=1) for values in (scores, rows, copied))
+    own = positive_scores(anchors, documents, positives)
+    lowest = np.array([min(cosines) for cosines in own], np.float32)[:, None]  # (A, 1)
+    remaining = ~belongs(rows, positives, count) & ~copied
+    for name, fails in rules.failures(scores, lowest):
+        mined.failed[name] = mined.failed.get(name, 0) + int((remaining & fails).sum())
+        remaining &= ~fails
+    rank = remaining.cumsum(axis=1) - 1
+    remaining &= (rank >= rules.range_min) & (rank < rules.range_min + rules.num_negatives)
+    for row, cosines, chosen in zip(rows, scores, remaining, strict=True):
+        mined.negatives.append(row[chosen].tolist())
+        mined.scores.append(cosines[chosen].tolist())
+    mined.positive_scores += own
 
 
 def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
@@ -153,7 +174,7 @@ def belongs(rows: np.ndarray, lists: RowLists, count: int) -> np.ndarray:
     return np.isin(np.arange(len(rows))[:, None] * count + rows, np.array(keys, dtype=np.int64))
 
 
-def positive_scores(anchors: np.ndarray, documents: np.ndarray, positives: RowLists) -> list[list[float]]:
+def positive_scores(anchors: np.ndarray, documents: Source, positives: RowLists) -> list[list[float]]:
     """The cosines of each anchor and its positives."""
     counts = [len(rows) for rows in positives]
     which = torch.arange(len(positives)).repeat_interleave(torch.tensor(counts))

@@ -33,12 +33,12 @@ def encode_shards(
     Raises ``InputError`` for a folder that was made with another input, model or option, which ``overwrite`` replaces,
     for one that holds other files, and for an input that changes while it is read. Complete shards stay in any case.
     """
-    if encoder.searched:
+    if encoder.search_options:
         raise InputError(f"--shard-rows is for arrays of vectors, not for those of a {type(encoder).__name__}")
-    manifest = read_manifest(folder)
-    check_foreign(folder, manifest)  # before anything is created there
+    check_foreign(folder)  # before anything is created there
     planned = plan(encoder, file, folder, shard_rows, options)
     with locked(folder):
+        manifest = read_manifest(folder)
         if manifest is None or manifest.made != planned.made:
             changed = manifest and differences(manifest.made, planned.made)
             if changed and not overwrite:
@@ -48,12 +48,13 @@ def encode_shards(
             manifest = planned
         clean_up(manifest)
         written, truncated = write_shards(encoder, file, manifest, options)
-    if truncated:
-        say(encoder.tokenizer.cut_message(truncated, sum(manifest.shape(shard)[0] for shard in written)))
     rows = sum(manifest.shape(shard)[0] for shard in written)
-    before = len(manifest.shards) - len(written)
+    if truncated:
+        say(encoder.tokenizer.cut_message(truncated, rows))
     said = f"wrote {len(written):,} shards with {rows:,} vectors of width {manifest.made['width']} to {folder}"
-    say(said + (f"; {before:,} were complete" if before else ""))
+    if len(written) < len(manifest.shards):
+        said += f"; {len(manifest.shards) - len(written):,} were complete"
+    say(said)
 
 
 def plan(encoder: Encoder, file: str, folder: Path, shard_rows: int, options: dict[str, Any]) -> Manifest:
@@ -114,10 +115,10 @@ def write_shard(
     manifest.write()
 
 
-def check_foreign(folder: Path, manifest: Manifest | None) -> None:
-    """Raise ``InputError`` if a folder without a manifest holds anything but hidden files."""
+def check_foreign(folder: Path) -> None:
+    """Raise ``InputError`` if a folder has a damaged manifest, or none and anything but hidden files."""
     foreign = sorted(path.name for path in folder.glob("[!.]*") if path.name not in LITTER)
-    if foreign and manifest is None:
+    if read_manifest(folder) is None and foreign:
         raise InputError(
             f"{folder} is not a folder of shards: it holds {listed(foreign)}, which encode did not write; "
             "choose another --out"

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check, check_text
-from minisbert.models.sentence_encoder import SentenceEncoder
+from minisbert.core import InputError, one_line
+from minisbert.core.checks import check_text
+from minisbert.loading import Encoder, load_encoder
 from minisbert.system.assets import assets
 from minisbert.system.devices import choose_device, use_threads
 
@@ -57,16 +57,21 @@ class EncodeBatch:
         prompt: str | None = None,
         prompt_name: str | None = None,
     ):
-        with reading("EncodeBatch"):
-            check("workers an integer from 1", workers)
+        if workers is not None and (type(workers) is not int or workers < 1):
+            raise InputError(f"workers must be an integer from 1, not {workers!r}")
         self.text, self.vector = text, vector
         folder = str(model) not in assets() and os.path.isdir(model)
         self.model = os.path.abspath(model) if folder else str(model)  # workers may start elsewhere
         # subtle: a model trained anew into the same folder is another model, for workers that still have the old one
         # and for the cache of ``datasets``, which knows a function by its pickled bytes
         self.loading = (folder_version(Path(self.model)) if folder else (), workers, pooling, device, max_length)
-        names = {"prompt": prompt, "prompt_name": prompt_name}
-        self.encoding = {"precision": precision, "normalize": normalize, "truncate_dim": truncate_dim, **names}
+        self.encoding = {
+            "precision": precision,
+            "normalize": normalize,
+            "truncate_dim": truncate_dim,
+            "prompt": prompt,
+            "prompt_name": prompt_name,
+        }
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """The columns of ``batch`` as they are, and the vectors (N, D); (0, D) for an empty batch.
@@ -79,17 +84,23 @@ class EncodeBatch:
             raise InputError(f"no column {self.text!r} in the batch, which has {columns}: give its name, text=...")
         if self.vector in batch:
             raise InputError(f"the column {self.vector!r} exists: give the vectors another name, vector=...")
+        texts = self.checked_texts(batch)
+        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
+        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
+
+    def checked_texts(self, batch: Mapping[str, Any]) -> list[str]:
+        """The texts of a batch; ``InputError`` names the row of a value that is none, by its other columns."""
         texts = list(batch[self.text])
         for row, text in enumerate(texts):
             try:
                 check_text(row, text)
             except InputError as error:
-                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
                 where = f"column {self.text!r}, row {row} of a batch of {len(texts):,}"
-                where += f", with {one_line(rest)}" if rest else ""
+                rest = {name: list(batch[name])[row] for name in batch if name != self.text}
+                if rest:
+                    where += f", with {one_line(rest)}"
                 raise InputError(f"{where}: {error}; fill or drop such rows first") from error
-        encoder = worker_encoder(os.getpid(), self.model, *self.loading)
-        return dict(batch) | {self.vector: encoder.encode(texts, **self.encoding)}
+        return texts
 
 
 def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -101,13 +112,13 @@ def folder_version(folder: Path) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(MOST_MODELS)
 def worker_encoder(
     process: int, model: str, version: tuple, workers: int | None, pooling: str | None, device: str, limit: int | None
-) -> SentenceEncoder:
+) -> Encoder:
     """The encoder of this process for these settings; sets the threads of the process.
 
     ``process`` and ``version`` only distinguish: a forked process has its parent's encoders, but needs other threads.
     """
     use_threads(worker_threads(workers))
-    return SentenceEncoder.load(model, pooling, choose_device(device), limit)
+    return load_encoder(model, pooling, choose_device(device), limit)
 
 
 def worker_threads(workers: int | None) -> int:
@@ -116,5 +127,9 @@ def worker_threads(workers: int | None) -> int:
     # computed with more than one
     if os.getpid() != IMPORTED_IN:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(cores // workers, 1) if workers else min(torch.get_num_threads(), cores)
+    cores = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    if workers is None:
+        return min(torch.get_num_threads(), cores)
+    return max(cores // workers, 1)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from minisbert.core import InputError, one_line
 from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
-from minisbert.data.reader import note, read_file
 from minisbert.data.recognition import recognise
 from minisbert.data.sources import (
     NLI_ARCHIVES,
@@ -18,14 +17,16 @@ from minisbert.data.sources import (
     Sources,
     check_labels,
     check_scores,
-    hold_out,
     load_scored_pairs,
     load_several,
     nli_triplets,
+    note,
+    read_file,
     scored_table,
     several,
     source_for,
 )
+from minisbert.data.splits import hold_out
 from minisbert.data.texts import read_texts
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.system.assets import assets
@@ -189,3 +190,8 @@ def holds_nli(data: str) -> bool:
     if data in NLI_ARCHIVES or Path(data).suffix == ".zip":
         return True
     return recognise(data) is NLI
+
+
+def holds_pairs(path: str) -> bool:
+    """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
+    return Path(path).is_file() and recognise(path) is PAIRS

@@ -5,13 +5,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from minisbert.core import InputError, one_line
 from minisbert.data.formats import (
     LABELLED,
     NLI,
-    PAIRS,
     SCORED,
     SENTENCES,
     Format,
@@ -218,51 +217,6 @@ class RowReader:
         else:
             label = parse_class(label, names[1:])
         return Row((first, second), label, line)
-
-
-class Table(NamedTuple):
-    """The rows of a file, how many it has that are skipped, and its columns that are not read."""
-
-    rows: list[Row]
-    skipped: int
-    unread: list[str]
-
-    def note(self, name: str, what: str) -> str:
-        """``pairs.csv (20 pairs, 1 skipped; not read: genre)``."""
-        return note(name, len(self.rows), what, self.skipped, self.unread)
-
-
-def note(name: str, count: int, what: str, skipped: int = 0, unread: Sequence[str] = ()) -> str:
-    text = f"{name} ({count:,} {what}"
-    if skipped:
-        text += f", {skipped:,} skipped"
-    if unread:
-        text += f"; not read: {', '.join(unread)}"
-    return text + ")"
-
-
-def read_file(
-    path: str | Path,
-    form: Format,
-    limit: int | None = None,
-    split: str = "",
-    scale: float | None = MAX_SCORE,
-    columns: str | None = None,
-) -> Table:
-    """The rows of a file without those that training skips, an empty text or no gold label; ``limit`` counts both.
-
-    If JSON lists negatives, and not as many in each row, all rows get as many as the one with the fewest has.
-    """
-    reader = RowReader(path, form, scale, columns, split)
-    rows = list(islice(reader, limit))
-    usable = [row for row in rows if not reader.skips(row)]
-    if not usable:
-        raise InputError(f"{path} holds no usable rows" + (f" ({len(rows)} were skipped)" if rows else ""))
-    fewest = min(len(row.texts) for row in usable)
-    if form is PAIRS and any(len(row.texts) > fewest for row in usable):
-        usable = [Row(row.texts[:fewest], None, row.line) for row in usable]
-        reader.unread.append(f"negatives beyond {fewest - 2} of a row")
-    return Table(usable, len(rows) - len(usable), reader.unread)
 
 
 def holds_json(path: str | Path) -> bool:

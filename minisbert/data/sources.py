@@ -1,22 +1,65 @@
-"""Where rows come from: data sets by name and files by path, and how rows are split."""
+"""Where rows come from: data sets by name, and files by path."""
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import NamedTuple
 
 from minisbert.core import InputError
-from minisbert.data.formats import LABELLED, SCORED, Format, Row
-from minisbert.data.reader import Table, read_file
+from minisbert.data.formats import LABELLED, PAIRS, SCORED, Format, Row
+from minisbert.data.reader import RowReader
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.system.assets import asset, assets, ensure
 
 SPLITS = ("train", "dev", "test")
 NLI_ARCHIVES = {"snli": "snli_1.0.zip", "multinli": "multinli_1.0.zip"}
-HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
+
+
+class Table(NamedTuple):
+    """The rows of a file, how many it has that are skipped, and its columns that are not read."""
+
+    rows: list[Row]
+    skipped: int
+    unread: list[str]
+
+    def note(self, name: str, what: str) -> str:
+        """``pairs.csv (20 pairs, 1 skipped; not read: genre)``."""
+        return note(name, len(self.rows), what, self.skipped, self.unread)
+
+
+def note(name: str, count: int, what: str, skipped: int = 0, unread: Sequence[str] = ()) -> str:
+    text = f"{name} ({count:,} {what}"
+    if skipped:
+        text += f", {skipped:,} skipped"
+    if unread:
+        text += f"; not read: {', '.join(unread)}"
+    return text + ")"
+
+
+def read_file(
+    path: str | Path,
+    form: Format,
+    limit: int | None = None,
+    split: str = "",
+    scale: float | None = MAX_SCORE,
+    columns: str | None = None,
+) -> Table:
+    """The rows of a file without those that training skips, an empty text or no gold label; ``limit`` counts both.
+
+    If JSON lists negatives, and not as many in each row, all rows get as many as the one with the fewest has.
+    """
+    reader = RowReader(path, form, scale, columns, split)
+    rows = list(islice(reader, limit))
+    usable = [row for row in rows if not reader.skips(row)]
+    if not usable:
+        raise InputError(f"{path} holds no usable rows" + (f" ({len(rows)} were skipped)" if rows else ""))
+    fewest = min(len(row.texts) for row in usable)
+    if form is PAIRS and any(len(row.texts) > fewest for row in usable):
+        usable = [Row(row.texts[:fewest], None, row.line) for row in usable]
+        reader.unread.append(f"negatives beyond {fewest - 2} of a row")
+    return Table(usable, len(rows) - len(usable), reader.unread)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,46 +166,6 @@ def check_labels(rows: Iterable[Row], source: str) -> None:
     """Raise ``InputError`` if no F1 is defined; call it before encoding."""
     if not any(row.label for row in rows):
         raise InputError(f"{source}: no pair has label 1, so F1 is not defined; give more rows")
-
-
-def texts_of(row: Row | tuple[str, ...]) -> frozenset[str]:
-    """What copies of a row have in common: its texts in any order."""
-    return frozenset(row.texts if isinstance(row, Row) else row)
-
-
-def hold_out(
-    rows: Sequence[Any], splits: Sequence[str], seed: int, key: Callable[[Any], Hashable] = texts_of
-) -> tuple[Sequence[Any], dict[str, list[Any]]]:
-    """The rows without a tenth for each split, and these tenths; ``ValueError`` if one would be empty."""
-    if not splits:
-        return rows, {}
-    rows, held_out = split_rows(rows, 1 - HELD_OUT * len(splits), seed, key)
-    if len(splits) == 1:
-        return rows, {splits[0]: held_out}
-    first, second = split_rows(held_out, 0.5, seed, key)
-    return rows, {splits[0]: first, splits[1]: second}
-
-
-def split_rows(
-    rows: Sequence[Any], share: float, seed: int, key: Callable[[Any], Hashable] = texts_of
-) -> tuple[list[Any], list[Any]]:
-    """Rows shuffled and split in two: about ``round(share * N)`` rows and the rest, the same for the same seed.
-
-    Rows with the same ``key`` are on the same side. Raises ``ValueError`` if one side would be empty.
-    """
-    groups: dict[Hashable, list[Any]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    blocks = list(groups.values())
-    cut = round(share * len(rows))
-    first: list[Any] = []
-    rest: list[Any] = []
-    for i in torch.randperm(len(blocks), generator=torch.Generator().manual_seed(seed)).tolist():
-        side = first if len(first) < cut else rest
-        side += blocks[i]
-    if not first or not rest:
-        raise ValueError(f"a share of {share} of {len(rows)} rows leaves one side empty")
-    return first, rest
 
 
 def nli_triplets(rows: Iterable[Row]) -> list[tuple[str, ...]]:

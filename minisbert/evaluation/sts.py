@@ -9,9 +9,8 @@ import numpy as np
 from minisbert.core import InputError, reading
 from minisbert.core.metrics import pearson, spearman
 from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
-from minisbert.data.reader import Table, read_file
 from minisbert.data.recognition import recognise
-from minisbert.data.sources import check_labels, check_scores, load_labelled, scored_table
+from minisbert.data.sources import Table, check_labels, check_scores, load_labelled, read_file, scored_table
 from minisbert.evaluation.classification_metrics import (
     average_precision,
     best_threshold,

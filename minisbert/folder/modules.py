@@ -2,7 +2,7 @@
 
 A kind is recognised by words: ``model_type`` in config_sentence_transformers.json and in config.json, the keys of the
 former, the architectures in the latter, and the classes in modules.json. Its class has what commands call on
-``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``searched``,
+``SentenceEncoder``, with the same arguments: ``load``, ``encode``, ``similarity``, ``top_k``, ``search_options``,
 ``settings``, ``tokenizer``, ``width``.
 """
 

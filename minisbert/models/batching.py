@@ -65,29 +65,29 @@ def tokenize(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[bytes], i
 class Batch:
     """N texts in R rows of T tokens without a mask of pads: several short texts share a row, one after the other.
 
-    ``ids``, ``positions`` and ``owner`` are (R, T): a token, its place in its own text, and the number of that text in
-    the batch, -1 for the few pads. ``places`` (N, S) has the places of each text's tokens in the flattened rows, -1
-    beyond its end. ``texts`` are the numbers of the N texts in the call.
+    ``ids``, ``positions`` and ``text_index`` are (R, T): a token, its place in its own text, and the number of that
+    text in the batch, -1 for the few pads. ``places`` (N, S) has the places of each text's tokens in the flattened
+    rows, -1 beyond its end. ``texts`` are the numbers of the N texts in the call.
     """
 
     ids: Tensor
     positions: Tensor
-    owner: Tensor
+    text_index: Tensor
     places: Tensor
     texts: list[int]
 
     def inputs(self, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """``ids``, ``positions``, ``owner`` and ``places`` on a device: what a compiled encoder takes."""
-        return tuple(x.to(device) for x in (self.ids, self.positions, self.owner, self.places))
+        """``ids``, ``positions``, ``text_index`` and ``places`` on a device: what a compiled encoder takes."""
+        return tuple(x.to(device) for x in (self.ids, self.positions, self.text_index, self.places))
 
     @property
     def tokens(self) -> int:
-        return int((self.owner >= 0).sum())
+        return int((self.text_index >= 0).sum())
 
 
-def same_text(owner: Tensor) -> Tensor:
-    """Which tokens of a row belong to the same text: ``Batch.owner`` (R, T) -> an attention mask (R, 1, T, T)."""
-    return owner[:, None, :, None] == owner[:, None, None, :]
+def same_text(text_index: Tensor) -> Tensor:
+    """Which tokens of a row belong to the same text: ``Batch.text_index`` (R, T) -> an attention mask (R, 1, T, T)."""
+    return text_index[:, None, :, None] == text_index[:, None, None, :]
 
 
 def unpack(hidden: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,9 +149,10 @@ def make_batch(keys: Sequence[bytes], lengths: Sequence[int], rows: list[list[in
     within = np.arange(counts.max())[None]  # (1, S)
     places = np.where(within < counts[:, None], starts[:, None] + within, -1)  # (N, S)
     real = places[places >= 0]  # of all tokens, text by text
-    ids, positions, owner = (np.full(len(rows) * width, pad) for pad in (0, 0, -1))
-    ids[real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
-    positions[real] = np.broadcast_to(within, places.shape)[places >= 0]
-    owner[real] = np.repeat(np.arange(len(texts)), counts)
-    tensors = (torch.from_numpy(x).view(len(rows), width) for x in (ids, positions, owner))
-    return Batch(*tensors, torch.from_numpy(places), texts)
+    shape = (len(rows), width)
+    ids, positions, text_index = np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.full(shape, -1)
+    ids.flat[real] = np.frombuffer(b"".join(keys[text] for text in texts), dtype=np.intc)
+    positions.flat[real] = np.broadcast_to(within, places.shape)[places >= 0]
+    text_index.flat[real] = np.repeat(np.arange(len(texts)), counts)
+    tensors = [torch.from_numpy(x) for x in (ids, positions, text_index, places)]
+    return Batch(*tensors, texts)

@@ -36,8 +36,8 @@ def check_count(name: str, value: object) -> None:
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
     """Raise ``InputError`` unless an argument is one of the choices."""
     if not isinstance(value, Hashable) or isinstance(value, Tensor) or value not in choices:
-        known = ", ".join(map(str, choices))
-        raise InputError(f"{name} must be one of {known}, not {one_line(value)}")
+        allowed = ", ".join(map(str, choices))
+        raise InputError(f"{name} must be one of {allowed}, not {one_line(value)}")
 
 
 def check_inputs(

@@ -46,7 +46,7 @@ MASK_KEYS = ("skiplist_words", "skiplist_tasks", "keep_only_token_ids")
 class MultiVectorEncoder(SentenceEncoder):
     """``encode`` gives ``Matrices``: for each text one vector per token, of length 1."""
 
-    searched: ClassVar[dict[str, Any]] = {"convert": "matrices"}
+    search_options: ClassVar[dict[str, Any]] = {"convert": "matrices"}
     top_k = staticmethod(late_top_k)
     to_tensors, from_tensors = staticmethod(Matrices.tensors), staticmethod(Matrices.from_tensors)
 

@@ -29,19 +29,20 @@ def choose_prompt(settings: EncoderSettings, prompt: str | None = None, name: st
 
     Raises ``InputError`` for both at once, and for a name that the model lacks.
     """
+    for given in (prompt, name):
+        if given is not None and not isinstance(given, str):
+            raise InputError(f"a prompt and its name are strings, not {one_line(given)}")
     if prompt is not None and name is not None:
         raise InputError(f"prompt {one_line(prompt)} and prompt_name {one_line(name)}: give one of them")
     if prompt is not None:
-        if not isinstance(prompt, str):
-            raise InputError(f"prompt must be a string, not {one_line(prompt)}")
         return prompt
     if name is None:
         name = settings.default_prompt_name
     if name is None:
         return ""
-    if isinstance(name, str) and name in settings.prompts:
+    if name in settings.prompts:
         return settings.prompts[name]
-    if name in tuple(PROMPT_NAMES):  # as in sentence-transformers, where every model has these two
+    if name in PROMPT_NAMES:  # as in sentence-transformers, where every model has these two
         return ""
     names = ", ".join(map(one_line, settings.prompts)) or "none"
     raise InputError(f"the model has no prompt {one_line(name)}; it has {names}")

@@ -145,11 +145,11 @@ class SentenceEncoder(TextEncoder, encoder.SentenceEncoder):
 
     def _encoded(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
         check_ids(self.bert.config, batch.ids, batch.places.shape[1])
-        ids, positions, owner, places = batch.inputs(self.device)
+        ids, positions, text_index, places = batch.inputs(self.device)
         if len(places) > len(ids):
-            return self.unpacked(ids, positions, same_text(owner), places)
+            return self.unpacked(ids, positions, same_text(text_index), places)
         if batch.tokens < ids.numel():  # a text has a row to itself: a mask of pads (R, T) is smaller than (R, 1, T, T)
-            return self.unpacked(ids, positions, owner >= 0, places)
+            return self.unpacked(ids, positions, text_index >= 0, places)
         return self.unpacked(ids, None, None, places)
 
     def unpacked(

@@ -87,7 +87,7 @@ class SparseEncoder(SentenceEncoder):
     ``encode`` returns arrays (N, V), or with ``convert="sparse"`` a CSR tensor.
     """
 
-    searched: ClassVar[dict[str, Any]] = {"convert": "sparse"}
+    search_options: ClassVar[dict[str, Any]] = {"convert": "sparse"}
     top_k = staticmethod(sparse_top_k)
     to_tensors, from_tensors = staticmethod(sparse_tensors), staticmethod(from_sparse_tensors)
 

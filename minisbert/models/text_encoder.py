@@ -44,7 +44,7 @@ class TextEncoder:
     truncated = PerThread()  # texts that the last ``encode`` had to cut
     # Hooks for encoders whose output is not a dense array: options of ``encode`` for vectors to search, the search
     # (queries, corpus, k, progress) -> scores and rows, (Q, k) each, and the tensors in a file
-    searched: ClassVar[dict[str, Any]] = {}
+    search_options: ClassVar[dict[str, Any]] = {}
     top_k = staticmethod(top_k)
     to_tensors = staticmethod(lambda vectors: {"vectors": torch.from_numpy(vectors)})
     from_tensors = staticmethod(lambda tensors: tensors["vectors"].numpy())
@@ -139,8 +139,8 @@ class TextEncoder:
         # created here, not in inference mode: a caller may compute gradients with it
         vectors = torch.empty(len(rows), columns, dtype=self.dtype)
         with self.computing(precision):
-            for batch, found in batches:
-                vectors[batch.texts] = self._scaled(found, normalize, columns).cpu()
+            for batch, result in batches:
+                vectors[batch.texts] = self._scaled(result, normalize, columns).cpu()
         if len(rows) < len(keys):
             vectors = vectors[[rows[key] for key in keys]]
         return vectors
@@ -152,8 +152,8 @@ class TextEncoder:
         distinct = list(dict.fromkeys(keys))
         states: dict[bytes, Tensor] = {}
         with self.computing(precision):
-            for batch, found in batches:
-                for text, matrix in zip(batch.texts, found, strict=True):
+            for batch, result in batches:
+                for text, matrix in zip(batch.texts, result, strict=True):
                     states[distinct[text]] = matrix.cpu()
         return [states[key].clone() for key in keys]  # copies, outside of inference mode
 
@@ -162,18 +162,18 @@ class TextEncoder:
     ) -> Iterator[tuple[Batch, Any]]:
         """``_computed`` of the distinct tokens; ``InputError`` names a text whose numbers are not finite."""
         keys = list(distinct)
-        for batch, found in self._computed(keys, batch_tokens, skip, output):
-            if not all_finite(found):
+        for batch, result in self._computed(keys, batch_tokens, skip, output):
+            if not all_finite(result):
                 name = one_line(distinct[self._culprit([keys[text] for text in batch.texts], output)])
                 raise InputError(f"the vector of {name} holds NaN or infinity: the model's weights are too large")
-            yield batch, found
+            yield batch, result
             line.update(batch.tokens)
 
     def _culprit(self, keys: list[bytes], output: str) -> bytes:
         """The first of some texts whose numbers are not finite. NaN reaches all texts that share a row with it."""
         for key in keys:
-            for _, found in self._computed([key], 1, 0, output):
-                if not all_finite(found):
+            for _, result in self._computed([key], 1, 0, output):
+                if not all_finite(result):
                     return key
         return keys[0]
 
@@ -233,6 +233,6 @@ class TextEncoder:
         return self.encode(texts, prompt=role_prompt(self.settings, "document"), **options)
 
 
-def all_finite(found: Tensor | list[Tensor]) -> bool:
-    tensor = torch.cat(found) if isinstance(found, list) else found
+def all_finite(result: Tensor | list[Tensor]) -> bool:
+    tensor = torch.cat(result) if isinstance(result, list) else result
     return bool(tensor.isfinite().all())

@@ -19,7 +19,6 @@ from minisbert.core.checks import check
 from minisbert.search.vectors import check_k
 
 LEVELS = 255  # steps of an int8 code: 256 values
-PLACES = 2 ** np.arange(7, -1, -1, dtype=np.uint8)  # 128, 64, ..., 1: what the bits of a byte are worth
 BITS_SET = np.array([bin(byte).count("1") for byte in range(256)], dtype=np.uint8)
 
 
@@ -69,9 +68,8 @@ def to_bits(vectors: ArrayLike) -> np.ndarray:
     """
     positive = as_floats(vectors) > 0  # (N, D)
     check("vectors (N, D)", positive)
-    padded = np.pad(positive, ((0, 0), (0, -positive.shape[1] % 8)))  # (N, 8 W)
-    # subtle: the first of eight is worth 128, as in np.packbits; many libraries begin with the lowest bit
-    return padded.reshape(len(padded), -1, 8) @ PLACES  # (N, W)
+    # subtle: the first of eight is worth 128; many libraries begin with the lowest bit, bitorder="little" here
+    return np.packbits(positive, axis=1)  # (N, W)
 
 
 def from_bits(bits: np.ndarray, width: int) -> np.ndarray:
@@ -88,7 +86,9 @@ def hamming(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     ``[[129]]`` and ``[[128], [127]]``, in bits 10000001, 10000000 and 01111111, gives ``[[1, 7]]``.
     """
     check("a (Q, W) uint8, b (N, W) uint8", a, b)
-    words_a, words_b = as_words(a), as_words(b)  # (Q, W / 8), (N, W / 8) of 64 bits each
+    missing = -a.shape[1] % 8
+    # eight bytes are compared at once, as a number of 64 bits: (Q, W / 8) and (N, W / 8)
+    words_a, words_b = (np.pad(x, ((0, 0), (0, missing))).view(np.uint64) for x in (a, b))
     distances = np.zeros((len(a), len(b)), dtype=np.int64)
     for word in range(words_a.shape[1]):
         distances += bit_count(words_a[:, word, None] ^ words_b[None, :, word])  # (Q, N)
@@ -126,12 +126,6 @@ def rescore(queries: ArrayLike, candidates: np.ndarray, vectors: ArrayLike, k: i
     return np.take_along_axis(scores, order, axis=1), np.take_along_axis(candidates, order, axis=1)
 
 
-def as_words(bits: np.ndarray) -> np.ndarray:
-    """Bytes (N, W) as numbers of 64 bits (N, ceil(W / 8)), zeros added at the end: eight bytes are compared at once."""
-    padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % 8)))
-    return np.ascontiguousarray(padded).view(np.uint64)
-
-
 def bit_count(words: np.ndarray) -> np.ndarray:
     """How many bits are set in each number of 64 bits."""
     if hasattr(np, "bitwise_count"):  # since numpy 2.0
@@ -141,12 +135,16 @@ def bit_count(words: np.ndarray) -> np.ndarray:
 
 def as_floats(vectors: ArrayLike, dtype: type | None = None) -> np.ndarray:
     """A finite array: float32, float64 if it was, or ``dtype``."""
-    wide = dtype == np.float64 or getattr(vectors, "dtype", None) in (np.float64, torch.float64)
     if isinstance(vectors, Tensor):
         vectors = vectors.detach().cpu()
-        vectors = vectors.float() if vectors.dtype == torch.bfloat16 else vectors  # NumPy has no bfloat16
+        if vectors.dtype == torch.bfloat16:
+            vectors = vectors.float()  # NumPy has no bfloat16
+    if dtype is None:
+        dtype = np.float32
+        if getattr(vectors, "dtype", None) in (np.float64, torch.float64):
+            dtype = np.float64
     # "same_kind" refuses complex numbers, whose imaginary parts would be lost
-    x = np.asarray(vectors).astype(np.float64 if wide else np.float32, casting="same_kind", copy=False)
+    x = np.asarray(vectors).astype(dtype, casting="same_kind", copy=False)
     check("vectors finite", x)
     return x
 

@@ -16,16 +16,23 @@ OPEN = 64  # arrays of a stack that are held open: a memory map takes a file des
 class Stacked:
     """Arrays (n, D), one below the other, as one (N, D): files on disk that are never in memory as a whole.
 
-    ``load(i)`` returns array i, which has ``counts[i]`` rows.
+    ``load(i)`` returns array i, which has ``counts[i]`` rows; ``chosen`` are the rows to take of all these, in order.
     """
 
     ndim = 2
 
-    def __init__(self, load: Callable[[int], np.ndarray], counts: Sequence[int], width: int, dtype: str | np.dtype):
-        self.load, self.dtype = lru_cache(OPEN)(load), np.dtype(dtype)
+    def __init__(
+        self,
+        load: Callable[[int], np.ndarray],
+        counts: Sequence[int],
+        width: int,
+        dtype: str | np.dtype = "float32",
+        chosen: np.ndarray | None = None,
+    ):
+        self.load, self.dtype, self.chosen = lru_cache(OPEN)(load), np.dtype(dtype), chosen
         self.ends = np.cumsum(counts)  # (arrays,)
         self.starts = self.ends - counts
-        self.shape = int(self.ends[-1]), width
+        self.shape = sum(counts) if chosen is None else len(chosen), width
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -34,22 +41,14 @@ class Stacked:
         """A copy of some rows (R, D), by a slice or by their numbers (R,)."""
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
+        if self.chosen is not None:
+            rows = self.chosen[rows]
         result = np.empty((len(rows), self.shape[1]), self.dtype)
         arrays = self.ends.searchsorted(rows, side="right")  # (R,), the array of each row
         for i in np.unique(arrays):
             here = arrays == i
             result[here] = self.load(i)[rows[here] - self.starts[i]]
         return result
-
-
-class Chosen:
-    """Some rows of stacked arrays, by their numbers (R,), as an array for ``Stacked``."""
-
-    def __init__(self, source: Stacked, rows: np.ndarray):
-        self.source, self.rows = source, rows
-
-    def __getitem__(self, rows: np.ndarray) -> np.ndarray:
-        return self.source[self.rows[rows]]
 
 
 Source = np.ndarray | Tensor | Stacked

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from minisbert.core import InputError, read_json, reading
 from minisbert.training.run_folder import CONFIG, MODEL, RESULTS, STATE, publish, recover_run
-from minisbert.training.settings import FIRST_ADVANCED, FREE, GROUPS, SETTINGS, UNIQUE, RunSettings, reads
+from minisbert.training.settings import COMPARING, FIRST_ADVANCED, FREE, GROUPS, SETTINGS, RunSettings, reads
 
 ABOUT = ("source", "needs", "expected")  # describe a recipe; all its other keys are options
 EXCLUSIVE = (
@@ -76,10 +76,10 @@ def as_flags(settings: dict[str, Any]) -> list[str]:
 
 def given(arguments: list[str] | None) -> dict[str, Any]:
     """The settings that are on the command line, without defaults and a recipe's settings."""
-    found = vars(make_parser().parse_args(arguments))
-    if found.pop("help_all", False):
+    settings = vars(make_parser().parse_args(arguments))
+    if settings.pop("help_all", False):
         make_parser(advanced=True).parse_args(["--help"])
-    return found
+    return settings
 
 
 def parse(arguments: list[str] | None = None) -> RunSettings:
@@ -111,7 +111,7 @@ def check_combination(settings: RunSettings) -> None:
     """Raise ``InputError`` if settings that the objective reads exclude each other, or one lacks another."""
     objective = settings.objective
     read = {name: value for name, value in vars(settings).items() if reads(objective, name)}
-    if objective in ("cosent", *UNIQUE) and settings.batch_size < 2:
+    if objective in COMPARING and settings.batch_size < 2:
         raise InputError(f"objective {objective} compares the rows of a batch: --batch-size must be at least 2")
     if objective == "contrastive" and settings.margin is not None and settings.margin > 2:
         raise InputError(f"--margin {settings.margin:g} must be at most 2, as 1 - cosine is")
@@ -132,10 +132,10 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 def recipe_settings(name: str) -> dict[str, Any]:
     """What a recipe sets."""
-    known = recipes()
-    if name not in known:
-        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(known)}")
-    return {key.replace("-", "_"): value for key, value in known[name].items() if key not in ABOUT}
+    table = recipes()
+    if name not in table:
+        raise InputError(f"unknown recipe {name!r}; choose from {', '.join(table)}")
+    return {key.replace("-", "_"): value for key, value in table[name].items() if key not in ABOUT}
 
 
 def list_recipes() -> str:

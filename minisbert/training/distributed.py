@@ -66,16 +66,16 @@ class ProcessGroup:
         Gradients flow to this process's own rows only; the others' are computed by the processes that own them.
         """
         shares = [len(share) for share in np.array_split(range(count), self.size)]
-        own = outputs[: shares[self.rank]]
+        local = outputs[: shares[self.rank]]
         padded = outputs.new_zeros(max(shares), *outputs.shape[1:])  # all must send the same size
-        padded[: len(own)] = own.detach()
+        padded[: len(local)] = local.detach()
         parts = [torch.empty_like(padded) for _ in shares]
         distributed.all_gather(parts, padded)
         parts = [part[:share] for part, share in zip(parts, shares, strict=True)]
-        if own.requires_grad:
+        if local.requires_grad:
             # subtle: DistributedDataParallel averages the gradients, but they are parts of a sum
-            own.register_hook(lambda gradient: gradient * self.size)
-        parts[self.rank] = own
+            local.register_hook(lambda gradient: gradient * self.size)
+        parts[self.rank] = local
         return torch.cat(parts)
 
     def broadcast(self, value: float) -> float:
@@ -96,12 +96,12 @@ class DistributedNetwork(nn.Module):
 
     def forward(self, rows: list[int]) -> Tensor:
         shares = [self.group.share(rows, rank) for rank in range(self.group.size)]
-        own = shares[self.group.rank]
+        local = shares[self.group.rank]
         # subtle: all processes cache gradients or none does, because they must send and receive in the same order
         if any(len(self.cut(share)) > 1 for share in shares):
-            outputs = compute_in_parts(self.replica, self.cut(own))
+            outputs = compute_in_parts(self.replica, self.cut(local))
         else:
-            outputs = self.replica(own)
+            outputs = self.replica(local)
         return self.group.gather(outputs, len(rows))
 
 

@@ -64,8 +64,8 @@ def nt_xent_loss(u: Tensor, v: Tensor, temperature: float = 0.05) -> Tensor:
     check("u (B, D), v (B, D), temperature above 0 and finite", u, v, temperature)
     check_negatives(u)
     z = torch.cat([u, v])  # (2 B, D)
-    own = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    logits = (cosine_matrix(z, z) / temperature).masked_fill(own, -torch.inf)  # (2 B, 2 B)
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    logits = (cosine_matrix(z, z) / temperature).masked_fill(itself, -torch.inf)  # (2 B, 2 B)
     return softmax_cross_entropy_loss(logits, torch.arange(len(z), device=z.device).roll(len(u)))
 
 

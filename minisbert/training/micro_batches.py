@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import nn
 
-from minisbert.core import InputError
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import Cut, cut, whole
 from minisbert.training.objectives.base import Objective
@@ -44,13 +43,3 @@ def micro_batches(
         return whole(rows)
     size = math.ceil(len(rows) / math.ceil(tokens / MICRO_TOKENS))
     return [list(rows[start : start + size]) for start in range(0, len(rows), size)]
-
-
-def check_micro_tokens(objective: Objective, most: int) -> None:
-    """Raise ``InputError`` if a row alone has more than ``most`` tokens."""
-    longest = max(range(len(objective.lengths)), key=objective.lengths.__getitem__)
-    if objective.lengths[longest] > most:
-        raise InputError(
-            f"--micro-tokens {most}: training row {longest}, counted from 0, alone has {objective.lengths[longest]} "
-            "tokens; give at least that many, or shorten texts by --max-length"
-        )

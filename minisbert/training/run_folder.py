@@ -12,6 +12,7 @@ With ``--overwrite`` a run is made in ``runs/NAME.replacement/`` and moves to ``
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -109,9 +110,12 @@ def publish(folder: Path) -> Path:
         shutil.rmtree(out / name, ignore_errors=True)
     for name in (MODEL, METRICS, CONFIG, RESULTS):  # results.json last: if killed, --resume goes on here
         if (folder / name).exists():
+            if (out / name).is_symlink():
+                (out / name).unlink()
             shutil.rmtree(out / name, ignore_errors=True)
             (folder / name).replace(out / name)
-    folder.rmdir()
+    with suppress(OSError):  # somebody has put files there
+        folder.rmdir()
     return out
 
 

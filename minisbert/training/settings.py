@@ -11,10 +11,11 @@ from minisbert.training.schedules import SCHEDULES
 HEADS_ON_SCORES = ("cross-encoder", "siamese", "cross-attention")
 HEADS_ON_LABELS = ("softmax", "binary")
 RERANKERS = ("cross-encoder-binary", "cross-encoder-ranking")
-JOINT = ("cross-encoder", *RERANKERS)  # both texts in one input
+JOINT = ("cross-encoder", "cross-encoder-binary", "cross-encoder-ranking")  # both texts in one input
 HEADS = HEADS_ON_SCORES + HEADS_ON_LABELS + RERANKERS
 PAIRS = ("contrastive", "triplet")
 SCORED = ("cosine", "cosent")
+RANKED, TRIPLET, ATTENDING = ("cosent",), ("triplet",), ("cross-attention",)
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")  # the other rows of a batch are the negatives
 SPARSE = ("splade",)  # the same, of a SparseEncoder
 LATE = ("late-interaction",)  # the same, of a MultiVectorEncoder
@@ -24,14 +25,18 @@ UNIQUE = IN_BATCH + SPARSE + LATE  # no text twice in a batch
 NESTED = SCORED + PAIRS + IN_BATCH  # they compare vectors of any width
 
 
-def without(*names: str) -> tuple[str, ...]:
+TOKEN_HEADS = JOINT + ATTENDING  # they read vectors of tokens
+
+
+def without(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in OBJECTIVES if name not in names)
 
 
-POOLED = without(*JOINT, "cross-attention", *SPARSE, *LATE)
-SCALED = without(*HEADS_ON_LABELS, *RERANKERS, "contrastive")  # they read scores
-SEARCHED = without(*JOINT, "cross-attention")  # their models have vectors of single texts
-SHUFFLED = without(*UNIQUE)
+POOLED = without(TOKEN_HEADS + SPARSE + LATE)
+SCALED = without(HEADS_ON_LABELS + RERANKERS + ("contrastive",))  # they read scores
+SEARCHED = without(TOKEN_HEADS)  # their models have vectors of single texts
+SHUFFLED = without(UNIQUE)
+COMPARING = UNIQUE + RANKED  # their loss compares the rows of a batch
 WEIGHED = ("binary", "cross-encoder-binary")
 
 # ----------------------------------------------------------- types of options: a text to a value, for argparse
@@ -130,7 +135,7 @@ class RunSettings:
 
     pooler_head: bool = option("BERT's pooler and a linear layer, as CrossEncoder has it", False, only=JOINT)
     margin: float | None = option("of triplet (default: 1) and contrastive (default: 0.5)", None, POSITIVE, only=PAIRS)
-    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=("cosent", *IN_BATCH))
+    temperature: float = option("of in-batch losses (default: 0.05)", 0.05, POSITIVE, only=IN_BATCH + RANKED)
     matryoshka: str | None = option("the loss also of the first N columns: 256,64", None, prefix_widths, "N,N", NESTED)
     teacher: str | None = option("learn its vectors, or a cross-encoder's scores", metavar="MODEL", only=TAUGHT)
     student_layers: int | None = option("keep N of --model's layers (default: all)", None, COUNT, "N", TAUGHT)
@@ -161,7 +166,7 @@ class RunSettings:
     head_hidden: int = option("width of a hidden layer in them (default: none)", 0, LAYERS, only=HEADS_ON_LABELS)
     head_dropout: float = option("before a head's last layer (default: 0)", 0.0, FRACTION, only=HEADS)
     bias_free: bool = option("softmax: no bias in the last layer, as the paper's W_t", False, only=("softmax",))
-    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=("cross-attention",))
+    variant: str = option("default: compare", "compare", choices=("published", "compare"), only=ATTENDING)
     pos_weight: float = option("weight of label 1 in binary ones (default: 1)", 1.0, POSITIVE, only=WEIGHED)
 
     symmetric: bool = option("mnr in both directions", False, only=("mnr",))
@@ -172,7 +177,7 @@ class RunSettings:
         "WEIGHT",
         ("simcse-supervised",),
     )
-    projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=("triplet", *IN_BATCH))
+    projection: bool = option("SimCSE's dense layer and tanh, in training only", False, only=IN_BATCH + TRIPLET)
     nt_xent: bool = option("simcse with SimCLR's loss: both views are anchors", False, only=("simcse",))
     augment: str | None = option("change one view: crop:0.1, delete:0.1, delete-one, synonym:FILE", only=("simcse",))
     same_mask: bool = option("simcse with one dropout mask for both views", False, only=("simcse",))

@@ -7,12 +7,12 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
-from minisbert.data.overlap import shared_rows
+from minisbert.data.splits import shared_rows
 from minisbert.system.console import say
 from minisbert.system.devices import choose_precision, save_training_memory, use_threads
 from minisbert.training.command_line import list_recipes, parse
 from minisbert.training.distributed import ProcessGroup, lost_contact, process_group, say_once
-from minisbert.training.micro_batches import check_micro_tokens, divide
+from minisbert.training.micro_batches import divide
 from minisbert.training.objectives.base import Objective
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
@@ -65,8 +65,6 @@ def prepare(options: RunSettings, device: torch.device, precision: torch.dtype) 
         raise InputError(f"--freeze-layers {options.freeze_layers}: the encoder has {len(encoder.bert.layers)} layers")
     freeze(encoder.bert, options.freeze_layers, options.freeze_embeddings)
     objective = make_objective(options, encoder, precision)
-    if options.micro_tokens is not None:
-        check_micro_tokens(objective, options.micro_tokens)
     counts = count_parameters(objective.model)
     for parameter in objective.unused_parameters():
         parameter.requires_grad_(False)

@@ -12,7 +12,7 @@ from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.sparse_encoder import SparseEncoder
-from minisbert.training.settings import JOINT, LATE, SPARSE, TAUGHT, RunSettings, reads
+from minisbert.training.settings import LATE, SPARSE, TAUGHT, TOKEN_HEADS, RunSettings, reads
 from minisbert.training.students import keep_layers, spread_layers
 
 
@@ -22,19 +22,19 @@ def load_encoder(options: RunSettings, device: torch.device) -> SentenceEncoder:
     Raises ``InputError`` as ``SentenceEncoder.load`` does, and for a kind of model that the objective does not train.
     """
     pooling, objective = options.pooling, options.objective
-    reads_tokens = objective in (*JOINT, "cross-attention")
-    if reads_tokens and ModelFolder(find_model(options.model)).pooling is None:
+    folder = ModelFolder(find_model(options.model))
+    if objective in TOKEN_HEADS and folder.pooling is None:
         pooling = "cls"  # nothing is pooled, so a plain BERT needs no --pooling
     kind = SparseEncoder  # also of a plain masked-language model
     if objective not in SPARSE:
-        kind = open_kind(options.model)
+        kind = open_kind(folder.path)
     trains = {
         SparseEncoder: objective in SPARSE,
         MultiVectorEncoder: objective in LATE + TAUGHT,
     }
     if not trains.get(kind, issubclass(kind, SentenceEncoder)):
         raise InputError(f"--model {options.model}: a {kind.__name__} is not trained by objective {objective}")
-    encoder = kind.load(options.model, pooling, device, options.max_length)
+    encoder = kind.load(folder.path, pooling, device, options.max_length)
     if objective in LATE and kind is not MultiVectorEncoder:
         encoder = MultiVectorEncoder.around(encoder)
     if options.attention_start == "random" and reads(objective, "attention_start"):

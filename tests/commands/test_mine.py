@@ -12,7 +12,7 @@ from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
 from minisbert.data.formats import PAIRS as PAIR_FORMAT
-from minisbert.data.reader import read_file
+from minisbert.data.sources import read_file
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 

@@ -8,8 +8,7 @@ from minisbert.core import InputError
 from minisbert.data import sources
 from minisbert.data.datasets import class_rows, duplicate_rows, scored_rows, sentence_rows, triplet_rows
 from minisbert.data.formats import Row
-from minisbert.data.reader import Table
-from minisbert.data.sources import Sources, load_scored_pairs
+from minisbert.data.sources import Sources, Table, load_scored_pairs
 from minisbert.training.command_line import parse
 from minisbert.training.settings import RunSettings, sources_of
 from tests import toys

@@ -7,9 +7,8 @@ import pytest
 
 from minisbert.core import InputError
 from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row
-from minisbert.data.reader import read_file
 from minisbert.data.recognition import recognise
-from minisbert.data.sources import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs, read_file
 
 CONTRADICTION, ENTAILMENT, NEUTRAL = "contradiction", "entailment", "neutral"
 

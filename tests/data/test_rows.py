@@ -11,9 +11,8 @@ import pytest
 
 from minisbert.core import InputError
 from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
-from minisbert.data.reader import read_file
 from minisbert.data.rows import LONGEST_LINE, text_lines
-from minisbert.data.sources import load_labelled, load_scored_pairs
+from minisbert.data.sources import load_labelled, load_scored_pairs, read_file
 from minisbert.data.texts import read_texts
 from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 

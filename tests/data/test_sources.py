@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minisbert.data.formats import Row
-from minisbert.data.sources import load_scored_pairs, nli_triplets, split_rows
+from minisbert.data.sources import load_scored_pairs, nli_triplets
+from minisbert.data.splits import split_rows
 from tests.data.test_formats import CONTRADICTION, ENTAILMENT, NEUTRAL, SCORED_ROWS, STSB_9
 
 

@@ -320,20 +320,6 @@ def test_no_such_lesson_and_one_without_pieces(folder, capsys):
             check.main([name, "15"])
 
 
-def test_where_the_lesson_mentions_a_mistake(tmp_path, monkeypatch):
-    lesson = tmp_path / "05_attention.py"
-    lines = ["# # Lesson", "# ## The formula", "# attention", "# ## Break it", "x = 1", 'planted("no attention mask")']
-    lesson.write_text("\n".join(lines))
-    monkeypatch.setattr("lessons.grader.result.lesson_file", lambda number: lesson)
-    piece = PIECES["bert.attention"]
-    assert place(piece, "no attention mask") == 'lessons/05_attention.py, line 6, "Break it"'
-    assert place(piece, "another") == 'lessons/05_attention.py, line 3, "The formula"'
-    lesson.write_text("# # Lesson\nfrom x import attention\n# ## Break it")
-    assert place(piece, "another") == 'lessons/05_attention.py, line 2, "Lesson"'
-    monkeypatch.setattr("lessons.grader.result.lesson_file", lambda number: None)
-    assert place(piece) == "lesson 05"
-
-
 def test_every_pointer_names_a_heading():
     for piece in PIECES.values():
         names = [name for name, mistake in MISTAKES.items() if mistake.target in (piece.master, *piece.parts)]

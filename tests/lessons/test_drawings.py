@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lessons.drawings import PARTS, all_drawings
-from lessons.drawings.pen import WIDEST, Pen
+from lessons.drawings.pen import WIDEST
 from minisbert.core import bert, losses, pooling
 from minisbert.core.tokenizer import Tokenizer, word_pieces
 from minisbert.models.batching import packed_batches, same_text, tokenize
@@ -52,11 +52,6 @@ def test_each_is_described_fits_a_phone_and_is_used_where_it_teaches_with_its_ti
     assert {name for text in pages.values() for name in re.findall(r"\]\(drawings/(.*?)\)", text)} <= DRAWN.keys()
     maps = [DRAWN["map.svg"], *(DRAWN[f"map_{lesson}.svg"] for lesson in PARTS)]  # each lights one part
     assert [re.sub("<(title|desc).*", "", drawn).count('"lit"') for drawn in maps] == [0] + [1] * len(PARTS)
-
-
-def test_too_wide_a_drawing_is_refused():
-    with pytest.raises(ValueError, match="at most 520"):
-        Pen(WIDEST + 1, 10, "Wide", "")
 
 
 def test_the_shares_of_the_mask_are_those_of_attention(monkeypatch):
@@ -107,4 +102,4 @@ def test_the_pieces_and_the_packed_row_are_the_tokenizers(minilm: Path):
     (row,) = packed_batches(tokenize(Tokenizer.load(minilm, limit=256), ["A cat.", "Snow."])[0], batch_tokens=64)
     assert [int(value) for value in texts("packed_rows.svg", "small")[3:]] == row.positions[0].tolist()
     looks = re.findall(r'<rect class="(\w+)" x="\d+" y="\d+" width="20" height="20"', DRAWN["packed_rows.svg"])
-    assert [look != "none" for look in looks] == same_text(row.owner).flatten().tolist()
+    assert [look != "none" for look in looks] == same_text(row.text_index).flatten().tolist()

@@ -11,7 +11,6 @@ import pytest
 from lessons import check
 from lessons.grader import project
 from lessons.search import docstrings
-from lessons.search.bm25 import bm25_scores
 from lessons.search.measure import grades, interval, ndcg_of_each
 from minisbert.core import InputError
 from minisbert.evaluation.retrieval_metrics import ndcg_at_k, recall_at_k
@@ -74,11 +73,6 @@ def test_the_standard_library():
     assert counts["test"] > 1000
 
 
-def test_a_module_stays_in_its_split():
-    of = {name: docstrings.split_of(name) for name in ("email", "tarfile", "asyncio", "tkinter")}
-    assert of == {"email": "test", "tarfile": "test", "asyncio": "train", "tkinter": "dev"}
-
-
 def test_the_measure_is_the_packages():
     generator = np.random.default_rng(0)
     found = np.stack([generator.permutation(40)[:12] for _ in range(50)])
@@ -95,13 +89,6 @@ def test_the_interval_is_as_wide_as_it_should_be():
     assert high - low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.1)
     assert (low + high) / 2 == pytest.approx(values.mean(), abs=0.03)
     assert interval(values) == (low, high)
-
-
-def test_bm25_leaves_no_word_out_and_adds_none():
-    documents = [["a", "b"], ["b"], ["c", "c", "a"]]
-    one, other = bm25_scores([["a", "b"], ["b", "a"]], documents)
-    assert np.allclose(one, other, rtol=0, atol=1e-15)
-    assert np.allclose(one, bm25_scores([["a"], ["b"]], documents).sum(axis=0), rtol=0, atol=1e-15)
 
 
 @pytest.fixture
@@ -228,11 +215,3 @@ def test_what_cannot_be_graded_is_one_line(corpus, folder, tmp_path, file, conte
     assert {path: path.read_bytes() for path in tmp_path.glob("*.csv")} == before
     with pytest.raises(InputError, match="nobody is not a folder"):
         graded(tmp_path / "nobody")
-
-
-def test_the_help_names_the_settings(capsys):
-    with pytest.raises(SystemExit):
-        check.main(["project", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    for name in ("store = float32, int8 or bits", "columns = N", "candidates = N", "--secret", "--source"):
-        assert name in said

@@ -51,23 +51,23 @@ KEYS = st.lists(st.lists(st.integers(0, 30_000), min_size=1, max_size=90), max_s
 
 @given(KEYS, st.integers(1, 200))
 def test_every_text_is_in_one_batch_and_can_be_found_there(keys, batch_tokens):
-    """Its ids at its places, its positions from 0, its number as the owner; the few pads are nobody's."""
+    """Its ids at its places, its positions from 0, its number as the text_index; the few pads are nobody's."""
     seen = []
     for batch in packed_batches(keys, batch_tokens):
         seen += batch.texts
         rows, width = batch.ids.shape
         assert rows == 1 or rows * width <= batch_tokens
         # an eighth of the first row's rounded length, and what rounding adds
-        assert 8 * (batch.owner >= 0).sum(dim=1).min() >= 7 * width - 7 * 8
-        ids, positions, owner = (x.flatten() for x in (batch.ids, batch.positions, batch.owner))
+        assert 8 * (batch.text_index >= 0).sum(dim=1).min() >= 7 * width - 7 * 8
+        ids, positions, text_index = (x.flatten() for x in (batch.ids, batch.positions, batch.text_index))
         found, real = unpack(ids.view(*batch.ids.shape, 1), batch.places)
         for number, text in enumerate(batch.texts):
             expected = list(memoryview(keys[text]).cast("i"))
             assert found[number, real[number], 0].tolist() == expected
             places = batch.places[number, real[number]]
             assert positions[places].tolist() == list(range(len(expected)))
-            assert owner[places].tolist() == [number] * len(expected)
-        assert batch.tokens == int(real.sum()) == int((owner >= 0).sum())
+            assert text_index[places].tolist() == [number] * len(expected)
+        assert batch.tokens == int(real.sum()) == int((text_index >= 0).sum())
     assert sorted(seen) == list(range(len(keys)))
 
 

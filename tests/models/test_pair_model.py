@@ -166,15 +166,6 @@ def test_a_saved_model_gives_the_same_scores_bit_for_bit_also_after_a_move(model
     np.testing.assert_allclose(encoder.encode(SENTENCES), model.encoder.encode(SENTENCES), atol=MINILM_VECTOR, rtol=0)
 
 
-@pytest.mark.reference
-def test_the_encoder_opens_in_sentence_transformers(tiny, tmp_path):
-    sentence_transformers = pytest.importorskip("sentence_transformers", reason="needs the reference extra")
-    model = pair_model(tiny, "siamese")
-    model.save(tmp_path / "model")
-    reference = sentence_transformers.SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    np.testing.assert_allclose(reference.encode(FIRSTS), model.encoder.encode(FIRSTS), rtol=0, atol=2e-6)
-
-
 @pytest.fixture
 def saved(tiny, tmp_path):
     """A saved cross-attention model to spoil."""
@@ -232,15 +223,6 @@ def test_files_of_the_head_that_are_damaged_or_missing(saved):
     (saved / "head.json").write_text("{")
     with pytest.raises(InputError, match=r"head\.json, line 1: not valid JSON"):
         PairModel.load(saved)
-
-
-def test_a_head_in_float16_comes_up_as_float32(saved):
-    path = saved / "head.safetensors"
-    scores = PairModel.load(saved).scores(FIRSTS, SECONDS)
-    save_file({name: tensor.half() for name, tensor in load_file(path).items()}, path)
-    model = PairModel.load(saved)
-    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    np.testing.assert_allclose(model.scores(FIRSTS, SECONDS), scores, atol=0.05, rtol=0)
 
 
 @pytest.mark.parametrize("kind", ["joint", "siamese"])

@@ -175,7 +175,7 @@ def test_encode_is_without_dropout_and_restores_the_mode_also_after_an_error(tin
     assert not any(module.training for module in frozen.modules())
     other(torch.tensor([[2, 58, 3]])).sum().backward()  # an inference tensor left behind would stop this
     assert other.bert.embeddings.word.weight.grad is not None
-    monkeypatch.setattr(sentence_encoder, "same_text", lambda owner: 1 / 0)
+    monkeypatch.setattr(sentence_encoder, "same_text", lambda text_index: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         other.encode(TEXTS)
     assert other.training

@@ -13,7 +13,7 @@ from minisbert.core import InputError
 from minisbert.search import dense as search
 from minisbert.search import vectors as sources
 from minisbert.search.dense import closest_pairs, from_keys, k_best, order_keys, top_k
-from minisbert.search.vectors import Chosen, Stacked
+from minisbert.search.vectors import Stacked
 
 
 def normal(rows: int, width: int, seed: int = 0) -> np.ndarray:
@@ -124,7 +124,9 @@ def test_arrays_on_disk_are_searched_as_one(tmp_path, monkeypatch, sizes, kind):
     assert (stack.shape, len(stack), stack.dtype) == ((23, 8), 23, np.dtype(kind))
     for rows in (slice(3, 22), slice(20, 30), np.array([22, 0, 7, 6, 6, 20]), np.array([], np.int64)):
         np.testing.assert_array_equal(stack[rows], vectors[rows])
-    np.testing.assert_array_equal(Chosen(stack, np.array([4, 9, 1]))[np.array([2, 0])], vectors[[1, 4]])
+    some = Stacked(stack.load, sizes, 8, kind, np.array([4, 9, 1]))
+    assert some.shape == (3, 8)
+    np.testing.assert_array_equal(some[np.array([2, 0])], vectors[[1, 4]])
     for k in (1, 9, 23):
         for ours, expected in zip(top_k(vectors[:7], stack, k), top_k(vectors[:7], vectors, k), strict=True):
             np.testing.assert_array_equal(ours, expected)

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import threading
 import tomllib
 from pathlib import Path, PurePosixPath
 
@@ -11,7 +10,7 @@ import pytest
 
 from minisbert.commands import assets as command
 from minisbert.core import InputError
-from minisbert.system import assets, hub
+from minisbert.system import assets
 from minisbert.system.assets import ensure, fetch, home
 from minisbert.system.console import run_command
 from minisbert.system.sources import AssetFile
@@ -183,16 +182,6 @@ def test_from_the_hub_or_its_cache_at_the_pinned_commit(site, store, declare, tm
     site.asked.clear()
     fetch(assets.asset("tiny"))
     assert not any("/resolve/" in path for path in site.asked)
-
-
-def test_the_next_source_if_the_hub_does_not_answer_within_seconds(site, store, declare, tmp_path, monkeypatch, capsys):
-    site.pages["/api/models/someone/tiny/revision/main"] = lambda handler: threading.Event().wait(2)
-    use_hub(site, tmp_path / "cache", monkeypatch)
-    monkeypatch.setattr(hub, "SECONDS", 0.2)
-    declare({"hub": "someone/tiny", "revision": "main"}, {"url": f"{site.address}/tiny/"})
-    ensure("tiny")
-    assert whole(store)
-    assert "cannot be reached (timed out)" in capsys.readouterr().err
 
 
 def test_the_next_source_after_wrong_bytes(site, store, declare, capsys):

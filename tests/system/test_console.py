@@ -18,9 +18,6 @@ from minisbert.system import console, files
 from minisbert.system.console import Bar, LiveLine, Progress, bounded, duration, run_command
 from tests.conftest import ROOT
 
-# all but assets, which imports no large library
-COMMANDS = ["checkpoint", "encode", "evaluate", "pairs", "plot", "score", "search", "trace", "train"]
-
 
 def raising(error: BaseException) -> Callable[[], None]:
     def main() -> None:
@@ -78,23 +75,6 @@ def test_a_command_can_be_interrupted_unless_it_ignored_that_before(before, numb
     finally:
         signal.signal(number, default)
     assert [path.name for path in tmp_path.iterdir()] == (["vectors.npy"] if ignored else [])
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
-@pytest.mark.parametrize("command", COMMANDS)
-def test_ctrl_c_during_the_imports_of_a_command_is_one_line(command, tmp_path):
-    """A second of every command. Here the first of the large libraries that is imported presses the keys."""
-    for library in ("numpy", "torch"):
-        (tmp_path / f"{library}.py").write_text("import signal; signal.raise_signal(signal.SIGINT)\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "minisbert", command],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-        capture_output=True,
-        timeout=60,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"stopped\n")
 
 
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 1.00 GiB"

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -255,31 +254,6 @@ def test_a_folder_that_appears_at_the_last_moment_is_replaced(there, tmp_path, m
     store(atomic_folder, target, NEW)
     assert seen
     assert content(target) == NEW
-    assert names(tmp_path) == ["target"]
-
-
-@both
-def test_many_writers_of_one_target_leave_one_complete_result(atomic: Open, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "flush", lambda path: None)  # this test is about names and renames
-    target, writers, rounds = tmp_path / "target", 6, 15
-    barrier, errors = threading.Barrier(writers), []
-
-    def work(number: int) -> None:
-        try:
-            for turn in range(rounds):
-                barrier.wait(timeout=30)
-                store(atomic, target, f"writer {number}, round {turn}")
-        except BaseException as error:
-            barrier.abort()
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(writers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
-    assert content(target) in {f"writer {number}, round {rounds - 1}" for number in range(writers)}
     assert names(tmp_path) == ["target"]
 
 

@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minisbert.core import InputError
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup
 from minisbert.training.gradient_cache import GradientCache, cut, whole
 from minisbert.training.micro_batches import CACHED_TOKENS, divide, micro_batches
 from minisbert.training.objectives.registry import make_objective
 from minisbert.training.run import Run
-from minisbert.training.train import main, prepare
+from minisbert.training.train import main
 from minisbert.training.trainable import load_encoder
 from tests import toys
 
@@ -194,15 +193,3 @@ def test_a_run_in_parts_resumes_to_the_same_bits(flags, tmp_path):
     main(["--resume", str(tmp_path / "stopped")])
     assert toys.losses(tmp_path / "stopped") == toys.losses(tmp_path / "straight")
     assert len(toys.losses(tmp_path / "stopped")) == 3
-
-
-@pytest.mark.parametrize(
-    ("objective", "more", "message"),
-    [
-        ("mnr", ["--micro-tokens", "20"], "--micro-tokens 20: training row 0, counted from 0, alone has 24 tokens"),
-        ("cosent", ["--micro-tokens", "9"], "--micro-tokens 9: training row"),
-    ],
-)
-def test_batches_that_cannot_be_cut(flags, objective, more, message):
-    with pytest.raises(InputError, match=message):
-        prepare(parse(flags(objective, *more)), CPU, torch.float32)

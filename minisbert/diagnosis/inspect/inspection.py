@@ -11,7 +11,7 @@ from minisbert.core import InputError
 from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, class_names
 from minisbert.data.reader import RowReader
 from minisbert.data.recognition import recognise
-from minisbert.data.sources import hold_out
+from minisbert.data.splits import hold_out
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer

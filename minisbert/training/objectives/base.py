@@ -73,6 +73,7 @@ class Objective:
 
     best = "spearman"  # the metric that chooses the best model
     separable = True  # is the loss of a batch the mean of its rows' losses?
+    taught = ""  # a hash of the teacher and its texts
     done = 0.0  # fraction of the run's steps before this one
     order = "grouped"  # one of ``--batches``; only if ``keys`` is None
     prefixes: Sequence[int] = ()  # widths for ``nested_loss``
@@ -119,7 +120,7 @@ class Objective:
     def fingerprint(self) -> str:
         """A hash of the training rows as tokens, their targets, the dev and test rows, and the encoder's settings."""
         encoder = self.encoder
-        after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings)
+        after = (encoder.normalize, [layer.activation for layer in encoder.dense], encoder.settings, self.taught)
         digest = hashlib.sha256(repr((encoder.bert.config, encoder.pooling_mode, after)).encode())
         for column in self.encoded:
             for ids, types in zip(column.ids, column.token_types, strict=True):

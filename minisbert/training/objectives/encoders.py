@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +9,7 @@ from torch import Tensor, nn
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
-from minisbert.data.datasets import Notes, duplicate_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.data.formats import PAIRS
-from minisbert.data.recognition import recognise
+from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
 from minisbert.evaluation.retrieval import retrieval_from_pairs
 from minisbert.folder.settings import MAX_SCORE
@@ -109,14 +106,14 @@ class UnscoredRows(VectorObjective):
         self.options, self.scored, searches = options, [], {}
         self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
-            if file and Path(file).is_file() and recognise(file) is PAIRS:
+            if file and holds_pairs(file):
                 self.rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
                 searches[split] = retrieval_from_pairs(self.rows[split])
             elif file or not searches:  # pairs as dev need no STS-B as test
-                rows, found = scored_rows(sources_of(options), options.scale, [split])
+                rows, split_notes = scored_rows(sources_of(options), options.scale, [split])
                 self.scored.append(split)
                 self.rows |= rows
-                notes |= found
+                notes |= split_notes
         projection = None
         if reads(options.objective, "projection") and options.projection:
             # SimCSE, section 6.3 and appendix A: a dense layer and tanh over [CLS]. Unsupervised SimCSE has it in

@@ -15,14 +15,14 @@ class TokenColumns:
     """Columns of texts, each with its prompt: queries, filled up as the model does, and documents. Tokenized once."""
 
     def __init__(self, encoder: MultiVectorEncoder, columns: Columns):
-        self.own, self.encoded = [], []
+        self.counts, self.encoded = [], []
         for place, column in enumerate(columns):
             role = "document" if place else "query"
             prompt = choose_prompt(encoder.settings, name=role_prompt_name(encoder.settings, role))
             tokenized = encoder.document_rows if place else encoder.query_rows
-            ids, own, truncated = tokenized([prompt + text for text in column])
+            ids, counts, truncated = tokenized([prompt + text for text in column])
             self.encoded.append(Encoded(ids, [[0] * len(row) for row in ids], truncated))
-            self.own.append(own)
+            self.counts.append(counts)
         rows = [[len(ids) for ids in row] for row in zip(*(column.ids for column in self.encoded), strict=True)]
         self.lengths = [len(row) * max(row) for row in rows]
         self.longest = max(map(max, rows))
@@ -43,14 +43,14 @@ class TokenNetwork(nn.Module):
         T is that of the longest text of all rows, so that parts of a batch fit together. A token that is not compared
         has the vector 0, which adds nothing to a query; for documents see ``counted``.
         """
-        found = []
-        for place, (column, own) in enumerate(zip(self.columns.encoded, self.columns.own, strict=True)):
+        vectors_of_columns = []
+        for place, (column, counts) in enumerate(zip(self.columns.encoded, self.columns.counts, strict=True)):
             with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.precision == torch.bfloat16):
-                texts = [column.ids[row] for row in rows], [own[row] for row in rows]
+                texts = [column.ids[row] for row in rows], [counts[row] for row in rows]
                 vectors, counted = self.model(*texts, query=place == 0)  # (B, T of this column, K)
             vectors = vectors * counted.unsqueeze(-1)
-            found.append(nn.functional.pad(vectors, (0, 0, 0, self.columns.longest - vectors.shape[1])))
-        return torch.stack(found, dim=1)
+            vectors_of_columns.append(nn.functional.pad(vectors, (0, 0, 0, self.columns.longest - vectors.shape[1])))
+        return torch.stack(vectors_of_columns, dim=1)
 
     def counted(self, rows: list[int]) -> Tensor:
         """Which tokens of the documents are compared, (B, n - 1, T), T being that of the longest text of these rows."""

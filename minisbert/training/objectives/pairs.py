@@ -11,8 +11,8 @@ from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
 from minisbert.data.datasets import Notes, class_rows, duplicate_rows, scored_rows, triplet_rows
-from minisbert.data.reader import note
-from minisbert.data.sources import hold_out, load_scored_pairs
+from minisbert.data.sources import load_scored_pairs, note
+from minisbert.data.splits import hold_out
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.cross_encoder import ClassifierHead

@@ -1,7 +1,5 @@
 """Objectives with a teacher: a student learns its vectors, or its scores of a query with several texts."""
 
-import hashlib
-
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +17,7 @@ from minisbert.search.late_interaction import max_sim_matrix
 from minisbert.training.distributed import is_first, say_once
 from minisbert.training.objectives.encoders import UnscoredRows
 from minisbert.training.objectives.late_interaction import TokenObjective
+from minisbert.training.resume import content_hash
 from minisbert.training.settings import RunSettings, sources_of
 from minisbert.training.students import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 
@@ -63,12 +62,9 @@ class Distillation(UnscoredRows):
     ):
         columns = list(zip(*rows, strict=True))
         super().__init__(options, encoder, columns, note)
-        digest = hashlib.sha256(repr(columns).encode())
-        for name, parameter in teacher.state_dict().items():
-            digest.update(name.encode())
-            digest.update(parameter.cpu().reshape(-1).view(torch.uint8).numpy())
+        weights = {name: tensor.cpu().contiguous() for name, tensor in teacher.state_dict().items()}
         # For the fingerprint, instead of the targets: a teacher's last bits may change with the number of threads
-        self.teacher_hash = torch.tensor(list(digest.digest()))
+        self.taught = content_hash(weights, {"texts": columns})
 
 
 class VectorDistillation(Distillation):

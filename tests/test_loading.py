@@ -1,0 +1,123 @@
+"""``minisbert.load``: the class that fits a folder; arguments of wrong types, and names of the Hub."""
+
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import minisbert
+from minisbert import MultiVectorEncoder, PairModel, SentenceEncoder, SparseEncoder, StaticEncoder
+from minisbert.commands import encode, evaluate, score, search, trace_
+from minisbert.core import InputError
+from minisbert.core.heads import JointHead, siamese
+from minisbert.loading import load_encoder, load_tokenizer, uncompiled
+from minisbert.models.cross_encoder import ClassifierHead
+from minisbert.models.static_distillation import distill
+from tests.conftest import ROOT
+from tests.parity import REFERENCE
+
+TINY = ROOT / "weights" / "tiny"
+FAMILIES = REFERENCE / "architectures"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[type, list[Path]]:
+    """Folders by the class that opens them."""
+    home, encoder = tmp_path_factory.mktemp("folders"), SentenceEncoder.load(TINY)
+    PairModel(encoder, siamese(24)).save(home / "siamese")
+    PairModel(encoder, ClassifierHead(24), "logit").save(home / "cross-encoder")
+    distill(encoder, dim=5, coefficient=0.01).save(home / "static")
+    return {
+        SentenceEncoder: [TINY, FAMILIES / "tiny-modernbert"],
+        SparseEncoder: [FAMILIES / "tiny-splade"],
+        MultiVectorEncoder: [FAMILIES / "tiny-colbert"],
+        StaticEncoder: [home / "static"],
+        PairModel: [home / "siamese", home / "cross-encoder"],
+    }
+
+
+def test_a_folder_is_opened_by_its_class(folders):
+    importlib.import_module("minisbert.loading")  # which must not take the function's place
+    for kind, paths in folders.items():
+        for path in paths:
+            assert type(minisbert.load(path)) is kind
+            assert load_tokenizer(path, 9).limit == 9
+    assert type(load_encoder(folders[PairModel][0])) is SentenceEncoder
+    model = minisbert.load(TINY, "cls", limit=9)
+    assert (model.pooling_mode, model.tokenizer.limit) == ("cls", 9)
+    assert uncompiled(model) is model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "siamese", "pooling": "cls"}, "pooling cls: .*siamese holds a head for pairs"),
+        ({"model": TINY, "precision": "float32"}, "precision float32 is what a package is compiled for"),
+        ({"model": TINY, "compiled": True, "device": "cuda"}, "runs only on the CPU, not on cuda"),
+        ({"model": "static", "compiled": True}, "holds a StaticEncoder: only a SentenceEncoder is compiled"),
+    ],
+)
+def test_what_cannot_be_loaded(folders, options, message):
+    names = {path.name: path for paths in folders.values() for path in paths}
+    with pytest.raises(InputError, match=message):
+        minisbert.load(**options | {"model": names.get(options["model"], options["model"])})
+
+
+VALUES = [None, 3, -1, 2.5, float("nan"), 1j, True, b"x", [], {}, [1], object(), np.ones(3), torch.ones(2)]
+RIGHT = {
+    "pooling": [None],
+    "limit": [None],
+    "batch_tokens": [3],
+    "normalize": [None, True],
+    "truncate_dim": [None, 3],
+    "precision": [None],
+    "prompt": [None],
+    "prompt_name": [None],
+}
+
+
+def test_arguments_of_wrong_types_end_in_an_input_error():
+    encoder = minisbert.load(TINY)
+    vectors, pairs = encoder.encode(["a cat", "a dog"]), PairModel(encoder, JointHead(24))
+    calls = {
+        "model": minisbert.load,
+        "pooling": lambda value: minisbert.load(TINY, pooling=value),
+        "device": lambda value: minisbert.load(TINY, device=value),
+        "limit": lambda value: minisbert.load(TINY, limit=value),
+        "first": lambda value: encoder.similarity(value, vectors),
+        "second": lambda value: encoder.similarity(vectors, value),
+        "firsts": lambda value: pairs.scores(value, ["a cat"]),
+        "seconds": lambda value: pairs.scores(["a cat"], value),
+    }
+    for name in ("output", "convert", *list(RIGHT)[2:]):
+        calls[name] = lambda value, name=name: encoder.encode(["a cat"], **{name: value})
+    for name, call in calls.items():
+        for value in VALUES:
+            if not any(value is right for right in RIGHT.get(name, [])):
+                with pytest.raises(InputError):
+                    pytest.fail(f"{name}={value!r} gives {call(value)}")
+    for value in (None, 3, 2.5, object()):
+        with pytest.raises(InputError):
+            list(encoder.encode_stream(value))
+
+
+def test_a_command_asks_the_hub_once(folders, tmp_path, monkeypatch, capsys):
+    asked = []
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a cat\na dog\nthe moon\n")
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("1\ta cat\ta dog\n3\tmoon\tthe moon\n5\ta cat\tthe cat\n")
+    for command, model, arguments in (
+        (encode, TINY, ["a cat", "a dog"]),
+        (search, TINY, [str(texts), "--query", "a cat"]),
+        (evaluate, TINY, ["--data", str(rows)]),
+        (trace_, TINY, ["--write", str(tmp_path / "states.safetensors")]),
+        (score, folders[PairModel][0], ["a cat", "a dog"]),
+    ):
+        download = lambda name, model=model: asked.append(name) or model  # noqa: E731
+        monkeypatch.setattr("minisbert.folder.model_folder.download_model", download)
+        command.main([*arguments, "--model", "owner/name"])
+        assert asked == ["owner/name"], command.__name__
+        asked.clear()
