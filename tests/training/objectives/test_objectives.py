@@ -495,7 +495,7 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
         ("cross-encoder", "--data {sentences}", "line 1: 1 columns; 3 are needed"),
         ("binary", "--data {scored}", "the label '4' is not 0 or 1"),
         ("contrastive", "--data {triplets}", "line 1: the label 'the cat' is not 0 or 1"),
-        ("softmax", "--data {sentences}", "line 1: 1 columns; 3 are needed (classes, such as NLI's"),
+        ("softmax", "--data {sentences}", "line 1: 1 columns; 3 are needed (gold_label"),
         ("triplet", "--data {scored}", "column 1 holds numbers: scores, labels or an index?"),
         ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
         ("simcse", "--data {triplets}", "a column text is needed, its columns are"),
