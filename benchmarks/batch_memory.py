@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.system.devices import choose_precision, save_training_memory
 from minisbert.training.command_line import parse
 from minisbert.training.distributed import ProcessGroup

@@ -26,8 +26,8 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.heads import JointHead
-from minisbert.data.corpora import read_sentences
-from minisbert.data.scored_pairs import SPLITS, load_scored_pairs
+from minisbert.data.sources import SPLITS, load_scored_pairs
+from minisbert.data.texts import every_text
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import closest_pairs
@@ -44,7 +44,7 @@ Found = dict[str, object]  # seconds of encode and search, and the pair
 def sentences(file: str | None, count: int) -> list[str]:
     """The first ``count`` sentences of the file, or of STS-B, without copies that differ only in case or spaces."""
     if file:
-        found = read_sentences(file)[0]
+        found = list(every_text(file))
     else:
         pairs = [pair for split in SPLITS for pair in load_scored_pairs("stsb", split)]
         found = [text for pair in pairs for text in (pair.sentence1, pair.sentence2)]

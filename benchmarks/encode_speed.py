@@ -37,7 +37,7 @@ from benchmarks.conversion import convert
 from benchmarks.peers import Encode, Peer, turns
 from minisbert.compiled.runtime import CompiledEncoder
 from minisbert.core.metrics import spearman
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.sts import similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import ensure

@@ -38,7 +38,9 @@ from benchmarks.encode_speed import table
 from benchmarks.indexes import Search, installed, sides_of
 from benchmarks.peers import turns
 from minisbert.core import InputError
-from minisbert.data.corpora import load_nli, read_sentences
+from minisbert.data.formats import NLI
+from minisbert.data.sources import load_labelled
+from minisbert.data.texts import every_text
 from minisbert.system.console import bounded, run_command, say
 
 SIZES, QUERIES, K, ROUNDS = (10_000, 100_000), 1000, 10, 3
@@ -54,9 +56,9 @@ def sentences(files: Sequence[str], seed: int = 0) -> list[str]:
     found: list[str] = []
     for file in files:
         if ".jsonl" in Path(file).suffixes:
-            found += [text for pair in load_nli(file)[0] for text in (pair.sentence1, pair.sentence2)]
+            found += [text for pair in load_labelled(file, NLI).rows for text in (pair.sentence1, pair.sentence2)]
         else:
-            found += read_sentences(file)[0]
+            found += list(every_text(file))
     distinct = [text for text in dict.fromkeys(" ".join(text.split()) for text in found) if text]
     random.Random(seed).shuffle(distinct)
     return distinct

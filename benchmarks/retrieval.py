@@ -22,8 +22,8 @@ from itertools import islice
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.data.corpora import read_sentences
-from minisbert.data.scored_pairs import SPLITS, load_scored_pairs
+from minisbert.data.sources import SPLITS, load_scored_pairs
+from minisbert.data.texts import every_text
 from minisbert.evaluation.retrieval import REPORTED
 from minisbert.system.console import run_command, say
 
@@ -59,7 +59,7 @@ def of_sentences(texts: list[str], stride: int) -> tuple[Grades, list[str]]:
 def read_splits(file: str | None) -> dict[str, tuple[Grades, list[str]]]:
     if not file:
         return {split: of_stsb(split) for split in SPLITS}
-    texts = iter(dict.fromkeys(read_sentences(file)[0]))
+    texts = iter(dict.fromkeys(list(every_text(file))))
     parts = {split: list(islice(texts, count)) for split, count in SENTENCES.items()}
     if len(parts["test"]) < SENTENCES["test"]:
         raise InputError(f"{file}: {sum(SENTENCES.values()):,} different sentences are needed")

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer as Library
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, token_ids
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.system.assets import ensure
 
 # %% [markdown]

@@ -18,7 +18,7 @@ from minisbert.core.encoder import cosine
 from minisbert.core.loop import adamw, fit
 from minisbert.core.metrics import pearson
 from minisbert.core.pooling import cls_pool
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -17,7 +17,7 @@ from minisbert.core import losses
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.classification_metrics import alignment, mean_off_diagonal_cosine, uniformity
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses

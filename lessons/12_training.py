@@ -22,7 +22,7 @@ from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
 from minisbert.core.loop import AdamW, adamw_step, fit
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.folder.model_folder import find_model
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training.resume import RunState, load_state, save_state

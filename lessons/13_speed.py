@@ -28,7 +28,7 @@ from minisbert.core import InputError, bert, data, metrics, pooling, tokenizer
 from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake
 from minisbert.folder.model_folder import find_model
 from minisbert.models import batching

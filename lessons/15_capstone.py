@@ -22,7 +22,7 @@ from lessons.grader.result import Progress
 from lessons.mistakes import MISTAKES, planted
 from minisbert.core import bert, metrics
 from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.trace.tracing import (
     HIDDEN,
     VECTOR,

@@ -16,7 +16,7 @@ from lessons.mistakes import MISTAKES, planted
 from minisbert.core import losses, metrics
 from minisbert.core.data import TextColumns, length_grouped_batches
 from minisbert.core.loop import adamw, fit, linear_schedule
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search import quantized
 from minisbert.search.dense import top_k

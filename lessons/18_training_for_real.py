@@ -21,7 +21,7 @@ from minisbert.core.data import length_grouped_batches
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.classification_metrics import mean_off_diagonal_cosine, uniformity
 from minisbert.folder.model_folder import find_model
 

@@ -8,7 +8,7 @@ import torch
 from minisbert.architectures.relatives import FAMILIES
 from minisbert.core.bert import Bert
 from minisbert.core.tokenizer import pad_batch
-from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
+from minisbert.data.sources import SPLITS, load_scored_pairs
 from minisbert.folder.weights import load_transformer, save_bert
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.models.tokenizer import Tokenizer
@@ -161,7 +161,7 @@ def test_shards_of_any_precision_as_transformers_writes_them(dtype, tmp_path):
 @pytest.fixture(scope="module")
 def sentences(stsb) -> list[str]:
     """Every sentence of the STS Benchmark, firsts and seconds."""
-    pairs = [pair for split in SPLITS for pair in read_scored_pairs(stsb / f"sts-{split}.csv")]
+    pairs = [pair for split in SPLITS for pair in load_scored_pairs(stsb / f"sts-{split}.csv")]
     return [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
 
 

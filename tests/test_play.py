@@ -17,7 +17,7 @@ from minisbert.core import bert, losses
 from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import split_words, word_pieces
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation import classification_metrics
 from minisbert.search import quantized
 from tests.conftest import ROOT

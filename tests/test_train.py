@@ -17,7 +17,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core import losses as formulas
-from minisbert.data.scored_pairs import read_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation import model_scores
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -211,7 +211,7 @@ def test_a_head_is_trained_saved_and_reported(run, files):
     """What results.json says of the best model is what the model in its folder does."""
     folder = run("run", "--objective", "cross-encoder", *LEARNS)
     found = results(folder)["after"]["dev"]["pearson"]
-    pairs = read_scored_pairs(files["dev"])
+    pairs = load_scored_pairs(files["dev"])
     scores = PairModel.load(folder / "model").scores([p.sentence1 for p in pairs], [p.sentence2 for p in pairs])
     assert found == pytest.approx(np.corrcoef(scores, [pair.score for pair in pairs])[0, 1], abs=1e-6)  # float32
     assert found == max(dev_scores(folder, "pearson")) > dev_scores(folder, "pearson")[0]

@@ -17,7 +17,7 @@ from lessons.grader import sandbox
 from lessons.grader.pieces import PIECES, ROOT, mine, pieces_of
 from minisbert.core import InputError, loop, metrics, tokenizer
 from minisbert.core.encoder import SentenceEncoder, cosine
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import replaced
 from minisbert.folder.model_folder import find_model
 from minisbert.system.console import LiveLine, Progress, run_command, say

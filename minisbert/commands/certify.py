@@ -16,7 +16,7 @@ import numpy as np
 from minisbert.commands.model_options import add_model_options, add_prompt_option, load_pooled, prompt_of
 from minisbert.commands.options import command_parser
 from minisbert.core import reading
-from minisbert.data.rows import file_lines
+from minisbert.data.texts import every_text
 from minisbert.diagnosis.certify.certificate import EQUAL, EXPLAINED, ROUNDED, Certificate, certify
 from minisbert.diagnosis.certify.vector_files import VectorFile, read_vectors
 from minisbert.models.sentence_encoder import SentenceEncoder
@@ -77,7 +77,7 @@ def decimals(cosine: float) -> str:
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     given = read_vectors(options.vectors)
-    texts = list(file_lines(options.texts))
+    texts = list(every_text(options.texts))
     encoder = load_pooled(options, "certify compares one vector of each text")
     with reading(options.vectors):
         found = certify(encoder, texts, given.values, prompt_of(encoder, options))

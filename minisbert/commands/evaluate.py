@@ -21,13 +21,13 @@ from typing import Any
 from minisbert.commands.model_options import add_model_options, load_encoder, load_pooled
 from minisbert.commands.options import command_parser
 from minisbert.core import InputError
-from minisbert.data.scored_pairs import SPLITS
+from minisbert.data.sources import SPLITS, score_scale
 from minisbert.evaluation.retrieval import CUTOFFS, load_retrieval, retrieval_scores
 from minisbert.evaluation.retrieval_metrics import METRICS
 from minisbert.evaluation.sts import PROTOCOL, load_rows
 from minisbert.evaluation.suite import average, evaluate_suite, load_suite
 from minisbert.models.sentence_encoder import SentenceEncoder
-from minisbert.system.console import bounded, check_usage, run_command, say
+from minisbert.system.console import check_usage, run_command, say
 
 RETRIEVAL = ("queries", "corpus", "qrels")
 DECISIONS = "average_precision f1 f1_threshold precision recall accuracy accuracy_threshold".split()
@@ -38,6 +38,8 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser = command_parser("evaluate", __doc__)
     rows = "stsb, quora, or a file: score, sentence1, sentence2; a header label, sentence1, sentence2 and labels; or "
     parser.add_argument("--data", help=rows + "anchor, positive, negative (default: stsb)")
+    columns = "read these columns or keys of a file of scores: score,sentence1,sentence2 under other names"
+    parser.add_argument("--columns", metavar="A,B,C", help=columns)
     parser.add_argument("--split", choices=SPLITS, help="split of stsb (default: dev)")
     parser.add_argument("--queries", metavar="FILE", help=".jsonl with _id and text")
     parser.add_argument("--corpus", metavar="FILE", help=".jsonl with _id, text and maybe title")
@@ -46,7 +48,10 @@ def parse_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ignore-identical-ids", action="store_true", help=identical)
     parser.add_argument("--suite", choices=("sts",), help="STS12 to STS16, STS-B and SICK-R")
     parser.add_argument(
-        "--scale", type=bounded(float, 1e-9), default=5.0, metavar="S", help="a file's scores are 0 to S (default: 5)"
+        "--scale",
+        type=score_scale,
+        metavar="S",
+        help="a file's scores must be 0 to S, or -S to S for -S (default: any scale)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object at full precision")
     add_model_options(parser.add_argument_group("model"))
@@ -103,16 +108,25 @@ def row(widths: Sequence[int], first: str, *cells: float | str) -> str:
 
 def pairs_or_triplets(options: argparse.Namespace) -> None:
     """``--data``."""
-    kind, rows, measure = load_rows(options.data, options.split or "", options.scale)
+    kind, (rows, skipped, unread), measure = load_rows(
+        options.data, options.split or "", options.scale, options.columns
+    )
+    if skipped:
+        say(f"{options.data}: {skipped:,} rows with an empty text were skipped")
+    if unread:
+        say(f"{options.data}: not read: {', '.join(unread)}")
     encoder = load_pooled(options, ONLY_SEARCH)
     result = measure(encoder, rows, progress=True)
-    data = {"data": options.data, "split": options.split, kind.split()[-1]: len(rows)}
+    data = {"data": options.data, "split": options.split, "triplets" if kind == "triplets" else "pairs": len(rows)}
     split = f", {options.split} split" if options.split else ""
     header = {"data": f"{options.data}{split}, {len(rows):,} {kind}"}
     if kind == "triplets":
         share = f"{100 * result['triplet_accuracy']:.2f} %"
         header |= {"accuracy": f"{share} have cos(anchor, positive) > cos(anchor, negative)"}
         table = []
+    elif kind == "pairs without scores":
+        header |= {"protocol": "each anchor's positive among all positives, by the exact search"}
+        table = retrieval_table(result)
     elif kind == "labelled pairs":
         header |= {"protocol": "thresholds chosen on these very pairs, which flatters all but average precision"}
         widths = (10, 8, 8, 9, 11, 8, 10, 9)
@@ -138,10 +152,15 @@ def retrieval(options: argparse.Namespace) -> None:
     more = f" ({task.unjudged:,} more have no relevant document)" if task.unjudged else ""
     header = {"data": f"{queries:,} queries{more}, {documents:,} documents"}
     header |= {"protocol": "exact search by cosine, ties in the order of the corpus; mean over the queries"}
+    table = retrieval_table(result)
+    result = {"evaluated_queries": queries, "documents": documents} | result
+    report(options, encoder, queries + documents, data, result, header, table)
+
+
+def retrieval_table(result: dict[str, float]) -> list[str]:
     widths = (8, *[11] * len(METRICS))
     table = [row(widths, f"@{k}", *(result[f"{name}@{k}"] for name in METRICS)) for k in CUTOFFS]
-    result = {"evaluated_queries": queries, "documents": documents} | result
-    report(options, encoder, queries + documents, data, result, header, [row(widths, "x 100", *METRICS), *table])
+    return [row(widths, "x 100", *METRICS), *table]
 
 
 def suite(options: argparse.Namespace) -> None:

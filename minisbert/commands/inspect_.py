@@ -5,14 +5,16 @@
     minisbert inspect triplets.jsonl.gz --model bert-base-uncased --max-length 128 --json
 
 It says which format a file has, what is wrong with it and where, what the files share, and how to train on them.
-The exit code is 1 if there is a problem, which training would refuse; warnings leave it at 0.
+The exit code is 1 if there is a problem, which training refuses or learns nothing from; warnings leave it at 0.
 """
 
 import json
 from pathlib import Path
+from typing import Any
 
 from minisbert.commands.options import command_parser
-from minisbert.data.findings import NOTE, PROBLEM, WARNING
+from minisbert.data.sources import score_scale
+from minisbert.diagnosis.inspect.findings import NOTE, PROBLEM, WARNING
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
 from minisbert.diagnosis.inspect.inspection import compare_files, inspect, training_command
 from minisbert.diagnosis.inspect.plot import draw_inspection
@@ -20,7 +22,7 @@ from minisbert.evaluation.plots import require, save
 from minisbert.loading import load_tokenizer
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.assets import asset, local_path
-from minisbert.system.console import bounded, exiting, run_command, say
+from minisbert.system.console import exiting, run_command, say
 from minisbert.system.files import check_output
 
 DEFAULT = "all-MiniLM-L6-v2"
@@ -51,26 +53,17 @@ def print_line(name: str, text: str) -> None:
 def print_file(found: InspectedFile) -> None:
     """The report on one file."""
     content = found.summary()
-    print(f"{found.path}: {found.name}, {found.layout}")
+    print(f"{found.path}: {found.name}")
     print_line("rows", f"{content['rows']:,}")
     if content["texts"]:
         print_line("texts", f"{content['texts']:,}, {content['distinct_texts']:,} distinct")
-    if tokens := content.get("tokens"):
-        most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
-        cut = f"cuts {tokens['cut']:,} of the texts ({100 * tokens['cut_share']:.1f} %)"
-        print_line("tokens", f"median {tokens['median']:g}, {most}")
-        print_line("", f"the limit of {tokens['limit']:,} {cut if tokens['cut'] else 'cuts none'}")
-        if unknown := content["unknown_words"]:
-            print_line("[UNK]", ", ".join(f"{count:,} {script}" for script, count in unknown.items()))
-    if labels := content.get("labels"):
-        print_line("labels", f"{labels['min']:g} to {labels['max']:g}, mean {labels['mean']:.3g}")
-        counts = {name: f"{count:,}" for name, count in labels["counts"].items()}
-        width, digits = (max(map(len, column)) for column in (counts, counts.values()))
-        most = max(labels["counts"].values())
-        for name, count in labels["counts"].items():
-            print_line("", f"{name:<{width}}  {counts[name]:>{digits}}  {'#' * round(BAR * count / most)}")
+    if "tokens" in content:
+        print_tokens(content["tokens"])
+    if "labels" in content:
+        print_labels(content["labels"])
     for finding in sorted(found.findings.values(), key=lambda one: LEVELS.index(one.level)):
-        print_line(finding.level, f"{finding.name}{f' ({finding.count:,})' * (finding.count > 1)}: {finding.what}")
+        count = f" ({finding.count:,})" if finding.count > 1 else ""
+        print_line(finding.level, f"{finding.name}{count}: {finding.what}")
         for place in (*finding.places, f"-> {finding.remedy}"):
             print_line("", f"  {place}")
     if not found.findings:
@@ -78,7 +71,30 @@ def print_file(found: InspectedFile) -> None:
     print()
 
 
-def print_all(files: list[InspectedFile], shared: list[dict], train: str | None) -> None:
+def print_tokens(tokens: dict[str, Any]) -> None:
+    most = f"95 % up to {tokens['p95']:g}, longest {tokens['longest']:,}"
+    print_line("tokens", f"median {tokens['median']:g}, {most}")
+    cut = "cuts none"
+    if tokens["cut"]:
+        cut = f"cuts {tokens['cut']:,} of the texts ({100 * tokens['cut_share']:.1f} %)"
+    print_line("", f"the limit of {tokens['limit']:,} {cut}")
+
+
+def print_labels(labels: dict[str, Any]) -> None:
+    if "mean" in labels:
+        print_line("labels", f"{labels['min']:g} to {labels['max']:g}, mean {labels['mean']:.3g}")
+    else:
+        print_line("labels", f"{len(labels['counts'])} classes")
+    counts = {name: f"{count:,}" for name, count in labels["counts"].items()}
+    width, digits = max(map(len, counts)), max(map(len, counts.values()))
+    most = max(labels["counts"].values())
+    for name, count in labels["counts"].items():
+        print_line("", f"{name:<{width}}  {counts[name]:>{digits}}  {'#' * round(BAR * count / most)}")
+
+
+def print_all(
+    files: list[InspectedFile], shared: list[dict[str, Any]], train: str | None, reranker: str | None
+) -> None:
     for found in files:
         print_file(found)
     for row in shared:
@@ -89,9 +105,11 @@ def print_all(files: list[InspectedFile], shared: list[dict], train: str | None)
         print()
     if train is None:
         print("No format that training reads was recognised: see docs/training.md.")
-    else:
-        usable = all(found.findings.usable for found in files)
-        print(f"{'Train' if usable else 'Once the problems are solved, train'} with:\n  {train}")
+        return
+    usable = all(found.findings.usable for found in files)
+    print(f"{'Train' if usable else 'Once the problems are solved, train'} with:\n  {train}")
+    if reranker:
+        print(f"Or a cross-encoder, which reads both texts at once, to rerank or score pairs:\n  {reranker}")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -103,7 +121,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     parser.add_argument("--max-length", type=int, metavar="N", help="the limit in tokens (default: the model's)")
     parser.add_argument(
-        "--scale", type=bounded(float, 1e-9), metavar="S", help="scores are 0 to S (default: inferred from the file)"
+        "--scale", type=score_scale, metavar="S", help="scores are 0 to S (default: inferred from the file)"
     )
     parser.add_argument("--plots", type=Path, metavar="DIR", help=f"draw lengths and labels to DIR/{PICTURE}")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -114,17 +132,18 @@ def main(arguments: list[str] | None = None) -> None:
     tokenizer = find_tokenizer(options.model, options.max_length)
     files = [inspect(path, tokenizer, options.scale, progress=True) for path in options.files]
     shared = compare_files(files)
-    train = training_command(files, options.model, options.max_length)
+    train, reranker = (training_command(files, options.model, options.max_length, kind) for kind in (False, True))
     if options.plots:
         save(draw_inspection(files), options.plots / PICTURE)
         say(f"wrote {options.plots / PICTURE}")
     with exiting(0 if all(found.findings.usable for found in files) else 1):
         if options.json:
             content = {"model": None if tokenizer is None else options.model or DEFAULT}
-            content |= {"files": [found.summary() for found in files], "shared": shared, "command": train}
+            content |= {"files": [found.summary() for found in files], "shared": shared}
+            content |= {"command": train, "reranker": reranker}
             print(json.dumps(content, ensure_ascii=False))
         else:
-            print_all(files, shared, train)
+            print_all(files, shared, train, reranker)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ from minisbert.commands.options import command_parser
 from minisbert.core import InputError
 from minisbert.corpus.index import encode_with_progress
 from minisbert.corpus.mining import Candidates, Mined, Rules, candidates_of, mine, triplets
-from minisbert.data.corpora import read_tuples
+from minisbert.data.formats import PAIRS
+from minisbert.data.sources import read_file
 from minisbert.loading import Encoder
 from minisbert.search.vectors import Stacked
 from minisbert.system.console import check_usage, run_command, say
@@ -73,15 +74,18 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def read_files(options: argparse.Namespace) -> tuple[Candidates, list[str]]:
     """What to search, and the corpus as it is in its file, with duplicates."""
-    rows, skipped = read_tuples(options.pairs)
+    rows, skipped, unread = read_file(options.pairs, PAIRS)
     if skipped:
         say(f"{options.pairs}: {skipped:,} rows with an empty text were skipped")
-    if len(rows[0]) > 2:
-        say(f"{options.pairs}: only anchor and positive are read, not the {len(rows[0]) - 2} negatives of each row")
+    if unread:
+        say(f"{options.pairs}: not read: {', '.join(unread)}")
+    negatives = len(rows[0].texts) - 2
+    if negatives:
+        say(f"{options.pairs}: only anchor and positive are read, not the {negatives} negatives of each row")
     corpus: list[str] = []
     if options.corpus:
         corpus = read_corpus(options.corpus)
-    return candidates_of([(anchor, positive) for anchor, positive, *_ in rows], corpus), corpus
+    return candidates_of([row.texts[:2] for row in rows], corpus), corpus
 
 
 def encode_documents(

@@ -18,8 +18,9 @@ from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
 from minisbert.folder.model_folder import find_model
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE, PairScorer
+from minisbert.models.pair_scorer import PairScorer
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_device, use_threads
 

@@ -8,18 +8,26 @@ white space, are no candidates.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from minisbert.core import InputError
-from minisbert.data.corpora import Triplet
 from minisbert.search.dense import cosines_of, top_k
 from minisbert.search.vectors import Source, Vectors
 from minisbert.system.console import Bar
 
 ANCHORS = 1024  # at a time
 RowLists = list[list[int]]  # of each anchor: rows of documents
+
+
+class Triplet(NamedTuple):
+    """A text, one with the same meaning, one with another."""
+
+    anchor: str
+    positive: str
+    negative: str
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Rows: the formats of data files and their readers, the data sets by name, batches, augmentation.
+"""Rows: files of every format to one ``Row``, the data sets by name, splits, batches, augmentation.
 
-Imports ``core``, ``system`` and ``models``.
+``rows`` reads bytes to cells and values, ``texts`` files of texts, ``formats`` knows the names and values of columns,
+``reader`` makes rows of them, ``recognition`` says which format a file has, ``sources`` finds files and data sets,
+``splits`` divides rows, and ``datasets`` does all of it for a training run. Imports ``core``, ``system`` and ``folder``.
 """

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from minisbert.core import InputError, one_line, reading
+from minisbert.data.formats import Row
 from minisbert.data.rows import Rows
-from minisbert.data.scored_pairs import ScoredPair
 
 FORMS = "crop:SHARE, delete:SHARE, delete-one or synonym:FILE, with a share between 0 and 1 such as crop:0.1"
 
@@ -99,7 +99,7 @@ def make_change(form: str) -> Callable[..., str]:
 # ------------------------------------------------------------------------------------- shuffled pairs
 
 
-def shuffled_negatives(pairs: Sequence[ScoredPair], count: int, seed: int) -> list[ScoredPair]:
+def shuffled_negatives(pairs: Sequence[Row], count: int, seed: int) -> list[Row]:
     """``count`` pairs of score 0 for each pair: its first sentence with the second ones of other pairs.
 
     For translations: in a large file two random sentences do not have the same meaning. Combinations that are among
@@ -115,5 +115,5 @@ def shuffled_negatives(pairs: Sequence[ScoredPair], count: int, seed: int) -> li
         for here, there in zip(order, order[turn:] + order[:turn], strict=True):
             first, second = pairs[here].sentence1, pairs[there].sentence2
             if first != second and (first, second) not in known:
-                found.append(ScoredPair(first, second, 0.0))
+                found.append(Row((first, second), 0.0))
     return found

@@ -1,218 +1,197 @@
-"""The rows of a run: ``--data``, ``--dev``, ``--test`` and ``--limit`` to training, dev and test rows.
+"""The rows that a training run needs: its files or data sets by name, split into training, dev and test rows.
 
-Each function returns rows and notes by split; a note names the source of the rows and their number.
+Most functions return rows and notes by split; a note says where the rows come from and how many they are.
 """
 
-import argparse
-import os
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from minisbert.core import InputError
-from minisbert.data.corpora import (
-    NLI_ARCHIVES,
-    LabelledPair,
-    Triplet,
-    check_labels,
-    load_duplicates,
-    load_nli,
-    nli_triplets,
-    read_sentences,
-    read_triplets,
-    read_tuples,
-    split_rows,
-)
-from minisbert.data.findings import Findings
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, Format
+from minisbert.core import InputError, one_line
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, Row, class_names
 from minisbert.data.recognition import recognise
-from minisbert.data.rows import first_line, holds_json, is_number
-from minisbert.data.scored_pairs import SPLITS, ScoredPair, check_scores, load_scored_pairs
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.data.sources import (
+    NLI_ARCHIVES,
+    SPLITS,
+    Sources,
+    check_labels,
+    check_scores,
+    load_scored_pairs,
+    load_several,
+    nli_triplets,
+    note,
+    read_file,
+    scored_table,
+    several,
+    source_for,
+)
+from minisbert.data.splits import hold_out
+from minisbert.data.texts import read_texts
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.system.assets import assets
-
-HELD_OUT = 0.1  # share of the labelled rows that dev and test each get if they have no file
 
 Notes = dict[str, str]
 
 
 def scored_rows(
-    options: argparse.Namespace, splits: Iterable[str] = SPLITS
-) -> tuple[dict[str, list[ScoredPair]], Notes]:
-    """Scored pairs of ``splits``; a split without a file comes from stsb."""
-    given = {"train": options.data, "dev": options.dev, "test": options.test}
-    names = {split: source_for(options, given[split], SCORED) for split in splits}
-    rows = {split: load_scored_pairs(name, split, options.scale) for split, name in names.items()}
-    for split in ("dev", "test"):
-        if split in rows:
-            check_scores(rows[split], names[split])
-    if "train" in rows:
-        if options.scale > 1 and max(pair.score for pair in rows["train"]) <= MAX_SCORE / options.scale:
+    sources: Sources, scale: float = MAX_SCORE, splits: Collection[str] = SPLITS
+) -> tuple[dict[str, list[Row]], Notes]:
+    """Scored pairs of ``splits``, 0 to ``scale`` in files and 0 to 5 here; a split without a file comes from stsb.
+
+    Scores that no row is trained on, as without ``train``, are only compared by rank: their scale may be any.
+    """
+    rows, notes = {}, {}
+    for split in splits:
+        name = source_for(sources.named()[split], SCORED)
+        columns = sources.columns if "train" in splits else None  # otherwise they are those of another format
+        table = scored_table(name, split, scale if "train" in splits else None, columns)
+        rows[split], notes[split] = table.rows, table.note(name, "pairs")
+        if split != "train":
+            check_scores(table.rows, name)
+            rows[split] = on_any_scale(table.rows)
+            continue
+        if scale > 1 and max(row.score for row in table.rows) <= MAX_SCORE / scale:
             raise InputError(
-                f"{names['train']}: no score is above 1, but the scale is 0 to {options.scale:g}: give --scale 1 "
+                f"{name}: no score is above 1, but the scale is 0 to {scale:g}: give --scale 1 "
                 "(labels 0 and 1 alone are for --objective binary or contrastive)"
             )
-        rows["train"] = rows["train"][: options.limit]
-    return rows, {split: note(name, rows[split], "pairs") for split, name in names.items()}
+        rows[split] = table.rows[: sources.limit]
+        notes[split] = table._replace(rows=rows[split]).note(name, "pairs")
+    return rows, notes
 
 
-def nli_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """Entailment, contradiction or neutral: SNLI, or files."""
-    return labelled_rows(options, NLI)
+def on_any_scale(rows: list[Row]) -> list[Row]:
+    """The rows with scores of at most 5, of which those close to 5 mean the same: 0 to 100 is divided by 20."""
+    most = max(abs(row.score) for row in rows)
+    if most <= MAX_SCORE:
+        return rows
+    return [replace(row, label=row.score * MAX_SCORE / most) for row in rows]
 
 
-def duplicate_rows(options: argparse.Namespace) -> tuple[dict[str, list[LabelledPair]], Notes]:
+# --------------------------------------------------------------------------------- labels and classes
+
+
+def duplicate_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes]:
     """Duplicate or not: Quora's release, or a file."""
-    rows, notes = labelled_rows(options, LABELLED)
+    rows, notes = labelled_rows(sources, LABELLED)
     for split in ("dev", "test"):
         check_labels(rows[split], f"{split} {notes[split]}")
     return rows, notes
 
 
-def labelled_rows(options: argparse.Namespace, form: Format) -> tuple[dict[str, list[LabelledPair]], Notes]:
-    """The rows of NLI or of duplicates. Only ``snli`` comes with splits.
+def class_rows(sources: Sources) -> tuple[dict[str, list[Row]], Notes, tuple[str, ...]]:
+    """Entailment, contradiction or neutral: SNLI, or files; or classes of one's own. Also the names of the classes.
+
+    The label of a row is the number of its class. NLI's are numbered as in ``NLI_LABELS``, others in sorted order.
+    """
+    rows, notes = labelled_rows(sources, NLI)
+    named = [*rows["train"]]
+    for split in ("dev", "test"):
+        if sources.named()[split] is None:  # held out of them, or SNLI's
+            named += rows[split]
+    try:
+        classes = class_names(row.label for row in named)
+    except ValueError as error:
+        raise InputError(f"{notes['train']}: {error}") from error
+    if len(classes) < 2:
+        raise InputError(f"{notes['train']}: all rows have the class {one_line(classes[0])}")
+    numbers = {name: i for i, name in enumerate(classes)}
+    for split, some in rows.items():
+        for row in some:
+            if row.label not in numbers:
+                message = f"the class {one_line(row.label)} is not one of {', '.join(classes)}, as in the training rows"
+                raise InputError(f"{split} {notes[split]}, line {row.line}: {message}")
+        rows[split] = [replace(row, label=numbers[row.label]) for row in some]
+    return rows, notes, classes
+
+
+def labelled_rows(sources: Sources, form: Format) -> tuple[dict[str, list[Row]], Notes]:
+    """The rows of classes or of duplicates. Only ``snli`` comes with splits.
 
     Otherwise a split without a file gets a share of the training rows, the same for the same seed.
     """
-    names = {"train": source_for(options, options.data, form)}
-    for split, given in (("dev", options.dev), ("test", options.test)):
+    names = {"train": source_for(sources.data, form)}
+    for split, given in (("dev", sources.dev), ("test", sources.test)):
         if given or "snli" in several(names["train"]):
-            names[split] = source_for(options, given, form)
+            names[split] = source_for(given, form)
     rows, notes = {}, {}
     for split, name in names.items():
-        limit = options.limit if split == "train" else None
-        rows[split], skipped = load_all_nli(name, split, limit) if form is NLI else load_duplicates(name, limit)
-        notes[split] = note(name, rows[split], "pairs", skipped)
+        limit = sources.limit if split == "train" else None
+        table = load_several(name, form, split, limit, sources.columns)
+        rows[split], notes[split] = table.rows, table.note(name, "pairs")
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
-        rows["train"], held_out = hold_out(rows["train"], missing, options.seed)
+        rows["train"], held_out = hold_out(rows["train"], missing, sources.seed)
     except ValueError as error:
         raise InputError(
             f"{names['train']}: {len(rows['train'])} pairs are too few to hold some out as {' and '.join(missing)}: "
             "give more, or --dev FILE and --test FILE"
         ) from error
-    notes |= {split: note("held out of it", held_out[split], "pairs") for split in missing}
+    for split in missing:
+        notes[split] = note("held out of it", len(held_out[split]), "pairs")
     return rows | held_out, notes
 
 
-def hold_out(rows: list[Any], splits: Sequence[str], seed: int) -> tuple[list[Any], dict[str, list[Any]]]:
-    """The rows without a tenth for each split, and these tenths; ``ValueError`` if one would be empty."""
-    if not splits:
-        return rows, {}
-    rows, held_out = split_rows(rows, 1 - HELD_OUT * len(splits), seed)
-    shares = split_rows(held_out, 0.5, seed) if len(splits) == 2 else (held_out,)
-    return rows, dict(zip(splits, shares, strict=True))
+# ------------------------------------------------------------------------------------ rows of texts
 
 
-def triplet_rows(options: argparse.Namespace) -> tuple[list[Triplet] | list[tuple[str, ...]], str]:
-    """Training triplets, read from a file or built from NLI rows, and a note.
+def triplet_rows(sources: Sources, only_triplets: bool = False) -> tuple[list[tuple[str, ...]], str]:
+    """Training rows of an anchor, a positive and negatives, read from a file or built from NLI rows, and a note.
 
     For losses with in-batch negatives a file may have pairs as well, or several negatives in a row.
     """
-    form = TRIPLETS if options.objective == "triplet" else PAIRS
-    data = source_for(options, options.data, form)
-    if not all(name in NLI_ARCHIVES or holds_nli(name) for name in several(data)):
-        rows, skipped = tuple_rows(options, data, form)
-        what = {2: "pairs", 3: "triplets"}.get(len(rows[0]), f"rows of {len(rows[0]) - 2} negatives")
-        return rows, note(data, rows, what, skipped)
-    labelled, skipped = load_all_nli(data, "train", options.limit)
-    rows = nli_triplets(labelled)
-    if not rows:
-        raise InputError(f"{data}: none of {len(labelled):,} rows has a premise with both entailment and contradiction")
-    return rows, f"{data} ({len(rows):,} triplets of {len(labelled):,} NLI rows; {skipped:,} had no gold label)"
+    data = source_for(sources.data, PAIRS)
+    if sources.columns is None and all(holds_nli(name) for name in several(data)):
+        labelled = load_several(data, NLI, "train", sources.limit)
+        rows = nli_triplets(labelled.rows)
+        counts = f"{len(labelled.rows):,} NLI rows; {labelled.skipped:,} had no gold label"
+        if not rows:
+            message = f"none of {len(labelled.rows):,} rows has a premise with both entailment and contradiction"
+            raise InputError(f"{data}: {message}")
+        return rows, f"{data} ({len(rows):,} triplets of {counts})"
+    table = read_file(data, PAIRS, sources.limit, columns=sources.columns)
+    width = len(table.rows[0].texts)
+    if only_triplets and width != 3:
+        line = table.rows[0].line
+        raise InputError(f"{data}, line {line}: {width} texts; anchor, positive and negative are needed")
+    what = {2: "pairs", 3: "triplets"}.get(width, f"rows of {width - 2} negatives")
+    return [row.texts for row in table.rows], table.note(data, what)
 
 
-def tuple_rows(options: argparse.Namespace, data: str, form: Format) -> tuple[Sequence[tuple[str, ...]], int]:
-    rows, skipped = (read_triplets if form is TRIPLETS else read_tuples)(data, options.limit)
-    if all_numbers([is_number(row[0]) for row in rows]):
-        raise InputError(
-            f"{data}: the first column holds numbers: scores or labels of pairs? "
-            f"Objective {options.objective} reads {form.file}"
-        )
-    return rows, skipped
-
-
-def translation_rows(options: argparse.Namespace) -> tuple[list[tuple[str, ...]], str]:
+def translation_rows(sources: Sources) -> tuple[list[tuple[str, ...]], str]:
     """Sentences, or sentences with their translations, and a note; without ``--data`` the sentences of stsb."""
-    if options.data in (None, "stsb"):
+    data = sources.data
+    if data in (None, "stsb"):
         pairs = load_scored_pairs("stsb", "train")
-        texts = dict.fromkeys(text for pair in pairs for text in (pair.sentence1, pair.sentence2))
-        rows = [(text,) for text in texts][: options.limit]
-        return rows, note("stsb", rows, "sentences")
-    data = options.data
-    if not ("\t" in first_line(data) or {".csv", ".tsv"} & set(Path(data).suffixes) or holds_json(data)):
-        texts, about = sentence_rows(options)
+        texts = dict.fromkeys(text for pair in pairs for text in pair.texts)
+        rows = [(text,) for text in texts][: sources.limit]
+        return rows, note("stsb", len(rows), "sentences")
+    if data not in assets() and sources.columns is None and recognise(data) is SENTENCES:
+        texts, about = sentence_rows(sources)
         return [(text,) for text in texts], about
-    rows, skipped = tuple_rows(options, source_for(options, data, PAIRS), PAIRS)
+    rows, about = triplet_rows(sources)
     if len(rows[0]) != 2:
         raise InputError(f"{data}: rows of {len(rows[0])} texts; a teacher's vectors need a sentence and a translation")
-    return rows, note(data, rows, "translations", skipped)
+    return rows, about.replace(" pairs", " translations", 1)
 
 
-def sentence_rows(options: argparse.Namespace) -> tuple[list[str], str]:
+def sentence_rows(sources: Sources) -> tuple[list[str], str]:
     """Plain training sentences and a note."""
-    data = source_for(options, options.data, SENTENCES)
-    if "\t" in first_line(data):
-        raise InputError(f"{data}, line 1: a table; objective {options.objective} reads {SENTENCES.file}")
-    rows, skipped = read_sentences(data, options.limit)
-    return rows, note(data, rows, "sentences", skipped)
+    data = source_for(sources.data, SENTENCES)
+    lines = [text for _, text in islice(read_texts(data), sources.limit)]
+    texts = [text for text in lines if text]
+    if "\t" in texts[0] and Path(data).suffix == ".txt":
+        raise InputError(f"{data}, line 1: a table; needed are {SENTENCES.needs}")
+    return texts, note(data, len(texts), "sentences", len(lines) - len(texts))
 
 
-# ----------------------------------------------------------------------------------- names and files
+def holds_nli(data: str) -> bool:
+    if data in NLI_ARCHIVES or Path(data).suffix == ".zip":
+        return True
+    return recognise(data) is NLI
 
 
-def source_for(options: argparse.Namespace, name: str | None, form: Format) -> str:
-    """``name``, or the format's data set if it is None; NLI rows may have several names, as in ``A,B``.
-
-    Raises ``InputError`` for a dataset or file of another form.
-    """
-    if name is None and form.dataset is None:
-        raise InputError(f"objective {options.objective} needs --data FILE: {form.file}")
-    if name is None or name == form.dataset:
-        return form.dataset
-    if form.dataset == "snli" and name in NLI_ARCHIVES:
-        return name
-    if form.dataset == "snli" and len(names := several(name)) > 1:
-        return ",".join(source_for(options, one, form) for one in names)
-    if name in assets():
-        wrong = "has no rows of the kind that is needed"
-    elif form.json is not None and Path(name).suffix != ".zip" and holds_json(name) != form.json:
-        wrong = f"holds {'no ' if form.json else ''}lines of JSON"
-    else:
-        return name
-    reads = f"{form.dataset} or a file" if form.dataset else "a file"
-    raise InputError(f"{name} {wrong}: objective {options.objective} reads {reads} of {form.file}")
-
-
-def all_numbers(flags: Sequence[bool]) -> bool:
-    """Whether the first texts are numbers, as of scores or labels; that of the first row may be a header."""
-    return all(flags[1:] or flags)
-
-
-def holds_nli(path: str) -> bool:
-    return Path(path).suffix == ".zip" or recognise(Path(path), Findings())[0] is NLI
-
-
-def holds_tuples(path: str) -> bool:
+def holds_pairs(path: str) -> bool:
     """Whether a file holds pairs or triplets without scores; a dataset's name does not."""
-    return Path(path).is_file() and recognise(Path(path), Findings())[0] in (PAIRS, TRIPLETS)
-
-
-def several(data: str) -> list[str]:
-    """``A,B`` to its names; a file with a comma in its own name is one."""
-    return [data] if os.path.exists(data) else [name for name in data.split(",") if name]
-
-
-def load_all_nli(data: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
-    """``load_nli`` for each name in ``data``, one after the other; ``limit`` is for all of them together."""
-    rows, skipped = [], 0
-    for name in several(data):
-        left = None if limit is None else limit - len(rows) - skipped
-        if left != 0:
-            more, passed = load_nli(name, split, left)
-            rows, skipped = rows + more, skipped + passed
-    return rows, skipped
-
-
-def note(name: str, rows: Sized, what: str, skipped: int = 0) -> str:
-    return f"{name} ({len(rows):,} {what}{f', {skipped:,} skipped' if skipped else ''})"
+    return Path(path).is_file() and recognise(path) is PAIRS

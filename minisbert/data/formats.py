@@ -1,201 +1,225 @@
-"""The formats of training data: the position of the label and the texts in a row, and the rows that are refused.
+"""The formats of training data: which columns or keys of a file are its labels and texts, and its rows as ``Row``.
 
-``read_rows`` serves training and ``inspect``: rows that training refuses go to ``rows.fault``, which raises or
-collects.
+The names below are those that the libraries of the field write. A file without any of them has the label first, if its
+format has one, and then the texts. A first line that looks like other names is refused, never read as a row.
 """
 
-import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from minisbert.core import InputError, one_line
-from minisbert.data.rows import SURROGATE, Rows, holds_json
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.core import one_line
+from minisbert.folder.settings import MAX_SCORE
 
 NLI_LABELS = ("contradiction", "entailment", "neutral")  # numbered 0, 1, 2 as in SBERT's own script
-NO_GOLD = "-"  # the label of an NLI row on which the annotators did not agree
-NEGATIVES = re.compile(r"(negatives?|hard_neg)(_?\d+)?")  # negative_1, negative_2, ... are sentence-transformers'
+HUGGING_FACE_NLI = ("entailment", "neutral", "contradiction")  # numbered so under premise and hypothesis
+NO_GOLD = ("-", "-1")  # the label of an NLI row on which the annotators did not agree
+SCORE_NAMES = ("score", "similarity_score", "similarity", "relatedness_score")
+LABEL_NAMES = ("gold_label", "label", "is_duplicate")
+PREMISE = ("premise", "hypothesis")
+TEXT_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+    ("text_a", "text_b"),
+    PREMISE,
+    ("query", "passage"),
+    ("query", "document"),
+    ("query", "answer"),
+    ("question", "answer"),
+)
+ANCHORS = ("anchor", "query", "question", "sent0")
+POSITIVES = ("positive", "positives", "pos", "positive_passages", "answer", "sent1", "passage", "document")
+NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_passages?)?(_?\d+)?")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+# also what a column of scores may hold by mistake: 4,5  80%  0x3  true
+LIKE_A_NUMBER = re.compile(
+    r"[-+]?[0-9][0-9.,_]*([eE][-+]?[0-9]+)?\s*%?|[-+]?\.[0-9]+|0x[0-9a-f]+|true|false|nan|", re.I
+)
+MOSTLY = 0.8  # of the cells of a column, to say what it holds
+NAME = re.compile(r"[^\W\d][^?!,;\"]{0,40}(?<![.])")  # of a column, unless it has more than three words
 
 
-class Row(NamedTuple):
-    """A row that training reads: its line, its stripped texts, its label as a number and as in the file."""
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Texts that belong together, and their label: a score of 0 to 5, 0 or 1, or the name of a class."""
 
-    line: int
-    texts: list[str]
-    label: float | None = None
-    cell: str = ""
+    texts: tuple[str, ...]
+    label: Any = None
+    line: int = field(default=0, compare=False, repr=False)  # of the file
 
     @property
-    def skipped(self) -> str:
-        """The name of the finding for which training skips the row; empty if it does not."""
-        return "no-gold-label" if self.cell == NO_GOLD else "" if all(self.texts) else "empty-text"
+    def sentence1(self) -> str:
+        return self.texts[0]
 
+    @property
+    def sentence2(self) -> str:
+        return self.texts[1]
 
-class Layout(NamedTuple):
-    """Which columns of a table are read, the label's first, and how many a row has."""
-
-    columns: tuple[int, ...]
-    width: int
-    header: bool
-    wider: bool  # whether a row may have more columns
+    @property
+    def score(self) -> float:
+        """The label of a scored pair."""
+        return self.label
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format: its name, the data set that has it by default, and the contents of a file in words."""
+    """A format: its name, the data set that has it by default, its contents in words, the names of its labels."""
 
     name: str
     dataset: str | None
-    file: str
-    json: bool | None  # whether its lines are JSON; None: either
-    headers: tuple[tuple[str, ...], ...] = ()  # what the columns or keys may be called, the label's first if it has one
-    labelled: bool = True
-    classes: tuple[str, ...] = ()  # the labels, numbered from 0; scores have none
+    needs: str
+    labels: tuple[str, ...] = ()  # the preferred ones first; empty: rows have no label
 
     def columns(self, names: Sequence[str]) -> list[str] | None:
-        """Those of the names that are read, in the order of a row; None if no header is among them."""
-        found = next((header for header in self.headers if set(header) <= set(names)), None)
-        return found and [*found, *(name for name in names if not self.labelled and NEGATIVES.fullmatch(name))]
+        """Those of the names that are read, in the order of a row; None if texts or labels are missing."""
+        if self.labels:
+            label = first_of(self.labels, names)
+            texts = next((list(pair) for pair in TEXT_PAIRS if set(pair) <= set(names)), None)
+            if label is None or texts is None:
+                return None
+            return [label, *texts]
+        anchor, positive = first_of(ANCHORS, names), first_of(POSITIVES, names)
+        if anchor is None or positive is None:
+            return None
+        return [anchor, positive, *filter(NEGATIVE.fullmatch, names)]
 
-    def layout(self, first: Sequence[str]) -> Layout:
-        """The layout of a table by its first row, in lower case."""
-        stsb = self is SCORED and len(first) >= 7  # STS-B's rows have 7 columns, and some have sources after them
-        if names := self.columns(first):
-            columns = tuple(map(first.index, names))
-        else:
-            columns = ((4, 5, 6) if stsb else (0, 1, 2)) if self.labelled else tuple(range(len(first)))
-        width = len(first) if names and not stsb else max(columns, default=0) + 1
-        return Layout(columns, width, names is not None, stsb)
+    @property
+    def example(self) -> str:
+        """The columns of a row in words, from ``needs``."""
+        return self.needs.partition("(")[2].removesuffix(")")
 
-    def cells(self, value: Any) -> list[Any] | None:
-        """The label, if there is one, and the texts of a line's JSON value; None if it is of another format."""
-        if isinstance(value, dict):
-            found = [value[name] for name in self.columns(list(value)) or ()]
-            value = [text for one in found for text in (one if isinstance(one, list) and not self.labelled else [one])]
-        fits = isinstance(value, list) and (len(value) == 3 if self.labelled else len(value) > 1)
-        return value if fits else None
-
-    def label(self, cell: str, scale: float | None) -> float:
-        """A label as a number; ``ValueError`` says what is wrong with it."""
-        if not self.classes:
-            return parse_score(cell, scale)
-        if cell not in self.classes:
-            raise ValueError(f"the label {one_line(cell)} is not {' or '.join(self.classes)}")
-        return float(self.classes.index(cell))
+    @property
+    def names(self) -> str:
+        """The names that would do, for a message."""
+        if self.labels:
+            pairs = " or ".join(map(" and ".join, TEXT_PAIRS[:3]))
+            return f"{' or '.join(self.labels[:3])}, with {pairs}"
+        return f"{' or '.join(ANCHORS[:3])}, then {' or '.join(POSITIVES[:4])}, and maybe negative, negative_2"
 
 
-def parse_score(cell: str, scale: float | None = MAX_SCORE) -> float:
-    """A score of 0 to ``scale``, converted to 0 to 5; without a scale any finite number, unchanged."""
-    try:
-        score = float(cell)
-    except ValueError as error:
-        raise ValueError(f"the score {one_line(cell)} is not a number") from error
-    low, high = (0.0, scale) if scale else (-math.inf, math.inf)
-    if not low <= score <= high or not math.isfinite(score):  # the first is also true of NaN
-        raise ValueError(f"the score {cell.strip()} is not on the scale of 0 to {high:g}; give its --scale")
-    return score * (MAX_SCORE / scale) if scale else score
+SCORED = Format("scored pairs", "stsb", "scored pairs (score, sentence1, sentence2)", SCORE_NAMES + LABEL_NAMES)
+LABELLED = Format("labelled pairs", "quora", "labels (0 or 1, sentence1, sentence2)", LABEL_NAMES + SCORE_NAMES)
+NLI = Format("NLI", "snli", "classes, such as NLI's (gold_label, sentence1, sentence2)", LABEL_NAMES)
+PAIRS = Format("pairs", "snli", "pairs or triplets (anchor, positive, negatives), or NLI rows")
+SENTENCES = Format("sentences", None, "plain texts (.txt, or .jsonl or .csv with a text)")
 
 
-# --------------------------------------------------------------------------------------- the formats
-
-SCORED = Format(
-    *("scored pairs", "stsb", "scored pairs (score of 0 to 5, sentence1, sentence2)", False),
-    headers=(("score", "sentence1", "sentence2"),),
-)
-LABELLED = Format(
-    *("labelled pairs", "quora", "duplicates (label 0 or 1, sentence1, sentence2)", False),
-    headers=(("is_duplicate", "question1", "question2"), ("label", "sentence1", "sentence2")),
-    classes=("0", "1"),
-)
-NLI = Format(
-    *("NLI", "snli", "NLI rows (.jsonl or .zip with gold_label, sentence1, sentence2)", True),
-    headers=(("gold_label", "sentence1", "sentence2"),),
-    classes=(*NLI_LABELS, NO_GOLD),
-)
-PAIR_COLUMNS = (
-    *(("anchor", "positive"), ("query", "positive"), ("query", "answer"), ("question", "answer")),
-    ("sent0", "sent1"),  # SimCSE's file
-)
-PAIRS = Format(
-    *("pairs", "snli", "pairs or triplets (anchor, positive, negatives) or NLI rows (.jsonl or .zip)", None),
-    headers=PAIR_COLUMNS,
-    labelled=False,
-)
-TRIPLETS = Format(
-    *("triplets", "snli", "triplets (anchor, positive, negative) or NLI rows (.jsonl or .zip)", None),
-    headers=PAIR_COLUMNS,
-    labelled=False,
-)
-SENTENCES = Format("sentences", None, "plain sentences, one a line (.txt or .txt.gz)", False, labelled=False)
-
-# ------------------------------------------------------------------------------------------- reading
+def first_of(wanted: Sequence[str], names: Sequence[str]) -> str | None:
+    return next((name for name in wanted if name in names), None)
 
 
-def read_file(
-    path: str | Path, form: Format, limit: int | None = None, split: str = "", scale: float | None = MAX_SCORE
-) -> tuple[list[Row], int]:
-    """The rows of a file without the skipped ones, and the number of those; ``limit`` counts both."""
-    found = list(islice(read_rows(Rows(path, split), form, scale), limit))
-    kept = [row for row in found if not row.skipped]
-    if not kept:
-        raise InputError(f"{path} holds no usable rows" + (f" ({len(found)} were skipped)" if found else ""))
-    return kept, len(found) - len(kept)
+# ------------------------------------------------------------------------------------------- values
 
 
-def read_rows(rows: Rows, form: Format, scale: float | None = MAX_SCORE) -> Iterator[Row]:
-    """Yield the rows of a file, including those that training skips."""
-    if form is SENTENCES:
-        yield from (Row(number, [line.strip()]) for number, line in enumerate(rows.lines(), start=1))
-        return
-    is_json = holds_json(rows.path) if form.json is None else form.json
-    width = 0
-    for line, cells in (json_cells if is_json else table_cells)(rows, form):
-        cell = cells.pop(0) if form.labelled else ""
-        width = width or len(cells)
-        try:
-            label = form.label(cell, scale) if form.labelled else None
-        except ValueError as error:
-            rows.fault("label-unreadable", line, str(error), cell)
-            continue
-        if form is SCORED and not all(cells):
-            rows.fault("empty-text", line, "an empty sentence")
-        elif len(cells) != width:
-            rows.fault("ragged", line, f"{len(cells)} texts; the first row has {width}", f"{len(cells)}, not {width}")
-        elif width < 2:
-            rows.fault("one-column", line, "1 column; anchor and positive are needed")
-        else:
-            yield Row(line, cells, label, cell)
+def number(value: Any) -> float | None:
+    """The number that a cell or a JSON value is, else None: ``number("4.5") = 4.5``, ``number("4,5") = None``."""
+    if isinstance(value, str) and NUMBER.fullmatch(value):
+        return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < float("inf"):
+        return float(value)
+    return None
 
 
-def table_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
-    """Line number and stripped cells of each row, the label's first."""
-    layout, header = None, None
-    for line, cells in rows.cells():
-        if layout is None:
-            layout = form.layout([cell.lower() for cell in cells])
-            if layout.header:
-                header = cells
-                continue
-        if len(cells) < layout.width or (len(cells) > layout.width and not layout.wider):
-            found, named = f"{len(cells)} columns", form.labelled and not (layout.header or layout.wider)
-            needed = ", ".join(form.headers[0]) if named else "as in the first row"
-            rows.fault("ragged", line, f"{found}; {layout.width} are needed ({needed})", f"{found}, not {layout.width}")
-        elif cells == header:
-            rows.fault("header-inside", line, "the header again; delete the line")
-        else:
-            yield line, [cells[i] for i in layout.columns]
+def parse_score(value: Any, scale: float | None = MAX_SCORE) -> float:
+    """A score of 0 to ``scale``, converted to 0 to 5; of -S to S for a ``scale`` of -S, converted to -5 to 5.
+
+    Without a scale any number, unchanged. ``ValueError`` for anything else.
+    """
+    score = number(value)
+    if score is None:
+        raise ValueError(f"the score {one_line(value)} is not a number, such as 4.5")
+    if scale is None:
+        return score
+    low, high = min(scale, 0.0), abs(scale)
+    if not low <= score <= high:
+        raise ValueError(f"the score {value} is not on the scale of {low:g} to {high:g}; give its --scale")
+    return score * (MAX_SCORE / high)
 
 
-def json_cells(rows: Rows, form: Format) -> Iterator[tuple[int, list[str]]]:
-    for line, value in rows.values():
-        cells = form.cells(value)
-        if cells is None or not all(isinstance(cell, str) for cell in cells):
-            rows.fault("missing-key", line, f"expected {form.file} as strings, not {one_line(value)}", value)
-        elif SURROGATE.search("".join(cells)):
-            rows.fault("surrogate", line, f"not valid Unicode: a lone surrogate in {one_line(value)}")
-        else:
-            yield line, [cell.strip() for cell in cells]
+def parse_label(value: Any) -> int:
+    """0 or 1, also as ``1.0``."""
+    label = number(value)
+    if label not in (0, 1):
+        raise ValueError(f"the label {one_line(value)} is not 0 or 1")
+    return int(label)
+
+
+def parse_class(value: Any, texts: Sequence[str]) -> str | None:
+    """The name of a class; None for a row without a gold label. ``texts`` are the names of the texts' columns."""
+    if str(value) in NO_GOLD:
+        return None
+    label = number(value)
+    if label is not None and tuple(texts) == PREMISE:
+        if label not in (0, 1, 2):
+            raise ValueError(f"the label {one_line(value)} is not 0, 1 or 2: {', '.join(HUGGING_FACE_NLI)}")
+        return HUGGING_FACE_NLI[int(label)]
+    if isinstance(value, list | dict | bool | type(None)) or value == "" or (label is not None and label % 1):
+        raise ValueError(f"the label {one_line(value)} is not one class")
+    return str(value)
+
+
+def class_names(labels: Iterable[str]) -> tuple[str, ...]:
+    """The classes in the order of their numbers: NLI's as in ``NLI_LABELS``, others sorted.
+
+    Raises ``ValueError`` for a class beside those of NLI.
+    """
+    classes = sorted(set(labels))
+    if not {"neutral", "contradiction"} & set(classes):
+        return tuple(classes)
+    for name in classes:
+        if name not in NLI_LABELS:
+            raise ValueError(f"the label {one_line(name)} is not {' or '.join(NLI_LABELS)}")
+    return NLI_LABELS
+
+
+def as_texts(value: Any) -> list[str]:
+    """The texts of a cell or a JSON value: a string, a passage with ``text`` and maybe ``title``, or a list of them."""
+    if isinstance(value, str):
+        return [value.strip()]
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return [f"{value.get('title') or ''} {value['text']}".strip()]
+    if isinstance(value, list):
+        texts = [as_texts(one) for one in value if not isinstance(one, list)]
+        if len(texts) == len(value):
+            return [text for one in texts for text in one]
+    raise ValueError(f"a text is needed, not {one_line(value)}")
+
+
+# ------------------------------------------------------------------------------------------ columns
+
+
+def mostly_numbers(cells: Sequence[Any]) -> bool:
+    """Whether a column holds numbers, or what was meant as numbers."""
+    like = [cell for cell in cells if not isinstance(cell, str) or LIKE_A_NUMBER.fullmatch(cell)]
+    return len(like) >= MOSTLY * len(cells) and any(number(cell) is not None or cell for cell in like)
+
+
+def is_index(cells: Sequence[str]) -> bool:
+    """Whether ten cells or more count the rows, as pandas writes it: 0, 1, 2, ..."""
+    if len(cells) < 10 or not all(cell.isdecimal() for cell in cells):
+        return False
+    first = int(cells[0])
+    return [int(cell) for cell in cells] == list(range(first, first + len(cells)))
+
+
+def is_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row of a table looks like names of columns, and few of the others do.
+
+    Names have at most three words and no sentence's punctuation; a known name is one in any company.
+    """
+    first = [cell.lower() for cell in rows[0]]
+    known = {*SCORE_NAMES, *LABEL_NAMES, *ANCHORS, *POSITIVES, *(name for pair in TEXT_PAIRS for name in pair)}
+    if known & set(first) and not any(map(NUMBER.fullmatch, first)):
+        return True
+    others = sum(map(like_names, rows[1:]))
+    return like_names(rows[0]) and len(rows) > 1 and others <= (1 - MOSTLY) * (len(rows) - 1)
+
+
+def like_names(cells: Sequence[str]) -> bool:
+    cells = [cell for cell in cells if cell]  # an index has no name
+    if len({cell.lower() for cell in cells}) < len(cells):
+        return False
+    return all(NAME.fullmatch(cell) and len(cell.split()) <= 3 for cell in cells)

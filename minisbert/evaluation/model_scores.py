@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.evaluation.classification_metrics import (
     accuracy,
     alignment,
@@ -18,9 +17,9 @@ from minisbert.evaluation.classification_metrics import (
     uniformity,
 )
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 Scores = dict[str, float]
@@ -31,7 +30,7 @@ ALIKE = 4.0  # alignment is measured on the pairs with a higher score than this,
 
 def vector_scores(
     encoder: SentenceEncoder,
-    pairs: list[ScoredPair],
+    pairs: list[Row],
     contrastive: bool = False,
     loss: Loss | None = None,
     prefixes: Sequence[int] = (),
@@ -61,7 +60,7 @@ def vector_scores(
     return found
 
 
-def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[ScoredPair]) -> Scores:
+def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[Row]) -> Scores:
     """The mean best match of the first sentence's tokens in the second, against people's scores.
 
     The first is encoded as a query. Their sum, ``max_sim``, grows with the number of tokens: it ranks texts for one
@@ -73,7 +72,7 @@ def late_scores(encoder: MultiVectorEncoder, pairs: Sequence[ScoredPair]) -> Sco
     return correlate("mean best match against the scores", np.array(values, dtype=np.float64), pairs)
 
 
-def pair_scores(model: PairModel, rows: Sequence[ScoredPair | LabelledPair], loss: Loss | None = None) -> Scores:
+def pair_scores(model: PairModel, rows: Sequence[Row], loss: Loss | None = None) -> Scores:
     """For a head: correlations, binary scores at a probability of .5, or accuracy; and the ``loss`` of its outputs."""
     found = model.scores([row.sentence1 for row in rows], [row.sentence2 for row in rows], progress=True)
     if model.task == "regression":
@@ -97,9 +96,7 @@ def outputs_of(task: str, scores: Tensor) -> Tensor:
     return scores.double().logit(eps=1e-7)  # subtle: as float32 the sigmoid of 17 is 1, whose logit is infinite
 
 
-def cosine_scores(
-    encoder: SentenceEncoder, rows: list[LabelledPair], dev: list[LabelledPair], loss: Loss | None = None
-) -> Scores:
+def cosine_scores(encoder: SentenceEncoder, rows: list[Row], dev: list[Row], loss: Loss | None = None) -> Scores:
     """Duplicate or not by the cosine alone, at the threshold with the best F1 on dev; and the ``loss`` on ``rows``."""
     (u, v), labels = encode_pairs(encoder, rows), labels_of(rows)
     cosines = dev_cosines = similarities(u, v)["cosine"]
@@ -118,10 +115,10 @@ def binary_scores(scores: np.ndarray, labels: np.ndarray, threshold: float) -> S
     return {"accuracy": accuracy(predicted, labels), "f1": f1, "precision": precision, "recall": recall}
 
 
-def score_targets(pairs: Sequence[ScoredPair]) -> Tensor:
+def score_targets(pairs: Sequence[Row]) -> Tensor:
     """The scores on the scale of 0 to 1, (N,), as training has them."""
     return torch.tensor([pair.score / MAX_SCORE for pair in pairs])
 
 
-def labels_of(rows: Sequence[LabelledPair]) -> np.ndarray:
+def labels_of(rows: Sequence[Row]) -> np.ndarray:
     return np.array([row.label for row in rows])

@@ -6,19 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.core import reading
+from minisbert.core import InputError, reading
 from minisbert.core.metrics import pearson, spearman
-from minisbert.data.corpora import LabelledPair, Triplet, check_labels, load_duplicates, read_triplets
-from minisbert.data.findings import Findings
-from minisbert.data.formats import LABELLED, PAIRS, SCORED, TRIPLETS
+from minisbert.data.formats import LABELLED, PAIRS, SCORED, Row
 from minisbert.data.recognition import recognise
-from minisbert.data.scored_pairs import ScoredPair, check_scores, load_scored_pairs
+from minisbert.data.sources import Table, check_labels, check_scores, load_labelled, read_file, scored_table
 from minisbert.evaluation.classification_metrics import (
     average_precision,
     best_threshold,
     precision_recall_f1,
     triplet_accuracy,
 )
+from minisbert.evaluation.retrieval import retrieval_from_pairs, retrieval_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PROTOCOL = "each sentence encoded alone, zero-shot similarity, one correlation over all pairs"
@@ -40,7 +39,7 @@ def similarities(u: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool = False) -> dict[str, dict[str, float]]:
+def evaluate(encoder: SentenceEncoder, pairs: list[Row], progress: bool = False) -> dict[str, dict[str, float]]:
     """``{"pearson": {"cosine": r, ...}, "spearman": {...}}``, each in -1..1, over all pairs.
 
     Raises ``InputError`` if no correlation is defined: fewer than two pairs, or constant scores or similarities.
@@ -52,16 +51,21 @@ def evaluate(encoder: SentenceEncoder, pairs: list[ScoredPair], progress: bool =
     return result
 
 
-def evaluate_triplets(encoder: SentenceEncoder, triplets: list[Triplet], progress: bool = False) -> dict[str, float]:
+def evaluate_triplets(encoder: SentenceEncoder, triplets: Sequence[Row], progress: bool = False) -> dict[str, float]:
     """``{"triplet_accuracy": share}`` of triplets with a higher cosine to the positive than to the negative."""
-    texts = [text for row in triplets for text in (row.anchor, row.positive, row.negative)]
+    texts = [text for row in triplets for text in row.texts]
     vectors = encoder.encode(texts, progress=progress)  # (3N, D)
     with reading("triplets"):
         return {"triplet_accuracy": triplet_accuracy(*(vectors[place::3] for place in range(3)))}
 
 
+def evaluate_pairs(encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False) -> dict[str, float]:
+    """``retrieval_scores`` of a search for each anchor's positive among all positives."""
+    return retrieval_scores(encoder, retrieval_from_pairs(row.texts for row in pairs), progress)
+
+
 def evaluate_labelled(
-    encoder: SentenceEncoder, pairs: list[LabelledPair], progress: bool = False
+    encoder: SentenceEncoder, pairs: list[Row], progress: bool = False
 ) -> dict[str, dict[str, float]]:
     """How well each of the four ``similarities`` separates pairs with label 1 from pairs with label 0.
 
@@ -82,35 +86,43 @@ def evaluate_labelled(
     return result
 
 
-def load_rows(data: str, split: str, scale: float) -> tuple[str, list[Any], Callable[..., dict[str, Any]]]:
+def load_rows(
+    data: str, split: str = "", scale: float | None = None, columns: str | None = None
+) -> tuple[str, Table, Callable[..., dict[str, Any]]]:
     """What ``data`` holds, its rows, and the function that evaluates them.
 
-    ``data`` is stsb, quora or a file: of triplets, of labels of 0 and 1 under a header, or of scored pairs. Raises
-    ``InputError`` with file and line for rows that cannot be read.
+    ``data`` is stsb, quora or a file: of triplets, of pairs without scores, of labels of 0 and 1, or of scored pairs,
+    on any scale if ``scale`` is None. Raises ``InputError`` with file and line for rows that cannot be read.
     """
     form = {"stsb": SCORED, "quora": LABELLED}.get(data)
     if form is None and Path(data).is_file():  # not of a pipe, which can be read only once
-        form, _ = recognise(Path(data), Findings())
+        form = SCORED if columns else recognise(data)
     if form is LABELLED:
-        labelled, _ = load_duplicates(data)
-        check_labels(labelled, data)
-        return "labelled pairs", labelled, evaluate_labelled
-    if form in (PAIRS, TRIPLETS):
-        return "triplets", read_triplets(data)[0], evaluate_triplets
-    pairs = load_scored_pairs(data, split, scale)
-    check_scores(pairs, data)
-    return "pairs", pairs, evaluate
+        table = load_labelled(data, LABELLED)
+        check_labels(table.rows, data)
+        return "labelled pairs", table, evaluate_labelled
+    if form is PAIRS:
+        table = read_file(data, PAIRS)
+        width = len(table.rows[0].texts)
+        if width == 2:
+            return "pairs without scores", table, evaluate_pairs
+        if width > 3:
+            raise InputError(f"{data}: rows of {width} texts; anchor, positive and negative are needed")
+        return "triplets", table, evaluate_triplets
+    table = scored_table(data, split, scale, columns)
+    check_scores(table.rows, data)
+    return "pairs", table, evaluate
 
 
 def encode_pairs(
-    encoder: SentenceEncoder, pairs: Sequence[ScoredPair | LabelledPair], progress: bool = False
+    encoder: SentenceEncoder, pairs: Sequence[Row], progress: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """The vectors of all first and all second sentences, (N, D) each."""
     texts = [pair.sentence1 for pair in pairs] + [pair.sentence2 for pair in pairs]
     return tuple(np.split(encoder.encode(texts, progress=progress), 2))
 
 
-def correlate(what: str, values: np.ndarray, pairs: Sequence[ScoredPair]) -> dict[str, float]:
+def correlate(what: str, values: np.ndarray, pairs: Sequence[Row]) -> dict[str, float]:
     """``{"pearson": r, "spearman": rho}`` of values (N,) with the scores; ``InputError`` says what has none."""
     scores = np.array([pair.score for pair in pairs])  # (N,)
     with reading(what):

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from minisbert.core import InputError, reading
-from minisbert.data.formats import parse_score
+from minisbert.data.formats import Row, parse_score
 from minisbert.data.rows import Rows
-from minisbert.data.scored_pairs import ScoredPair, load_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.sts import correlate, encode_pairs, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.assets import asset, ensure, problems
@@ -39,10 +39,10 @@ class Task:
 
     name: str
     protocol: str
-    sets: dict[str, list[ScoredPair]]
+    sets: dict[str, list[Row]]
 
     @property
-    def pairs(self) -> list[ScoredPair]:
+    def pairs(self) -> list[Row]:
         return [pair for pairs in self.sets.values() for pair in pairs]
 
 
@@ -87,28 +87,28 @@ def load_task(name: str, folder: Path) -> list[Task]:
     return [Task(name, f"all pairs of {len(sets)} sets", sets)]
 
 
-def read_sts(sentences: Path, gold: Path) -> list[ScoredPair]:
+def read_sts(sentences: Path, gold: Path) -> list[Row]:
     """The scored pairs of a set: a line of ``sentences`` is sentence1, tab, sentence2; that of ``gold`` their score."""
     with reading(sentences):
         rows = zip(Rows(gold).lines(), tab_cells(sentences), strict=True)
         return scored_pairs(gold, [[score, *cells] for score, cells in rows])
 
 
-def read_sick(path: Path) -> list[ScoredPair]:
+def read_sick(path: Path) -> list[Row]:
     """The pairs of a file of SICK with their relatedness, 1 to 5."""
     return scored_pairs(path, tab_cells(path), (3, 1, 2), header=1)
 
 
 def scored_pairs(
     path: Path, rows: Sequence[list[str]], columns: Sequence[int] = (0, 1, 2), header: int = 0
-) -> list[ScoredPair]:
+) -> list[Row]:
     """The pairs in the ``columns`` of score, sentence1 and sentence2. A blank score means unscored, not 0."""
     pairs = []
     with reading(path) as at:
         for at.line, cells in enumerate(rows[header:], header + 1):
             if cells[columns[0]].strip():
                 score, first, second = (cells[i].strip() for i in columns)
-                pairs.append(ScoredPair(first, second, parse_score(score)))
+                pairs.append(Row((first, second), parse_score(score)))
     return pairs
 
 

@@ -16,6 +16,8 @@ from minisbert.system.files import write_json
 
 Parsed = TypeVar("Parsed")
 
+MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
+
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
 SPECIAL_TOKENS = "special_tokens_map.json"  # of older tokenizers
 SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "modules.json", "head.json"

@@ -10,14 +10,13 @@ from torch import Tensor
 from minisbert.core import InputError
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded, pad_batch
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.batching import budgeted_batches
 from minisbert.models.guards import PerThread, check_count
 from minisbert.models.similarity import as_array
 from minisbert.models.text_encoder import BATCH_TOKENS
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Progress
-
-MAX_SCORE = 5.0  # the STS scale: 0 nothing in common, 5 the same meaning
 
 
 class PairScorer:

@@ -1,10 +1,10 @@
 """The settings of a training run: each field is an option of ``minisbert train`` and a key of the run's config.json."""
 
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from minisbert.data.sources import Sources, score_scale
 from minisbert.system.console import bounded
 from minisbert.training.schedules import SCHEDULES
 
@@ -106,7 +106,10 @@ class RunSettings:
     dev: str | None = option("rows that select the best checkpoint (default: stsb's, or held out)", metavar="FILE")
     test: str | None = option("rows for the final scores (default: stsb's, or held out)", metavar="FILE")
     retrieval: str | None = option("BEIR folder whose dev nDCG@10 selects the checkpoint", None, str, "DIR", SEARCHED)
-    scale: float = option("scores in files are 0 to S (default: 5)", 5.0, POSITIVE, "S", SCALED)
+    scale: float = option(
+        "scores in files are 0 to S (default: 5); -1 for scores of -1 to 1", 5.0, score_scale, "S", SCALED
+    )
+    columns: str | None = option("read these columns of --data, in the order of a row: score,left,right", metavar="A,B")
     limit: int | None = option("read only the first ROWS training rows", None, COUNT, "ROWS")
     max_length: int | None = option("truncate texts to N tokens (default: the model's limit)", None, COUNT, "N")
     out: str | None = option("folder of the run (default: in runs/, named after recipe or data, objective and model)")
@@ -183,11 +186,16 @@ class RunSettings:
     shuffled_negatives: int | None = option("for each pair N shuffled ones of score 0", None, COUNT, "N", SCORED)
 
 
-def with_data(options: RunSettings, data: str) -> RunSettings:
-    """The same settings for another file of which all rows are read."""
-    other = copy(options)
-    other.data, other.limit = data, None
-    return other
+def sources_of(options: RunSettings) -> Sources:
+    """Where the rows of a run come from."""
+    return Sources(
+        data=options.data,
+        dev=options.dev,
+        test=options.test,
+        columns=options.columns,
+        limit=options.limit,
+        seed=options.seed,
+    )
 
 
 SETTINGS: dict[str, Field] = {item.name: item for item in fields(RunSettings)}

@@ -7,7 +7,7 @@ import torch
 
 from minisbert.core import InputError
 from minisbert.core.loop import adamw, fit
-from minisbert.data.overlap import shared_rows
+from minisbert.data.splits import shared_rows
 from minisbert.system.console import say
 from minisbert.system.devices import choose_precision, save_training_memory, use_threads
 from minisbert.training.command_line import list_recipes, parse

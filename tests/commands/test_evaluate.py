@@ -9,17 +9,16 @@ import pytest
 
 from minisbert.commands.evaluate import main
 from minisbert.core import InputError
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.evaluation.sts import PROTOCOL, evaluate, evaluate_labelled, load_rows, similarities
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 PAIRS = [
-    ScoredPair("the cat sits on the mat", "a cat sits", 4.5),
-    ScoredPair("a man plays the guitar", "the sun and the moon", 0.5),
-    ScoredPair("a dog runs in the park", "a small dog is running", 4.0),
-    ScoredPair("the woman eats bread", "a child eats an apple", 2.5),
-    ScoredPair("snow", "rain over the garden", 1.0),
+    Row(("the cat sits on the mat", "a cat sits"), 4.5),
+    Row(("a man plays the guitar", "the sun and the moon"), 0.5),
+    Row(("a dog runs in the park", "a small dog is running"), 4.0),
+    Row(("the woman eats bread", "a child eats an apple"), 2.5),
+    Row(("snow", "rain over the garden"), 1.0),
 ]
 
 
@@ -72,9 +71,9 @@ def test_the_table_states_what_was_measured_and_how(tiny, tsv, capsys):
 
 
 LABELLED = (
-    [LabelledPair(pair.sentence1, pair.sentence2, int(pair.score > 2)) for pair in PAIRS]
-    + [LabelledPair(pair.sentence2, other.sentence1, 0) for pair, other in pairwise(PAIRS)]
-    + [LabelledPair("the sun and the moon", "rain over the garden", 1)]
+    [Row((pair.sentence1, pair.sentence2), int(pair.score > 2)) for pair in PAIRS]
+    + [Row((pair.sentence2, other.sentence1), 0) for pair, other in pairwise(PAIRS)]
+    + [Row(("the sun and the moon", "rain over the garden"), 1)]
 )
 
 
@@ -132,8 +131,11 @@ def test_long_sentences_are_reported(tiny, tmp_path, capsys):
     [
         ("3\ta cat\ta dog\n3\tsun\tmoon\n", "a correlation needs at least two pairs with different scores"),
         ("label,sentence1,sentence2\n0,a cat,a dog\n0,sun,moon\n", "no pair has label 1, so F1 is not defined"),
-        ("rating,first,second\n3,a cat,a dog\n1,sun,moon\n", "line 1: the score 'rating' is not a number"),
-        ("a cat\ta dog\n", "line 1: 2 texts; anchor, positive and negative are needed"),
+        (
+            "rating,first,second\n3,a cat,a dog\n1,sun,moon\n",
+            "'rating', 'first', 'second' are not known: scores need score",
+        ),
+        ("a cat\ta dog\tb\tc\n", "rows of 4 texts; anchor, positive and negative are needed"),
         ("1\ta cat\ta dog\n2\ta cat\ta dog\n", "cosine similarity against the scores: .*constant"),
     ],
 )
@@ -173,7 +175,8 @@ def test_triplets_give_an_accuracy(tiny, tmp_path, capsys):
         ('"a, b",c,d\n', "triplets"),
         ("anchor,positive,negative\n1 cat,b,c\n", "triplets"),
         ("4.5\ta cat\ta dog\n1\ta\tb\n", "pairs"),
-        ("0\ta cat\ta dog\n1\ta\tb\n", "pairs"),  # labels need a header
+        ("0\ta cat\ta dog\n1\ta\tb\n", "labelled pairs"),
+        ("a cat\ta dog\n", "pairs without scores"),
         ("Score,sentence1,sentence2\n1,a,b\n0,c,d\n", "pairs"),
         ("main\tfile\t2012\t1\t4.5\ta\tb\nmain\tfile\t2012\t1\t0\ta\tb\n", "pairs"),
         ("question1\tquestion2\tis_duplicate\na\tb\t1\n", "labelled pairs"),

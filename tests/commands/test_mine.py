@@ -11,7 +11,8 @@ from minisbert.commands.mine import main
 from minisbert.core import InputError
 from minisbert.corpus import mining
 from minisbert.corpus.mining import Rules, candidates_of, mine, triplets
-from minisbert.data.corpora import read_triplets, read_tuples
+from minisbert.data.formats import PAIRS as PAIR_FORMAT
+from minisbert.data.sources import read_file
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.search.dense import top_k
 
@@ -213,8 +214,7 @@ def test_the_command_writes_triplets_that_training_reads(files, tiny, capsys, co
     assert (found["anchors"], found["pairs"], found["documents"]) == (2, 3, 8)
     assert (found["negatives"], found["triplets"], found["anchors_without_negative"]) == (4, 6, 0)
     assert found["left_out"] == {"copy of anchor or positive": 1}
-    rows, _ = read_tuples(files / "out.jsonl")
-    assert rows == read_triplets(files / "out.jsonl")[0]
+    rows = [row.texts for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows]
     pairs = ("a small dog", "the dog"), ("the moon", "the sky"), ("the moon", "a star")
     assert [row[:2] for row in rows] == [pair for pair in pairs for _ in range(2)]
     assert not {negative for _, _, negative in rows[:2]} & {"the dog", "The  Dog"}
@@ -245,7 +245,7 @@ def test_pairs_that_the_file_lacks_are_named(files, tiny, capsys):
     assert (found["anchors_without_negative"], found["pairs_without_negative"], found["pairs"]) == (1, 2, 3)
     message = "2 of 3 pairs are not in the file, no candidate is left for their anchors: 'the moon'; relax the margins"
     assert message in captured.err
-    assert {anchor for anchor, *_ in read_tuples(files / "out.jsonl")[0]} == {"a small dog"}
+    assert {row.texts[0] for row in read_file(files / "out.jsonl", PAIR_FORMAT).rows} == {"a small dog"}
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from minisbert.core import InputError, read_json
 from minisbert.core.tokenizer import Tokenizer, longest_first, pad_batch, split_words, token_ids, word_pieces
-from minisbert.data.scored_pairs import SPLITS, read_scored_pairs
+from minisbert.data.sources import SPLITS, load_scored_pairs
 from tests.parity import ROOT
 from tests.reference.texts import SENTENCES, TEXTS
 
@@ -71,7 +71,7 @@ def test_ids_of_a_text(tiny):
 def test_ids_of_every_sentence_of_the_sts_benchmark(minilm, stsb):
     library = Tokenizer.load(minilm, limit=256)
     vocabulary = library.backend.get_vocab()
-    pairs = [pair for split in SPLITS for pair in read_scored_pairs(stsb / f"sts-{split}.csv")]
+    pairs = [pair for split in SPLITS for pair in load_scored_pairs(stsb / f"sts-{split}.csv")]
     texts = sorted({text for pair in pairs for text in (pair.sentence1, pair.sentence2)})
     assert len(texts) > 15_000
     assert [token_ids(text, vocabulary) for text in texts] == library.encode(texts).ids

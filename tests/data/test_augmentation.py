@@ -16,7 +16,7 @@ from minisbert.data.augmentation import (
     replace_word,
     shuffled_negatives,
 )
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 
 TEN = "a b c d e f g h i j"
 
@@ -88,8 +88,8 @@ def test_a_file_without_synonyms_is_an_error(tmp_path, content, message):
 # ------------------------------------------------------------------------------------- shuffled pairs
 
 
-def parallel(letters: str) -> list[ScoredPair]:
-    return [ScoredPair(letter, letter.upper(), 5.0) for letter in letters]
+def parallel(letters: str) -> list[Row]:
+    return [Row((letter, letter.upper()), 5.0) for letter in letters]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -113,6 +113,6 @@ def test_a_seed_decides_the_order_and_there_are_at_most_the_others():
 
 def test_translations_of_a_repeated_sentence_and_equal_texts_are_left_out():
     """Of the six combinations of three pairs, (a, A'), (a, A) twice over are right and (x, x) is one text."""
-    rows = [ScoredPair("a", "A", 5.0), ScoredPair("a", "A'", 5.0), ScoredPair("A", "x", 5.0)]
+    rows = [Row(("a", "A"), 5.0), Row(("a", "A'"), 5.0), Row(("A", "x"), 5.0)]
     found = {(pair.sentence1, pair.sentence2) for pair in shuffled_negatives(rows, 2, seed=0)}
     assert found == {("a", "x"), ("A", "A'")}

@@ -5,12 +5,17 @@ from pathlib import Path
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data import datasets, scored_pairs
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.datasets import duplicate_rows, nli_rows, scored_rows, sentence_rows, triplet_rows
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data import sources
+from minisbert.data.datasets import class_rows, duplicate_rows, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.formats import Row
+from minisbert.data.sources import Sources, Table, load_scored_pairs
 from minisbert.training.command_line import parse
+from minisbert.training.settings import RunSettings, sources_of
 from tests import toys
+
+
+def scored(options: RunSettings) -> tuple[Sources, float]:
+    return sources_of(options), options.scale
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +33,7 @@ def labelled(tmp_path):
     path.write_text("".join(f"{i % 2}\tthe cat {i}\ta dog\n" for i in range(50)))
 
     def read(*flags: str):
-        rows, notes = duplicate_rows(parse(["--objective", "binary", "--data", str(path), *flags]))
+        rows, notes = duplicate_rows(sources_of(parse(["--objective", "binary", "--data", str(path), *flags])))
         return rows, {split: len(part) for split, part in rows.items()}, notes
 
     return read
@@ -64,27 +69,29 @@ def test_the_limit_is_for_training_rows_and_takes_the_first(labelled, files):
     assert {row.sentence1 for part in rows.values() for row in part} == {f"the cat {i}" for i in range(20)}
     _, sizes, _ = labelled("--limit", "20", "--dev", files["duplicates"], "--test", files["duplicates"])
     assert sizes == {"train": 20, "dev": 40, "test": 40}
-    rows, notes = scored_rows(parse(toys.flags(files, "cosine", "--limit", "7")))
+    rows, notes = scored_rows(*scored(parse(toys.flags(files, "cosine", "--limit", "7"))))
     assert {split: len(part) for split, part in rows.items()} == {"train": 7, "dev": 20, "test": 20}
     assert notes["train"] == f"{files['scored']} (7 pairs)"
     for read, objective in ((triplet_rows, "mnr"), (sentence_rows, "simcse")):
-        assert len(read(parse(toys.flags(files, objective, "--limit", "6")))[0]) == 6
+        assert len(read(sources_of(parse(toys.flags(files, objective, "--limit", "6"))))[0]) == 6
 
 
 def test_skipped_rows_are_counted(tmp_path):
     path = str(tmp_path / "some.tsv")
     Path(path).write_text("1\ta cat\tthe cat\n0\t\ta dog\n" * 20)
-    _, notes = duplicate_rows(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]))
+    _, notes = duplicate_rows(
+        sources_of(parse(["--objective", "binary", "--data", path, "--dev", path, "--test", path]))
+    )
     assert notes == dict.fromkeys(("train", "dev", "test"), f"{path} (20 pairs, 20 skipped)")
 
 
 def test_nli_rows_serve_softmax_and_as_triplets(files):
     """Twenty premises, each with all three labels."""
-    rows, _ = nli_rows(parse(["--objective", "softmax", "--data", files["nli"]]))
+    rows, *_ = class_rows(sources_of(parse(["--objective", "softmax", "--data", files["nli"]])))
     assert {split: len(part) for split, part in rows.items()} == {"train": 48, "dev": 6, "test": 6}
-    triplets, note = triplet_rows(parse(["--objective", "triplet", "--data", files["nli"]]))
+    triplets, note = triplet_rows(sources_of(parse(["--objective", "triplet", "--data", files["nli"]])))
     assert len(triplets) == 20
-    assert (triplets[0].anchor, triplets[0].positive, triplets[0].negative) == ("a small cat", "the cat", "the music")
+    assert triplets[0] == ("a small cat", "the cat", "the music")
     assert note == f"{files['nli']} (20 triplets of 60 NLI rows; 0 had no gold label)"
 
 
@@ -92,16 +99,16 @@ def test_snli_and_multinli_by_name(monkeypatch, files):
     """SNLI's dev and test choose the model; MultiNLI alone, which has no labels of test, gets its own held-out rows."""
     asked = []
 
-    def load(name: str, split: str, limit: int | None) -> tuple[list[LabelledPair], int]:
+    def load(name: str, form: object, split: str, *_: object) -> Table:
         asked.append((name, split))
-        return [LabelledPair(f"{name} {i}", split, i % 3) for i in range(10)], 0
+        return Table([Row((f"{name} {i}", split), toys.NLI_LABELS[i % 3]) for i in range(10)], 0, [])
 
     def read(*flags: str):
         asked.clear()
-        return nli_rows(parse(["--objective", "softmax", *flags]))
+        return class_rows(sources_of(parse(["--objective", "softmax", *flags])))
 
-    monkeypatch.setattr(datasets, "load_nli", load)
-    rows, _ = read("--data", "snli,multinli")
+    monkeypatch.setattr(sources, "load_labelled", load)
+    rows, *_ = read("--data", "snli,multinli")
     assert asked == [("snli", "train"), ("multinli", "train"), ("snli", "dev"), ("snli", "test")]
     assert [row.sentence1.split()[0] for row in rows["train"]] == ["snli"] * 10 + ["multinli"] * 10
     assert read("--data", "multinli")[1]["dev"] == "held out of it (1 pairs)"
@@ -119,15 +126,15 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
     second.write_text("".join(toys.nli(60)[51:]) + '{"gold_label": "-", "sentence1": "a", "sentence2": "b"}\n')
     other.write_bytes(second.read_bytes())
     nli = ["--objective", "softmax", "--dev", str(first), "--test", f"{first},{other}"]
-    rows, notes = nli_rows(parse([*nli, "--data", f"{first},{other}"]))
-    alone = [nli_rows(parse([*nli, "--data", str(path)]))[0]["train"] for path in (first, second)]
+    rows, notes, _ = class_rows(sources_of(parse([*nli, "--data", f"{first},{other}"])))
+    alone = [class_rows(sources_of(parse([*nli, "--data", str(path)])))[0]["train"] for path in (first, second)]
     assert [len(part) for part in alone] == [12, 9]
     assert rows["train"] == rows["test"] == alone[0] + alone[1]
     assert notes["train"] == f"{first},{other} (21 pairs, 1 skipped)"
     for limit, expected in ((5, 5), (12, 12), (14, 14), (99, 21)):
-        limited, _ = nli_rows(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)]))
+        limited, *_ = class_rows(sources_of(parse([*nli, "--data", f"{first},{other}", "--limit", str(limit)])))
         assert limited["train"] == rows["train"][:expected]
-    triplets, note = triplet_rows(parse(["--objective", "mnr", "--data", f"{first},{other}"]))
+    triplets, note = triplet_rows(sources_of(parse(["--objective", "mnr", "--data", f"{first},{other}"])))
     assert len(triplets) == 4 + 3
     assert note == f"{first},{other} (7 triplets of 21 NLI rows; 1 had no gold label)"
 
@@ -136,13 +143,13 @@ def test_several_nli_files_are_one_after_the_other(tmp_path):
     ("data", "message"),
     [
         ("{nli},missing.jsonl", "missing.jsonl does not exist"),
-        ("{nli},stsb", "stsb has no rows of the kind that is needed: objective softmax reads snli or a file of NLI"),
-        ("{nli},{scored}", "scored.tsv holds no lines of JSON"),
+        ("{nli},stsb", "stsb has no rows of the kind that is needed: give snli or a file of classes"),
+        ("{nli},{scored}", "the label '0' is not contradiction or entailment or neutral"),
     ],
 )
 def test_each_of_several_files_must_serve(files, data, message):
     with pytest.raises(InputError, match=message):
-        nli_rows(parse(["--objective", "softmax", "--data", data.format(**files)]))
+        class_rows(sources_of(parse(["--objective", "softmax", "--data", data.format(**files)])))
 
 
 def test_scores_of_another_scale(tmp_path, monkeypatch):
@@ -150,10 +157,10 @@ def test_scores_of_another_scale(tmp_path, monkeypatch):
     path = tmp_path / "ones.tsv"
     path.write_text("0.8\ta cat\tthe cat\n0.3\ta cat\ta dog\n1\ta cat\ta cat\n")
     flags = ["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", "1"]
-    rows, _ = scored_rows(parse(flags))
+    rows, _ = scored_rows(*scored(parse(flags)))
     for split in ("train", "dev", "test"):
         assert [pair.score for pair in rows[split]] == pytest.approx([4, 1.5, 5], abs=1e-12)
-    monkeypatch.setattr(scored_pairs, "ensure", lambda name: tmp_path)
+    monkeypatch.setattr(sources, "ensure", lambda name: tmp_path)
     path.rename(tmp_path / "sts-dev.csv")
     assert [pair.score for pair in load_scored_pairs("stsb", "dev", scale=1)] == [0.8, 0.3, 1]
 
@@ -170,11 +177,43 @@ def test_scores_off_the_scale(tmp_path, scores, scale, message):
     path = tmp_path / "off.tsv"
     path.write_text("".join(f"{score}\ta cat\tthe cat\n" for score in scores.split()))
     with pytest.raises(InputError, match=message):
-        scored_rows(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale]))
+        scored_rows(*scored(parse(["--data", str(path), "--dev", str(path), "--test", str(path), "--scale", scale])))
 
 
 def test_nli_rows_without_a_triplet_are_an_error(tmp_path):
     path = tmp_path / "neutral.jsonl"
     path.write_text('{"gold_label": "neutral", "sentence1": "a cat", "sentence2": "a dog"}\n')
     with pytest.raises(InputError, match="none of 1 rows has a premise with both entailment and contradiction"):
-        triplet_rows(parse(["--objective", "mnr", "--data", str(path)]))
+        triplet_rows(sources_of(parse(["--objective", "mnr", "--data", str(path)])))
+
+
+def test_scores_that_are_only_compared_have_any_scale(tmp_path):
+    """As dev of an objective without scores: 0 to 100 and -1 to 1; as training rows the scale must be given."""
+    for scores, expected in (((0, 50, 100), [0, 2.5, 5]), ((-1, 0, 1), [-1, 0, 1])):
+        path = tmp_path / "dev.tsv"
+        path.write_text("".join(f"{score}\ta\tb {score}\n" for score in scores))
+        rows, _ = scored_rows(Sources(dev=str(path)), splits=["dev"])
+        assert [row.score for row in rows["dev"]] == expected
+        with pytest.raises(InputError, match="is not on the scale of 0 to 5; give its --scale"):
+            scored_rows(Sources(data=str(path)), splits=["train"])
+
+
+def test_classes_of_ones_own(tmp_path):
+    """Numbered in sorted order; dev must not have others."""
+    path, dev = tmp_path / "train.csv", tmp_path / "dev.csv"
+    rows = "".join(f"text {i},other {i},{('refund', 'bug', 'praise')[i % 3]}\n" for i in range(30))
+    path.write_text(f"sentence1,sentence2,label\n{rows}")
+    dev.write_text("sentence1,sentence2,label\na,b,rage\n")
+    rows, _, classes = class_rows(Sources(data=str(path)))
+    assert classes == ("bug", "praise", "refund")
+    everything = {row.sentence1: row.label for some in rows.values() for row in some}
+    assert [everything[f"text {i}"] for i in range(3)] == [2, 0, 1]
+    with pytest.raises(InputError, match="line 2: the class 'rage' is not one of bug, praise, refund"):
+        class_rows(Sources(data=str(path), dev=str(dev)))
+
+
+def test_columns_are_read_by_the_names_of_the_training_rows(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("stars,left,right\n" + "".join(f"{i % 6},text {i},other\n" for i in range(9)))
+    rows, _ = scored_rows(Sources(data=str(path), dev=str(path), test=str(path), columns="stars,left,right"))
+    assert rows["dev"][4] == Row(("text 4", "other"), 4.0)

@@ -10,30 +10,36 @@ from pathlib import Path
 import pytest
 
 from minisbert.core import InputError
-from minisbert.data.corpora import LabelledPair, load_duplicates, load_nli, read_sentences, read_triplets
+from minisbert.data.formats import LABELLED, NLI, PAIRS, Row
 from minisbert.data.rows import LONGEST_LINE, text_lines
-from minisbert.data.scored_pairs import ScoredPair, read_scored_pairs
-from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI, NLI_ROWS, nli_line
+from minisbert.data.sources import load_labelled, load_scored_pairs, read_file
+from minisbert.data.texts import read_texts
+from tests.data.test_formats import ENTAILMENT, NEUTRAL, NLI_LINES, NLI_ROWS, nli_line
 
 # --------------------------------------------------------------------------------------------- lines
 
 
 @pytest.mark.parametrize("mark", ["\u0085", "\u2028", "\x0b", "\x0c", "\x1c"])
 def test_other_line_separators_do_not_split_a_row(write, mark):
-    expected = [ScoredPair(f"a{mark}b", f"c{mark}d", 3.0), ScoredPair("e", "f", 1.0)]
-    assert read_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
-    assert read_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
+    expected = [Row((f"a{mark}b", f"c{mark}d"), 3.0), Row(("e", "f"), 1.0)]
+    assert load_scored_pairs(write("a", f"3\ta{mark}b\tc{mark}d\n1\te\tf\n")) == expected
+    assert load_scored_pairs(write("a", f'3,a{mark}b,"c{mark}d"\n1,e,f\n')) == expected
     line = json.dumps({"gold_label": "neutral", "sentence1": f"a{mark}b", "sentence2": "c"}, ensure_ascii=False)
-    assert load_nli(write("nli.jsonl", line)) == ([LabelledPair(f"a{mark}b", "c", NEUTRAL)], 0)
+    assert read_file(write("nli.jsonl", line), NLI).rows == [Row((f"a{mark}b", "c"), NEUTRAL)]
 
 
 @pytest.mark.parametrize(
     ("reader", "good"),
-    [(load_nli, NLI.splitlines()[0]), (load_duplicates, "1\ta\tb"), (read_triplets, "a,b,c"), (read_sentences, "a")],
+    [
+        (lambda path: load_labelled(path, NLI), NLI_LINES.splitlines()[0]),
+        (lambda path: load_labelled(path, LABELLED), "1\ta\tb"),
+        (lambda path: read_file(path, PAIRS), "a,b,c"),
+        (lambda path: list(read_texts(path)), "a"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, reader, good):
-    with pytest.raises(InputError, match=r"some\.csv, line 3: not UTF-8 \(byte 0xe9\)"):
-        reader(write("some.csv", f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
+    with pytest.raises(InputError, match=r"some\.xyz, line 3: not UTF-8 \(byte 0xe9\)"):
+        reader(write("some.xyz", f"{good}\n{good}\n".encode() + b"caf\xe9\n"))
     with pytest.raises(InputError, match=r"nowhere\.txt does not exist"):
         reader(tmp_path / "nowhere.txt")
     with pytest.raises(InputError, match="is a folder, a file is needed"):
@@ -44,23 +50,23 @@ def test_a_file_that_cannot_be_read_is_named_with_its_line(write, tmp_path, read
 def test_a_pipe_that_may_have_no_writer(tmp_path):
     os.mkfifo(tmp_path / "pipe.tsv")
     with pytest.raises(InputError, match=r"pipe\.tsv is a pipe, a file is needed"):
-        read_scored_pairs(tmp_path / "pipe.tsv")
+        load_scored_pairs(tmp_path / "pipe.tsv")
 
 
 @pytest.mark.parametrize("name", ["s.txt", "s.txt.gz"])
 def test_a_line_too_long_to_tokenize(write, name):
     longest = "b" * (LONGEST_LINE - 1) + "\n"
-    assert len(read_sentences(write(name, longest))[0][0]) == LONGEST_LINE - 1
+    assert len(next(read_texts(write(name, longest)))[1]) == LONGEST_LINE - 1
     with pytest.raises(InputError, match=rf"{re.escape(name)}, line 2: longer than 4,194,304 bytes; split the text"):
-        read_sentences(write(name, f"a\nb{longest}c\n"))
+        list(read_texts(write(name, f"a\nb{longest}c\n")))
 
 
 def test_nothing_after_the_limit_is_read(write):
     """Neither a broken line nor the broken end of an archive."""
-    assert load_nli(write("nli.jsonl", NLI + "broken"), limit=4) == (NLI_ROWS, 1)
-    path = write("nli.jsonl.gz", NLI * 5000)
+    assert read_file(write("nli.jsonl", NLI_LINES + "broken"), NLI, limit=4)[:2] == (NLI_ROWS, 1)
+    path = write("nli.jsonl.gz", NLI_LINES * 5000)
     path.write_bytes(path.read_bytes()[:-50])
-    assert load_nli(path, limit=4) == (NLI_ROWS, 1)
+    assert read_file(path, NLI, limit=4)[:2] == (NLI_ROWS, 1)
 
 
 @pytest.mark.parametrize(
@@ -117,21 +123,21 @@ def archive(tmp_path) -> Path:
 )
 def test_a_split_of_a_published_archive(archive, tmp_path, monkeypatch, data, split, file):
     pack(tmp_path, "multinli", ("train", "dev_matched", "dev_mismatched"), genre="telephone", promptID="31193")
-    expected = ([LabelledPair(file, "b", ENTAILMENT)], 1)
-    assert load_nli(tmp_path / f"{data}_1.0.zip", split) == expected
-    monkeypatch.setattr("minisbert.data.corpora.ensure", {data: tmp_path}.__getitem__)
-    assert load_nli(data, split) == expected
+    expected = ([Row((file, "b"), ENTAILMENT)], 1, [])
+    assert load_labelled(tmp_path / f"{data}_1.0.zip", NLI, split) == expected
+    monkeypatch.setattr("minisbert.data.sources.ensure", {data: tmp_path}.__getitem__)
+    assert load_labelled(data, NLI, split) == expected
 
 
 def test_an_archive_without_the_split_lists_its_tables(archive, tmp_path):
     message = "has no split 'dev_matched'; its tables are snli_1.0/snli_1.0_train.jsonl, snli_1.0/snli_1.0_dev.jsonl"
     with pytest.raises(InputError, match=re.escape(message)):
-        load_nli(archive, "dev_matched")
+        load_labelled(archive, NLI, "dev_matched")
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as packed:
         packed.writestr("readme.txt", "hello")
-        packed.writestr("a_dev.jsonl", NLI + "{")
+        packed.writestr("a_dev.jsonl", NLI_LINES + "{")
     with pytest.raises(InputError, match=r"other\.zip/a_dev\.jsonl, line 5: not valid JSON"):
-        load_nli(tmp_path / "other.zip", "dev")
+        load_labelled(tmp_path / "other.zip", NLI, "dev")
 
 
 def test_a_damaged_archive(archive, write):
@@ -146,13 +152,13 @@ def test_a_damaged_archive(archive, write):
         (locked, ".*password required"),
     ):
         with pytest.raises(InputError, match=rf"broken\.zip: {message}"):
-            load_nli(write("broken.zip", broken))
+            load_labelled(write("broken.zip", broken), NLI)
 
 
 def test_a_damaged_gzip(write):
-    path = write("nli.jsonl.gz", NLI * 50)
+    path = write("nli.jsonl.gz", NLI_LINES * 50)
     whole = path.read_bytes()
-    for content in (NLI.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
+    for content in (NLI_LINES.encode(), whole[:-20], whole[:20], whole[:40] + b"\x00\xff\x00" + whole[43:]):
         path.write_bytes(content)
         with pytest.raises(InputError, match=r"nli\.jsonl\.gz: (Not a gzipped|Compressed file ended|Error -3 while)"):
-            load_nli(path)
+            load_labelled(path, NLI)

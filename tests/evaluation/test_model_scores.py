@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 
 from minisbert.core import InputError, losses
-from minisbert.data.corpora import LabelledPair
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.evaluation.model_scores import binary_scores, cosine_scores, pair_scores, vector_scores
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 
 PAIRS = [
-    ScoredPair("the cat", "a cat", 5),
-    ScoredPair("the cat", "a dog runs", 4),
-    ScoredPair("the sun and the moon", "a dog runs", 1.5),
-    ScoredPair("music", "the cat", 4.1),
+    Row(("the cat", "a cat"), 5),
+    Row(("the cat", "a dog runs"), 4),
+    Row(("the sun and the moon", "a dog runs"), 1.5),
+    Row(("music", "the cat"), 4.1),
 ]
-REGRESSION = [ScoredPair("u", "v", score) for score in (1, 2, 4)]
+REGRESSION = [Row(("u", "v"), score) for score in (1, 2, 4)]
 
 
-def rows_with(labels: list[int], first: str = "u") -> list[LabelledPair]:
-    return [LabelledPair(f"{first}{i}", "v", label) for i, label in enumerate(labels)]
+def rows_with(labels: list[int], first: str = "u") -> list[Row]:
+    return [Row((f"{first}{i}", "v"), label) for i, label in enumerate(labels)]
 
 
 def fake(task: str, outputs: list) -> SimpleNamespace:

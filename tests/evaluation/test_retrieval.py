@@ -232,7 +232,7 @@ def test_what_the_files_hold(texts):
         ("corpus", '{"_id": "d1"}\n', "corpus.jsonl, line 1: _id, text"),
         ("corpus", '{"_id": "d", "text": "a", "title": 3}\n', "line 1: .*all strings"),
         ("corpus", '{"_id": "d", "text": "a"}\n' * 2, "corpus.jsonl, line 2: the _id 'd' occurs twice"),
-        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*surrogates not allowed"),
+        ("corpus", '{"_id": "d", "text": "\\ud800"}\n', "corpus.jsonl, line 1: .*lone surrogate"),
         ("queries", '{"_id": "q1", "text": " "}\n', "qrels.tsv, line 3: 'q2' is not an _id of the queries"),
         ("qrels", "q1\td1\n", r"qrels.tsv, line 1: 2 columns; query-id, corpus-id, score are needed, separated by"),
         ("qrels", "q9\td1\t1\n", "qrels.tsv, line 1: 'q9' is not an _id of the queries"),

@@ -145,10 +145,10 @@ def test_mteb_scores_sts_benchmark_as_published(minilm, stsb, tmp_path, monkeypa
     mteb = pytest.importorskip("mteb")
     import datasets
 
-    from minisbert.data.scored_pairs import read_scored_pairs
+    from minisbert.data.sources import load_scored_pairs
     from minisbert.integrations.mteb import MinisbertEncoder
 
-    pairs = read_scored_pairs(stsb / "sts-test.csv")
+    pairs = load_scored_pairs(stsb / "sts-test.csv")
     task = mteb.get_task("STSBenchmark")
     columns = {
         "sentence1": [pair.sentence1 for pair in pairs],

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss
 
-from minisbert.data.scored_pairs import read_scored_pairs
+from minisbert.data.sources import load_scored_pairs
 from minisbert.models.sentence_encoder import SentenceEncoder
 
 
 def independent_losses(folder: Path, path: Path, epochs: int, lr: float, warmup: int, clip: float) -> list[float]:
     """The recipe with torch's own pieces, the whole file as one batch in the order of the file."""
     encoder = SentenceEncoder.load(folder)
-    pairs = read_scored_pairs(path)
+    pairs = load_scored_pairs(path)
     targets = torch.tensor([pair.score / 5 for pair in pairs])
     optimizer = torch.optim.AdamW(encoder.parameters(), lr=lr, weight_decay=0.1)
     rise = torch.optim.lr_scheduler.LinearLR(optimizer, 1e-9, 1, warmup)

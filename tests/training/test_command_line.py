@@ -155,7 +155,7 @@ def test_a_recipe_without_its_data_says_where_to_get_it(tiny, tmp_path, monkeypa
     assert "quora is missing and MINISBERT_OFFLINE forbids fetching it" in err
     assert "put quora_duplicate_questions.tsv into" in err
     assert "http://qim.fs.quoracdn.net/quora_duplicate_questions.tsv" in err
-    assert "or --data FILE of duplicates (label 0 or 1, sentence1, sentence2)" in err
+    assert "or --data FILE of labels (0 or 1, sentence1, sentence2)" in err
     assert not (tmp_path / "run").exists()
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from minisbert.core import InputError
 from minisbert.core.loop import fit
 from minisbert.core.tokenizer import Encoded
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training import resume as state
 from minisbert.training.objectives.base import Objective
@@ -190,7 +190,7 @@ def objective(ids=((1, 2), (3,)), types=None, targets=(0.5, 1.0), dev=(2.0,), **
     encoded = Encoded([list(row) for row in ids], types or [[0] * len(row) for row in ids], 0)
     made = Objective(SimpleNamespace(model=encoder), [encoded], [], {"dev": "a file"})
     made.targets = torch.tensor(targets)
-    made.rows = {"train": [], "dev": [ScoredPair("a", "b", score) for score in dev], "test": []}
+    made.rows = {"train": [], "dev": [Row(("a", "b"), score) for score in dev], "test": []}
     return made
 
 

@@ -8,7 +8,8 @@ import numpy as np
 from minisbert.core import reading
 from minisbert.core.checks import Place, check
 from minisbert.core.weights import read_safetensors
-from minisbert.data.rows import Rows, is_number
+from minisbert.data.formats import number
+from minisbert.data.rows import Rows
 from minisbert.system.files import open_bytes
 
 ENDINGS = (".npy", ".safetensors", ".jsonl", ".csv")
@@ -66,7 +67,7 @@ def read_text_rows(path: Path, at: Place) -> np.ndarray:
             row = next((row[key] for key in VECTOR_KEYS if key in row), None)
         if json and not (isinstance(row, list) and all(type(number) in (int, float) for number in row)):
             raise ValueError(f"a list of numbers is needed, or an object that has one under {VECTOR_KEYS[0]!r}")
-        if json or at.line > 1 or any(map(is_number, row)):
+        if json or at.line > 1 or any(number(cell) is not None for cell in row):
             rows.append(np.array([float(number) for number in row]))
             if len(rows[-1]) != len(rows[0]):
                 raise ValueError(f"{len(rows[-1])} numbers, in the lines before it {len(rows[0])}")

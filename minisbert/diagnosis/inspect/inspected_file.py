@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.data.findings import Findings
-from minisbert.data.formats import LABELLED, NLI, NLI_LABELS, PAIRS, TRIPLETS, Format, Row
-from minisbert.data.rows import is_number
-from minisbert.diagnosis.inspect.text_checks import TokenLengths, is_quoted, judge_text, normalised, text_hash
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, Format, Row
+from minisbert.diagnosis.inspect.findings import Findings
+from minisbert.diagnosis.inspect.text_checks import TokenLengths, normalised, text_hash
 from minisbert.models.tokenizer import Tokenizer
 
 MOST_COUNTS = 12  # distinct labels that are counted one by one; more become a histogram
@@ -27,74 +26,83 @@ class InspectedFile:
         self.findings = Findings()
         self.lengths = TokenLengths(tokenizer) if tokenizer else None
         self.form: Format | None = None
-        self.layout = ""
+        self.width = 0  # texts of a row
         self.lines, self.labels = array("Q"), array("d")
-        # is the label written 0 or 1, are both texts equal, is the first a number
-        self.binary, self.identical, self.numbers = (array("b") for _ in range(3))
-        # hashes of the row, of the row with single spaces, of its two texts, and of these normalised
-        self.exact, self.spaced, self.pairs, self.normal = (array("Q") for _ in range(4))
+        self.classes: dict[str, int] = {}  # their numbers, which are the labels of NLI rows
+        self.exact, self.pairs, self.normal = array("Q"), array("Q"), array("Q")  # hashes of rows
+        self.judged = array("Q")  # hashes of what a label belongs to
         self.texts = array("Q")  # hashes of the texts
 
     @property
     def name(self) -> str:
-        return self.form.name if self.form else "no format that training reads"
+        if self.form is None:
+            return "no format that training reads"
+        if self.form is PAIRS and self.width > 2:
+            return "triplets" if self.width == 3 else f"rows of {self.width - 2} negatives"
+        return self.form.name
 
     def add(self, row: Row) -> None:
-        """Take in a row, or count why training skips it."""
-        if row.skipped:
-            self.findings.add(row.skipped, row.line)
-            return
+        """Take in a row that training would take."""
+        self.width = self.width or len(row.texts)
         for text in row.texts:
-            judge_text(row.line, text, self.findings)
-            if "tabs" in self.layout and is_quoted(text):
-                self.findings.add("quoted-tabs", row.line, text)
             self.texts.append(text_hash(text))
             if self.lengths:
                 self.lengths.add(row.line, text)
         self.lines.append(row.line)
-        if row.label is not None:
+        if self.form is NLI:
+            self.labels.append(self.classes.setdefault(row.label, len(self.classes)))
+        elif row.label is not None:
             self.labels.append(row.label)
         pair = row.texts[:2]
-        self.binary.append(row.cell in ("0", "1"))
-        self.identical.append(len(pair) == 2 and pair[0] == pair[1])
-        self.numbers.append(is_number(pair[0]))
-        self.exact.append(text_hash(*row.texts, row.cell))
-        self.spaced.append(text_hash(*(" ".join(text.split()) for text in row.texts), row.cell))
+        self.exact.append(text_hash(*row.texts, str(row.label)))
+        self.pairs.append(text_hash(*sorted(pair)))
+        self.normal.append(text_hash(*sorted(map(normalised, pair))))
         # the order of a pair matters in NLI alone: B may follow from A, and A not from B
-        order = list if self.form is NLI else sorted
-        self.pairs.append(text_hash(*order(pair)))
-        self.normal.append(text_hash(*order(map(normalised, pair))))
-        if self.form in (PAIRS, TRIPLETS) and self.identical[-1]:
-            self.findings.add("same-positive", row.line, pair[0])
-        if set(pair) & set(row.texts[2:]):
-            self.findings.add("same-negative", row.line, pair[0])
+        self.judged.append(text_hash(*pair) if self.form is NLI else self.pairs[-1])
+        if self.form is PAIRS and len(set(row.texts)) < len(row.texts):
+            self.findings.add("same-text", row.line, pair[0])
 
-    def label_counts(self, bars: bool = False) -> dict[str, int]:
-        """How many rows have each label, by its name; of classes only those that occur.
-
-        As ``bars``, many scores are counted in ten ranges of the scale: ``{"0 to 0.5": 12, ...}``.
-        """
+    def label_counts(self) -> dict[str, int]:
+        """How many rows have each label, by its name; many scores are counted in ten ranges: ``{"0 to 0.5": 12}``."""
         labels = np.array(self.labels)
         values, counts = np.unique(labels, return_counts=True)
-        found = dict(zip(values.tolist(), counts.tolist(), strict=True))
         if self.form is NLI:
-            return {name: found[i] for i, name in enumerate(NLI_LABELS) if i in found}
-        if not bars or self.form is LABELLED or len(found) <= MOST_COUNTS:
-            return {f"{value:g}": n for value, n in found.items()}
-        numbers, edges = np.histogram(labels, 10, (0.0, self.scale) if self.scale else None)
-        ranges = {f"{low:.3g} to {high:.3g}": int(n) for (low, high), n in zip(pairwise(edges), numbers, strict=True)}
+            names = list(self.classes)
+            found = {names[int(value)]: int(count) for value, count in zip(values, counts, strict=True)}
+            return dict(sorted(found.items()))
+        if self.form is LABELLED or len(values) <= MOST_COUNTS:
+            return {f"{value:g}": int(count) for value, count in zip(values, counts, strict=True)}
+        numbers, edges = np.histogram(labels, 10, self.score_range())
+        ranges = {}
+        for (low, high), count in zip(pairwise(edges), numbers, strict=True):
+            ranges[f"{low:.3g} to {high:.3g}"] = int(count)
         off = len(labels) - sum(ranges.values())
-        return ranges | ({"off the scale": off} if off else {})
+        if off:
+            ranges["off the scale"] = off
+        return ranges
+
+    def score_range(self) -> tuple[float, float] | None:
+        if self.scale is None or self.form is not SCORED:
+            return None
+        return min(self.scale, 0.0), abs(self.scale)
 
     def summary(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
-        content = {"path": str(self.path), "form": self.name, "layout": self.layout, "rows": len(self.lines)}
-        content |= {"texts": len(self.texts), "distinct_texts": len(np.unique(np.array(self.texts)))}
+        content: dict[str, Any] = {
+            "path": str(self.path),
+            "form": self.name,
+            "rows": len(self.lines),
+            "texts": len(self.texts),
+            "distinct_texts": len(np.unique(np.array(self.texts))),
+        }
         if self.lengths and self.lengths.tokens:
-            content |= {"tokens": self.lengths.summary(), "unknown_words": dict(self.lengths.scripts)}
+            content["tokens"] = self.lengths.summary()
+            content["tokens"]["texts_with_unknown_words"] = self.lengths.unknown_texts
         if self.labels:
             labels = np.array(self.labels)
-            named = {"min": float(labels.min()), "max": float(labels.max()), "mean": float(labels.mean())}
-            content["labels"] = named | {"counts": self.label_counts(bars=True)}
+            content["labels"] = {"counts": self.label_counts()}
+            if self.form is not NLI:
+                content["labels"] |= {"min": labels.min(), "max": labels.max(), "mean": labels.mean()}
         content["findings"] = [vars(finding) for finding in self.findings.values()]
-        return content | {"usable": self.findings.usable}
+        content["usable"] = self.findings.usable
+        return content

@@ -7,56 +7,57 @@ from typing import Any
 
 import numpy as np
 
-from minisbert.data.datasets import all_numbers, hold_out
-from minisbert.data.findings import NOTE
-from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, TRIPLETS, read_rows
+from minisbert.core import InputError
+from minisbert.data.formats import LABELLED, NLI, PAIRS, SCORED, SENTENCES, Format, class_names
+from minisbert.data.reader import RowReader
 from minisbert.data.recognition import recognise
-from minisbert.data.rows import Rows
+from minisbert.data.splits import hold_out
 from minisbert.diagnosis.inspect.inspected_file import InspectedFile
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.tokenizer import Tokenizer
 from minisbert.system.console import Bar
 
 SCALES = (1, 5, 10, 100)  # usual ends of a scale that begins at 0
-ODD = 0.05  # share of the labels that may be off the scale or the kind that the others show; of ten or more, one
+ODD = 0.05  # share of the scores that may be off the scale that the others show; of ten or more, one
 RARE = 0.1  # share of the rows below which a label is rare
 SEED = 42  # of --seed, by which training holds rows out
-# the objective for each format, and the format that it needs as --dev and --test
+# the objective for each format, and the formats that it reads as --dev and --test
 RECOMMENDED = {
-    SCORED: ("cosine", SCORED),
-    LABELLED: ("contrastive", LABELLED),
-    NLI: ("softmax", NLI),
-    PAIRS: ("mnr", SCORED),
-    TRIPLETS: ("mnr", SCORED),
-    SENTENCES: ("simcse", SCORED),
+    SCORED: ("cosine", (SCORED,)),
+    LABELLED: ("contrastive", (LABELLED,)),
+    NLI: ("softmax", (NLI,)),
+    PAIRS: ("mnr", (SCORED, PAIRS)),
+    SENTENCES: ("simcse", (SCORED, PAIRS)),
 }
+RERANKERS = {SCORED: "cross-encoder", LABELLED: "cross-encoder-binary", PAIRS: "cross-encoder-ranking"}
 
 
 def inspect(
     path: Path, tokenizer: Tokenizer | None = None, scale: float | None = None, progress: bool = False
 ) -> InspectedFile:
-    """Read a file to its end and judge it. Lengths are counted if there is a tokenizer; ``scale`` ends the scores.
+    """Read a file as training does, but go on after a row that it refuses, and judge it.
 
-    Raises ``InputError`` only for a file that cannot be opened.
+    Lengths are counted if there is a tokenizer; ``scale`` ends the scores. Raises ``InputError`` only for a file that
+    cannot be opened.
     """
     found = InspectedFile(path, tokenizer, scale)
-    found.form, found.layout = recognise(path, found.findings)
-    collect(found, progress)
-    # a score and a label of 0 or 1 look alike: of three columns without a header, the labels of all rows tell
-    if found.form is SCORED and found.layout.startswith("3 ") and "header" not in found.layout and most(found.binary):
-        layout, found = found.layout, InspectedFile(path, tokenizer, scale)
-        found.form, found.layout = LABELLED, layout
-        collect(found, progress)
+    if not path.is_file():
+        raise InputError(f"{path} does not exist, or is not a file")
+    refuse = lambda line, message: found.findings.add("refused", f"line {line}: {message}")  # noqa: E731
+    try:
+        found.form = recognise(path)
+        reader = RowReader(path, found.form, scale=None, split="train", refuse=refuse)
+        for row in Bar(reader, desc=str(path), unit=" rows", shown=progress):
+            if reader.skips(row):
+                found.findings.add("skipped", row.line)
+            else:
+                found.add(row)
+        if reader.unread:
+            found.findings.add("unread-columns", ", ".join(reader.unread))
+    except InputError as error:  # a line that is no text, no JSON or too long, an unknown header, a damaged archive
+        found.findings.add("unreadable", str(error))
     judge(found)
     return found
-
-
-def collect(found: InspectedFile, progress: bool) -> None:
-    """Read the rows as training does, but to the end of the file."""
-    if found.form:
-        rows = Rows(found.path, "train", on_fault=found.findings.add)
-        for row in Bar(read_rows(rows, found.form, scale=None), desc=str(found.path), unit=" rows", shown=progress):
-            found.add(row)
 
 
 # ----------------------------------------------------------------------------------------- one file
@@ -68,73 +69,60 @@ def judge(found: InspectedFile) -> None:
         found.lengths.judge(found.findings)
     if not found.lines:
         if found.findings.usable:
-            found.findings.add("no-rows", found.path.name)
+            found.findings.add("unreadable", f"{found.path.name} holds no usable rows")
         return
-    quoted = found.findings.get("quoted-tabs")
-    if quoted and quoted.count < RARE * len(found.lines):  # those of speech
-        quoted.level = NOTE
     if found.form is SCORED:
         judge_scores(found)
     if found.form in (LABELLED, NLI):
         judge_classes(found)
-    if found.form in (PAIRS, TRIPLETS) and all_numbers(found.numbers):
-        found.findings.add("number-texts", int(found.lines[0]))
-    judge_repeats(found)
-
-
-def most(mask: Sequence[bool] | np.ndarray) -> bool:
-    """Whether what the mask says holds for all rows but a few."""
-    mask = np.array(mask, bool)
-    few = max(int(ODD * len(mask)), int(len(mask) >= 10))
-    return int((~mask).sum()) <= few
+    for i, j in repeats(found.judged) if found.labels else ():
+        if found.labels[i] != found.labels[j]:
+            found.findings.add("contradictions", f"lines {found.lines[j]} and {found.lines[i]}")
+    for i, j in repeats(found.exact):
+        found.findings.add("duplicates", f"line {found.lines[i]}, as line {found.lines[j]}")
 
 
 def judge_scores(found: InspectedFile) -> None:
     """The scale, and what is off it."""
-    labels = np.array(found.labels)
+    scores = np.array(found.labels)
     if found.scale is None:
-        found.scale = next((scale for scale in SCALES if most((labels >= 0) & (labels <= scale))), MAX_SCORE)
+        found.scale = likely_scale(scores)
+    low, high = found.score_range()
     if found.scale != MAX_SCORE:
-        found.findings.add("other-scale", f"0 to {found.scale:g}")
-    add_rows(found, "label-off-scale", (labels < 0) | (labels > found.scale))
-    if found.scale > 1 and labels.max() <= 1:
-        found.findings.add("label-off-scale", f"no label is above 1 on a scale of 0 to {found.scale:g}")
-    if labels.min() == labels.max():
-        found.findings.add("constant-label", int(found.lines[0]), f"{labels[0]:g}")
-    add_rows(found, "identical-low", np.array(found.identical, bool) & (labels < found.scale / 2))
+        found.findings.add("other-scale", f"{low:g} to {high:g}")
+    for i in np.flatnonzero((scores < low) | (scores > high)):
+        found.findings.add("off-scale", int(found.lines[i]), f"{scores[i]:g}")
+    if high > 1 and scores.max() <= 1:
+        found.findings.add("off-scale", f"no score is above 1 on a scale of {low:g} to {high:g}")
+    if scores.min() == scores.max():
+        found.findings.add("constant-label", int(found.lines[0]), f"{scores[0]:g}")
+
+
+def likely_scale(scores: np.ndarray) -> float:
+    """The end of the scale that nearly all scores are on; -1 for -1 to 1."""
+    few = max(int(ODD * len(scores)), int(len(scores) >= 10))
+    negative = int((scores < 0).sum())
+    for scale in SCALES:
+        off = int((abs(scores) > scale).sum())
+        if off + negative <= few:
+            return scale
+        if off <= few and scale == 1:
+            return -1.0
+    return MAX_SCORE
 
 
 def judge_classes(found: InspectedFile) -> None:
-    labels, counts = np.array(found.labels), found.label_counts()
-    if found.form is LABELLED:
-        add_rows(found, "identical-low", np.array(found.identical, bool) & (labels == 0))
+    counts = found.label_counts()
+    try:
+        class_names(found.classes)
+    except ValueError as error:
+        found.findings.add("refused", str(error))
     rare = min(counts, key=counts.__getitem__)
     if len(counts) == 1:
         found.findings.add("constant-label", int(found.lines[0]), rare)
-    elif counts[rare] < RARE * len(labels):
-        place = f"label {rare}: {counts[rare]:,} of {len(labels):,} rows"
-        found.findings.add("imbalance", place, count=counts[rare])
-
-
-def judge_repeats(found: InspectedFile) -> None:
-    """The same texts with other labels, the same rows, and the same but for white space."""
-    lines, add = found.lines, found.findings.add
-    for i, j in repeats(found.pairs) if found.labels else []:
-        if found.labels[i] != found.labels[j]:
-            add("contradictions", f"lines {lines[j]} and {lines[i]}")
-    known = set()
-    for i, j in repeats(found.exact):
-        known.add(i)
-        add("duplicates", f"line {lines[i]}, as line {lines[j]}")
-    for i, j in repeats(found.spaced):
-        if i not in known:
-            add("whitespace-twins", f"line {lines[i]}, as line {lines[j]}")
-
-
-def add_rows(found: InspectedFile, name: str, mask: np.ndarray) -> None:
-    """A finding for each row of the mask, with its label."""
-    for i in np.flatnonzero(mask):
-        found.findings.add(name, int(found.lines[i]), f"{found.labels[i]:g}")
+    elif counts[rare] < RARE * len(found.labels):
+        place = f"label {rare}: {counts[rare]:,} of {len(found.labels):,} rows"
+        found.findings.add("rare-label", place, count=counts[rare])
 
 
 def repeats(hashes: Sequence[int]) -> Iterable[tuple[int, int]]:
@@ -162,26 +150,36 @@ def compare_files(files: Sequence[InspectedFile]) -> list[dict[str, Any]]:
 
 
 def shared_rows(earlier: InspectedFile, later: InspectedFile) -> dict[str, Any]:
-    """What two files have in common; adds the findings to the later one."""
+    """What two files have in common; adds a finding to the later one."""
     exact = np.isin(np.array(later.pairs), np.array(earlier.pairs))
     close = np.isin(np.array(later.normal), np.array(earlier.normal)) & ~exact
-    for name, mask in (("overlap", exact), ("overlap-normalised", close)):
-        if count := int(mask.sum()):
-            line = later.lines[mask.argmax()]
-            place = f"{count:,} of {len(later.lines):,} rows, the first in line {line}, are in {earlier.path}"
-            later.findings.add(name, place, count=count)
+    either = exact | close
+    count = int(either.sum())
+    if count:
+        more = f", {int(close.sum()):,} of them but for case, white space and punctuation" if close.any() else ""
+        line = later.lines[either.argmax()]
+        place = f"{count:,} of {len(later.lines):,} rows, the first in line {line}, are in {earlier.path}{more}"
+        later.findings.add("overlap", place, count=count)
     texts = np.isin(np.unique(np.array(later.texts)), np.array(earlier.texts))
-    found = {"exact": int(exact.sum()), "normalised": int(close.sum()), "texts": int(texts.sum())}
-    return {"file": str(later.path), "with": str(earlier.path), **found}
+    return {
+        "file": str(later.path),
+        "with": str(earlier.path),
+        "exact": int(exact.sum()),
+        "normalised": int(close.sum()),
+        "texts": int(texts.sum()),
+    }
 
 
 def judge_format(first: InspectedFile, later: InspectedFile) -> None:
     """Whether a run on the first file can read the later one as --dev or --test."""
-    objective, needed = RECOMMENDED.get(first.form, (None, None))
-    if needed and later.form is not needed:
-        later.findings.add("other-form", f"{later.name}; as --dev {objective} reads {needed.name}")
+    if first.form is None:
+        return
+    objective, needed = RECOMMENDED[first.form]
+    if later.form not in needed:
+        names = " or ".join(form.name for form in needed)
+        later.findings.add("other-form", f"{later.name}; as --dev {objective} reads {names}")
     elif first.form is later.form is SCORED and first.scale != later.scale:
-        later.findings.add("scale-differs", f"0 to {later.scale:g}, not {first.scale:g}")
+        later.findings.add("scale-differs", f"ends at {later.scale:g}, not {first.scale:g}")
 
 
 def judge_held_out(files: Sequence[InspectedFile]) -> None:
@@ -190,30 +188,46 @@ def judge_held_out(files: Sequence[InspectedFile]) -> None:
     if first.form not in (LABELLED, NLI) or not first.lines:
         return
     try:
-        _, held_out = hold_out(first.labels, missing, SEED)
+        _, held_out = hold_out(range(len(first.lines)), missing, SEED, key=first.pairs.__getitem__)
     except ValueError:
         first.findings.add("too-few", f"{len(first.lines):,} rows")
         return
-    if first.form is LABELLED and not all(any(labels) for labels in held_out.values()):
-        first.findings.add("too-few", "a share that is held out would have no label 1")
+    for rows in held_out.values():
+        if first.form is LABELLED and not any(first.labels[row] for row in rows):
+            first.findings.add("too-few", "a share that is held out would have no label 1")
+            return
 
 
 def training_command(
-    files: Sequence[InspectedFile], model: str | None = None, max_length: int | None = None
+    files: Sequence[InspectedFile], model: str | None = None, max_length: int | None = None, reranker: bool = False
 ) -> str | None:
-    """The command that trains on the first file, with the second as dev and the third as test; None for no format."""
+    """The command that trains on the first file, with the second as dev and the third as test; None for no format.
+
+    For a ``reranker`` it is a cross-encoder's, None if it learns nothing from such rows.
+    """
     first = files[0]
     if first.form is None or not first.lines:
         return None
     objective, needed = RECOMMENDED[first.form]
+    if reranker:
+        objective, needed = RERANKERS.get(first.form), (first.form,)
+        if objective is None or first.name == "pairs":
+            return None
     words = ["--objective", objective, "--data", str(first.path)]
     scale = first.scale if first.form is SCORED else None
     for flag, found in zip(("--dev", "--test"), files[1:], strict=False):
-        if found.form is needed and found.lines:
+        if fits(found, needed):
             words += [flag, str(found.path)]
-            scale = scale or (found.scale if found.form is SCORED else None)
+            if scale is None and found.form is SCORED:
+                scale = found.scale
     if scale and scale != MAX_SCORE:
         words += ["--scale", f"{scale:g}"]
-    words += ["--model", model] if model else []
-    words += ["--max-length", str(max_length)] if max_length else []
+    if model:
+        words += ["--model", model]
+    if max_length:
+        words += ["--max-length", str(max_length)]
     return shlex.join(["python", "-m", "minisbert.train", *words])
+
+
+def fits(found: InspectedFile, needed: Sequence[Format]) -> bool:
+    return found.form in needed and len(found.lines) > 0

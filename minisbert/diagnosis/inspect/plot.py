@@ -29,7 +29,7 @@ def draw_inspection(files: Sequence[InspectedFile]) -> Any:
 
 
 def draw_labels(axes: Any, found: InspectedFile) -> None:
-    bars = found.label_counts(bars=True)
+    bars = found.label_counts()
     axes.barh(range(len(bars)), list(bars.values()), color=COLOURS[0])
     axes.set_yticks(range(len(bars)), list(bars), fontsize=8)
     axes.set(xlabel="rows", title=f"labels of {found.name}")

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from minisbert.core import InputError, losses
 from minisbert.core.data import TextColumns
 from minisbert.data.augmentation import augment, shuffled_negatives
-from minisbert.data.datasets import Notes, duplicate_rows, holds_tuples, scored_rows, sentence_rows, triplet_rows
+from minisbert.data.datasets import Notes, duplicate_rows, holds_pairs, scored_rows, sentence_rows, triplet_rows
 from minisbert.evaluation.model_scores import Scores, cosine_scores, vector_scores
 from minisbert.evaluation.retrieval import retrieval_from_pairs
-from minisbert.models.pair_scorer import MAX_SCORE
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, VectorNetwork
-from minisbert.training.settings import RunSettings, reads, with_data
+from minisbert.training.settings import RunSettings, reads, sources_of
 
 Columns = Sequence[Sequence[str]]  # of texts, one of each for a training row
 
@@ -39,7 +39,7 @@ class CosineRegression(VectorObjective):
     """SBERT's regression objective (section 3): squared error of the cosine against the score."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = scored_rows(options)
+        self.rows, notes = scored_rows(sources_of(options), options.scale)
         if options.shuffled_negatives:
             extra = shuffled_negatives(self.rows["train"], options.shuffled_negatives, options.seed)
             self.rows["train"] += extra
@@ -75,7 +75,7 @@ class Contrastive(VectorObjective):
     best = "f1"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        self.rows, notes = duplicate_rows(options)
+        self.rows, notes = duplicate_rows(sources_of(options))
         pairs = self.rows["train"]
         self.labels = torch.tensor([pair.label for pair in pairs], device=encoder.device)
         self.margin = options.margin or 0.5
@@ -106,11 +106,11 @@ class UnscoredRows(VectorObjective):
         self.options, self.scored, searches = options, [], {}
         self.rows, notes = {"train": list(zip(*columns, strict=True))}, {"train": note}
         for split, file in (("dev", options.dev), ("test", options.test)):
-            if file and holds_tuples(file):
-                self.rows[split], notes[split] = triplet_rows(with_data(options, file))
+            if file and holds_pairs(file):
+                self.rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
                 searches[split] = retrieval_from_pairs(self.rows[split])
             elif file or not searches:  # pairs as dev need no STS-B as test
-                rows, split_notes = scored_rows(options, [split])
+                rows, split_notes = scored_rows(sources_of(options), options.scale, [split])
                 self.scored.append(split)
                 self.rows |= rows
                 notes |= split_notes
@@ -138,7 +138,7 @@ class TripletRows(UnscoredRows):
     """Anchor, positive, negative; for in-batch negatives also without a negative, or with several."""
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = triplet_rows(options)
+        rows, note = triplet_rows(sources_of(options), only_triplets=options.objective == "triplet")
         super().__init__(options, encoder, list(zip(*rows, strict=True)), note)
 
     def ranking_loss(self, vectors: Tensor, symmetric: bool = False) -> Tensor:
@@ -203,7 +203,7 @@ class SimCSE(UnscoredRows):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, note = sentence_rows(options)
+        rows, note = sentence_rows(sources_of(options))
         config = encoder.bert.config
         dropout = config.hidden_dropout_prob or config.attention_probs_dropout_prob
         if not dropout and options.dropout is None and not options.augment:

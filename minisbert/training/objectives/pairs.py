@@ -10,17 +10,17 @@ from minisbert.architectures.relatives import CLASSIFIERS
 from minisbert.core import InputError, losses
 from minisbert.core.bert import Bert
 from minisbert.core.heads import ConcatHead, CrossHead, JointHead, siamese
-from minisbert.data.datasets import Notes, duplicate_rows, hold_out, nli_rows, note, scored_rows, triplet_rows
-from minisbert.data.formats import NLI_LABELS
-from minisbert.data.scored_pairs import load_scored_pairs
+from minisbert.data.datasets import Notes, class_rows, duplicate_rows, scored_rows, triplet_rows
+from minisbert.data.sources import load_scored_pairs, note
+from minisbert.data.splits import hold_out
 from minisbert.evaluation.model_scores import Loss, Scores, pair_scores, vector_scores
+from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.cross_encoder import ClassifierHead
 from minisbert.models.pair_model import PairModel
-from minisbert.models.pair_scorer import MAX_SCORE
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.training import losses as more_losses
 from minisbert.training.objectives.base import Objective, PairNetwork
-from minisbert.training.settings import RunSettings, with_data
+from minisbert.training.settings import RunSettings, sources_of
 
 
 class PairObjective(Objective):
@@ -60,7 +60,9 @@ class ScoreRegression(PairObjective):
     best = "pearson"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = scored_rows(options)
+        rows, notes = scored_rows(sources_of(options), options.scale)
+        if min(pair.score for pair in rows["train"]) < 0:
+            raise InputError(f"{notes['train']}: scores below 0, but the head of {options.objective} gives 0 or more")
         # a table made here and not at import: a mistake may be planted in the functions
         formulas: dict[str, Loss] = {
             "mse": losses.mse_loss,
@@ -103,21 +105,21 @@ class Duplicates(PairObjective):
     best, task = "f1", "binary"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = duplicate_rows(options)
+        rows, notes = duplicate_rows(sources_of(options))
         self.formula = partial(more_losses.binary_cross_entropy_loss, pos_weight=options.pos_weight)
         super().__init__(options, encoder, rows, notes, [float(row.label) for row in rows["train"]])
 
 
 class Softmax(PairObjective):
-    """SBERT's classifier (section 3): entailment, contradiction or neutral from (u, v, |u - v|).
+    """SBERT's classifier (section 3): entailment, contradiction or neutral, or other classes, from (u, v, |u - v|).
 
     Since the encoder is the purpose of the training, its cosine on STS-B is evaluated too.
     """
 
-    best, task, labels = "accuracy", "classes", NLI_LABELS
+    best, task = "accuracy", "classes"
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder):
-        rows, notes = nli_rows(options)
+        rows, notes, self.labels = class_rows(sources_of(options))
         self.stsb = {split: load_scored_pairs("stsb", split) for split in ("dev", "test")}
         self.formula = losses.softmax_cross_entropy_loss
         super().__init__(options, encoder, rows, notes, [row.label for row in rows["train"]])
@@ -174,17 +176,17 @@ class RankingReranker(Objective):
 def candidate_rows(options: RunSettings) -> tuple[dict[str, list[tuple[str, ...]]], Notes]:
     """Rows of a query, its positive and negatives. Dev and test without a file are held out of the training rows."""
     rows, notes = {}, {}
-    rows["train"], notes["train"] = triplet_rows(options)
+    rows["train"], notes["train"] = triplet_rows(sources_of(options))
     for split, file in (("dev", options.dev), ("test", options.test)):
         if file:
-            rows[split], notes[split] = triplet_rows(with_data(options, file))
+            rows[split], notes[split] = triplet_rows(sources_of(options).of_file(file))
     missing = [split for split in ("dev", "test") if split not in rows]
     try:
         rows["train"], held_out = hold_out(rows["train"], missing, options.seed)
     except ValueError as error:
         raise InputError(f"{notes['train']}: too few rows to hold some out; give more, or --dev and --test") from error
     for split in missing:
-        rows[split], notes[split] = held_out[split], note("held out of it", held_out[split], "rows")
+        rows[split], notes[split] = held_out[split], note("held out of it", len(held_out[split]), "rows")
     return rows, notes
 
 

@@ -18,7 +18,7 @@ from minisbert.training.distributed import is_first, say_once
 from minisbert.training.objectives.encoders import UnscoredRows
 from minisbert.training.objectives.late_interaction import TokenObjective
 from minisbert.training.resume import content_hash
-from minisbert.training.settings import RunSettings
+from minisbert.training.settings import RunSettings, sources_of
 from minisbert.training.students import distillation_loss, kl_divergence_loss, margin_mse_loss, principal_columns
 
 SCALE = 20.0  # from a student's cosine to the range of a cross-encoder's logits; that of the ranking losses
@@ -75,7 +75,7 @@ class VectorDistillation(Distillation):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: SentenceEncoder):
-        rows, note = translation_rows(options)
+        rows, note = translation_rows(sources_of(options))
         super().__init__(options, encoder, rows, note, teacher)
         say_once(f"teacher {options.teacher}: vectors of {len(rows):,} sentences")
         texts = [row[0] for row in rows]
@@ -102,7 +102,7 @@ class ScoreDistillation(Distillation):
     """
 
     def __init__(self, options: RunSettings, encoder: SentenceEncoder, teacher: PairModel):
-        rows, note = triplet_rows(options)
+        rows, note = triplet_rows(sources_of(options))
         candidates = len(rows[0]) - 1
         if candidates < 2:
             raise InputError(f"{note}: a cross-encoder teaches rows with a negative; minisbert mine finds them")

@@ -14,7 +14,7 @@ from minisbert.core import InputError, encoder, loop, losses
 from minisbert.core.metrics import spearman
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.augmentation import augment
-from minisbert.data.scored_pairs import ScoredPair
+from minisbert.data.formats import Row
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import run_command
@@ -29,7 +29,7 @@ from tests import toys
 FORM = toys.FORM | dict.fromkeys(("triplet", "mnr", "simcse-supervised"), "triplets")
 HEADS = ("cross-encoder", "siamese", "cross-attention", "softmax", "binary")
 IN_BATCH = ("mnr", "simcse", "simcse-supervised")
-STSB = [ScoredPair("the cat", "a cat", 5), ScoredPair("the cat", "music", 1), ScoredPair("the moon", "the sun", 2)]
+STSB = [Row(("the cat", "a cat"), 5), Row(("the cat", "music"), 1), Row(("the moon", "the sun"), 2)]
 
 
 @pytest.fixture(autouse=True)
@@ -489,19 +489,19 @@ def test_the_projection_is_trained_and_never_saved(run, tiny, monkeypatch):
 @pytest.mark.parametrize(
     ("objective", "flags", "message"),
     [
-        ("cosine", "--data {nli}", "holds lines of JSON: objective cosine reads stsb or a file of scored pairs"),
+        ("cosine", "--data {nli}", "line 1: the score 'entailment' is not a number"),
         ("cosine", "--data {duplicates}", "no score is above 1, but the scale is 0 to 5"),
         ("siamese", "--data {triplets}", "line 1: the score 'the cat' is not a number"),
         ("cross-encoder", "--data {sentences}", "line 1: 1 columns; 3 are needed"),
         ("binary", "--data {scored}", "the label '4' is not 0 or 1"),
         ("contrastive", "--data {triplets}", "line 1: the label 'the cat' is not 0 or 1"),
-        ("softmax", "--data {sentences}", "holds no lines of JSON: objective softmax reads snli or a file of NLI rows"),
-        ("triplet", "--data {scored}", "the first column holds numbers: scores or labels of pairs?"),
+        ("softmax", "--data {sentences}", "line 1: 1 columns; 3 are needed (gold_label"),
+        ("triplet", "--data {scored}", "column 1 holds numbers: scores, labels or an index?"),
         ("mnr", "--data {sentences}", "line 1: 1 column; anchor and positive are needed"),
-        ("simcse", "--data {triplets}", "line 1: a table; objective simcse reads plain sentences, one a line"),
-        ("simcse", "--data {nli}", "holds lines of JSON: objective simcse reads a file of plain sentences"),
-        ("cosine", "--data snli", "snli has no rows of the kind that is needed: objective cosine reads stsb or a file"),
-        ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: objective simcse reads a file of"),
+        ("simcse", "--data {triplets}", "a column text is needed, its columns are"),
+        ("simcse", "--data {nli}", "line 1: text and maybe title are needed"),
+        ("cosine", "--data snli", "snli has no rows of the kind that is needed: give stsb or a file of scored pairs"),
+        ("simcse", "--data stsb", "stsb has no rows of the kind that is needed: give a file of plain texts"),
         ("binary", "--data missing.tsv", "missing.tsv does not exist"),
         ("cosine", "--dev stsb.tsv", "stsb.tsv does not exist"),
         ("cross-attention", "--dev quora", "quora has no rows of the kind that is needed"),
@@ -531,7 +531,7 @@ def test_bad_rows_and_settings_exit_2_with_one_line(run, files, tmp_path, capsys
 
 
 def test_sentences_have_no_default():
-    with pytest.raises(InputError, match="objective simcse needs --data FILE: plain sentences, one a line"):
+    with pytest.raises(InputError, match="--data FILE is needed: plain texts"):
         make_objective(parse(["--objective", "simcse"]), None)
 
 

@@ -111,7 +111,7 @@ def test_a_reranker_opens_as_a_cross_encoder(tiny, files, tmp_path):
     [
         ("cross-encoder-ranking", "translations", "rows with a negative are needed; minisbert mine finds them"),
         ("cross-encoder-binary", "scored", "the label '4' is not 0 or 1"),
-        ("cross-encoder-ranking", "scored", "the first column holds numbers"),
+        ("cross-encoder-ranking", "scored", "column 1 holds numbers"),
     ],
 )
 def test_rows_that_do_not_serve(make, objective, form, message):
