@@ -12,29 +12,29 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "minisbert"
 BUDGETS = {
     "core": 1505,
-    "system": 1060,
-    "search": 800,
-    "architectures": 1200,
-    "folder": 1050,
+    "system": 1125,
+    "search": 765,
+    "architectures": 985,
+    "folder": 1070,
     "models": 2600,
-    "compiled": 360,
-    "data": 1300,
-    "evaluation": 1100,
-    "training": 2610,
-    "corpus": 1215,
-    "diagnosis": 2070,
-    "serving": 500,
-    "integrations": 320,
-    "commands": 1750,
+    "compiled": 525,
+    "data": 1495,
+    "evaluation": 1125,
+    "training": 2570,
+    "corpus": 810,
+    "diagnosis": 2095,
+    "serving": 495,
+    "integrations": 316,
+    "commands": 2105,
 }
-PACKAGE_LINES = 17_780  # goal: 15,000
-TEST_LINES = 29_550  # goal: 26,000
-RAISES = 254  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 19_560  # goal: 15,000
+TEST_LINES = 29_710  # goal: 26,000
+RAISES = 341  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 34.5,
-    "starred expressions": 19.2,
-    "imports": 103.8,
+    "conditional expressions": 17.1,
+    "starred expressions": 13.7,
+    "imports": 101.9,
 }
 NODES = {
     "conditional expressions": ast.IfExp,
