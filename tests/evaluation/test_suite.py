@@ -196,8 +196,6 @@ def test_a_task_that_is_nowhere_is_left_out(suite, tmp_path, tiny, capsys):
     captured = capsys.readouterr()
     assert "SICK-R is left out: sick is missing" in captured.err
     assert captured.out.splitlines()[-1].split(maxsplit=2) == ["average", "-", "without STS14, SICK-R there is none"]
-    assert [line.split()[5] for line in captured.out.splitlines() if line.startswith("STS1")] == ["?"] * 4
-    assert "!" not in captured.out
     shutil.rmtree(tmp_path / "data")
     with pytest.raises(InputError, match=r"the suite's data is missing: minisbert assets fetch sts12"):
         main(["--model", str(tiny), "--suite", "sts"])
