@@ -23,7 +23,7 @@ from minisbert.core.encoder import SentenceEncoder
 from minisbert.core.heads import siamese
 from minisbert.core.loop import AdamW, adamw_step, fit
 from minisbert.data.sources import load_scored_pairs
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.system.devices import random_state, set_random_state
 from minisbert.training.resume import RunState, load_state, save_state
 from minisbert.training.schedules import SCHEDULES

@@ -30,7 +30,7 @@ from minisbert.core.encoder import SentenceEncoder, normalize
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import Mistake
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.models import batching
 from minisbert.models.batching import budgeted_batches, packed_batches, same_text, tokenize, unpack
 from minisbert.models.guards import evaluating

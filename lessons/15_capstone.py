@@ -34,7 +34,7 @@ from minisbert.diagnosis.trace.tracing import (
     print_rows,
     suspects,
 )
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from tests.checks import CHECKS
 from tests.parity import golden
 

@@ -23,7 +23,7 @@ from minisbert.core.pooling import mean_pool
 from minisbert.core.tokenizer import pad_batch
 from minisbert.data.sources import load_scored_pairs
 from minisbert.evaluation.classification_metrics import mean_off_diagonal_cosine, uniformity
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 
 # %%
 bert.FUSED = True  # the same formulas, faster: lesson 13

@@ -12,7 +12,8 @@ import torch
 
 from minisbert.compiled.runtime import CompiledEncoder, CompiledPairModel
 from minisbert.core import InputError
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.text_settings import MASKED_MODULE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
@@ -77,15 +78,15 @@ def check_cpu(device: str | torch.device) -> None:
 
 def open_kind(model: str | Path) -> type[SentenceEncoder] | type[StaticEncoder]:
     """The class of encoders that opens a model's folder."""
-    return ENCODERS[ModelFolder(find_model(model)).kind]
+    return ENCODERS[ModelFolder(find_model(model)).model_class]
 
 
 def load_tokenizer(model: str | Path, limit: int | None = None) -> Tokenizer:
     """The tokenizer of a model. A static model's depends on its table, so the table is read too."""
     folder = ModelFolder(find_model(model))
-    if folder.kind == "StaticEncoder":
+    if folder.model_class == "StaticEncoder":
         return StaticEncoder.from_folder(folder, limit=limit).tokenizer
-    module = MASKED_MODULE if folder.kind == "SparseEncoder" else None
+    module = MASKED_MODULE if folder.model_class == "SparseEncoder" else None
     return Tokenizer.load(folder.encoder, limit, module)
 
 

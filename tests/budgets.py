@@ -15,8 +15,8 @@ BUDGETS = {
     "system": 1125,
     "search": 765,
     "architectures": 985,
-    "folder": 1070,
-    "models": 2600,
+    "folder": 1360,
+    "models": 2610,
     "compiled": 525,
     "data": 1495,
     "evaluation": 1125,
@@ -27,14 +27,14 @@ BUDGETS = {
     "integrations": 316,
     "commands": 2105,
 }
-PACKAGE_LINES = 19_560  # goal: 15,000
-TEST_LINES = 29_710  # goal: 26,000
-RAISES = 341  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 19_860  # goal: 15,000
+TEST_LINES = 29_880  # goal: 26,000
+RAISES = 347  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 17.1,
-    "starred expressions": 13.7,
-    "imports": 101.9,
+    "conditional expressions": 15.6,
+    "starred expressions": 11.6,
+    "imports": 102.2,
 }
 NODES = {
     "conditional expressions": ast.IfExp,

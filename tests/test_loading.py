@@ -117,7 +117,7 @@ def test_a_command_asks_the_hub_once(folders, tmp_path, monkeypatch, capsys):
         (score, folders[PairModel][0], ["a cat", "a dog"]),
     ):
         download = lambda name, model=model: asked.append(name) or model  # noqa: E731
-        monkeypatch.setattr("minisbert.folder.model_folder.download_model", download)
+        monkeypatch.setattr("minisbert.folder.find.download_model", download)
         command.main([*arguments, "--model", "owner/name"])
         assert asked == ["owner/name"], command.__name__
         asked.clear()

@@ -19,7 +19,7 @@ from minisbert.core import InputError, loop, metrics, tokenizer
 from minisbert.core.encoder import SentenceEncoder, cosine
 from minisbert.data.sources import load_scored_pairs
 from minisbert.diagnosis.mistakes.planting import replaced
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.system.console import LiveLine, Progress, run_command, say
 from tests.checks import CHECKS
 from tests.parity import MINILM_HIDDEN, MINILM_VECTOR, compare, golden

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minisbert.commands.options import command_parser
 from minisbert.core import InputError
-from minisbert.folder.weights import convert
+from minisbert.folder.convert import convert
 from minisbert.system.console import run_command
 
 

@@ -18,7 +18,8 @@ from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.graphs import compile_model
 from minisbert.compiled.package import identity
 from minisbert.compiled.runtime import compile_to_cache
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.system.console import run_command, say
 from minisbert.system.devices import choose_precision, use_threads
 

@@ -10,7 +10,7 @@ import torch
 
 from minisbert.commands.options import add_threads_option
 from minisbert.core import InputError
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.loading import Encoder
 from minisbert.loading import load_encoder as load
 from minisbert.models.prompts import PROMPT_NAMES, choose_prompt, role_prompt_name

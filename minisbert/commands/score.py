@@ -17,7 +17,7 @@ from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.compiled.runtime import CompiledPairModel
 from minisbert.core import InputError, reading
 from minisbert.data.rows import Rows
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.folder.settings import MAX_SCORE
 from minisbert.models.pair_model import PairModel
 from minisbert.models.pair_scorer import PairScorer

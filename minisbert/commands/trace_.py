@@ -20,7 +20,7 @@ from minisbert.commands.options import add_threads_option, command_parser
 from minisbert.core import reading
 from minisbert.diagnosis.trace import tracing
 from minisbert.diagnosis.trace.tracing import DOUBLE, HIDDEN, INPUTS, VECTOR, Stage, compare_states, our_states
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.folder.weights import write_safetensors
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system.console import check_usage, exiting, run_command, say

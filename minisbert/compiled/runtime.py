@@ -18,7 +18,8 @@ from torch import Tensor
 
 from minisbert.compiled.package import PACKAGE, About, cache_path, identity, load_package, read_about
 from minisbert.core import InputError, reading
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.models.batching import Batch
 from minisbert.models.pair_scorer import PairScorer
 from minisbert.models.text_encoder import TextEncoder
@@ -54,8 +55,8 @@ class CompiledEncoder(TextEncoder):
         load only those that you trust. Raises ``InputError`` for anything missing, damaged or made from another model.
         """
         folder = ModelFolder(find_model(model))
-        if folder.kind != "SentenceEncoder" or folder.holds_pair_model:
-            kind = "PairModel" if folder.holds_pair_model else folder.kind
+        if folder.model_class != "SentenceEncoder" or folder.holds_pair_model:
+            kind = "PairModel" if folder.holds_pair_model else folder.model_class
             raise InputError(f"{folder.path} holds a {kind}: only a SentenceEncoder is compiled for encoding")
         return cls(folder, *open_package(package, folder, precision, pooling), limit)
 

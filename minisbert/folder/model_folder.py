@@ -1,8 +1,4 @@
-"""Finding a model's folder, and reading it.
-
-A loaded model's weights are a copy of the file's: a model may be saved over its own source, or fetched again, or its
-files changed in place by another program (``rsync --inplace``), while it is in use.
-"""
+"""A model's folder in the layout of sentence-transformers, read as plain values: names, sizes, flags."""
 
 import os
 from dataclasses import replace
@@ -14,7 +10,7 @@ from minisbert.architectures.relatives import FAMILIES, read_family
 from minisbert.core import InputError, one_line, read_json, reading
 from minisbert.core.encoder import OWN, pooling_modes
 from minisbert.core.weights import BERT, BertConfig, Family
-from minisbert.folder.modules import KINDS, POOLING_NAMES, SENTENCE_ENCODER, check_order
+from minisbert.folder.modules import MODEL_CLASSES, MORE_POOLING_FLAGS, POOLING_NAMES, SENTENCE_ENCODER, check_order
 from minisbert.folder.settings import (
     CONFIG,
     HEAD_FILE,
@@ -28,19 +24,13 @@ from minisbert.folder.settings import (
     parse_settings,
     unsupported,
 )
-from minisbert.system.assets import assets, ensure
 from minisbert.system.files import MOST_BYTES
-from minisbert.system.hub import download_model, is_hub_name
 
 Parsed = TypeVar("Parsed")
-INDEX = "model.safetensors.index.json"  # which tensor is in which shard
-MORE_FLAGS = {"pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens"}  # after ``core.POOLING_FLAGS``, in order
-MORE_FLAGS |= {"pooling_mode_weightedmean_tokens": "weightedmean", "pooling_mode_lasttoken": "lasttoken"}
-VOCABULARY = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 
 
 class ModelFolder:
-    """A model's folder in the layout of sentence-transformers. Each JSON file is read once, when it is first needed.
+    """The files of a model. Each JSON file is read once, when it is first needed.
 
         modules.json                         the list of modules, in order
         config.json, model.safetensors, ...  the encoder and its tokenizer (or in a subfolder)
@@ -56,8 +46,9 @@ class ModelFolder:
     """
 
     def __init__(self, path: str | Path, is_module: bool = False):
-        self.path, self.is_module = Path(path), is_module  # a module's folder has no modules.json of its own
-        self.files: dict[str, bytes] = {}  # that were read as they are
+        self.path = Path(path)
+        self.is_module = is_module  # a module's folder has no modules.json of its own
+        self.files: dict[str, bytes] = {}
         self.contents: dict[str, Any] = {}  # of JSON files
 
     @classmethod
@@ -69,13 +60,14 @@ class ModelFolder:
         path = self.path / name
         if not os.path.lexists(path):  # not Path.exists, which raises OSError for a name that is too long
             return False
-        large = path.suffix != ".safetensors" and path.is_file() and path.stat().st_size > MOST_BYTES
-        if large or not path.is_file():
-            fault = f"larger than {MOST_BYTES:,} bytes" if large else "a folder, device or broken link, not a file"
-            raise InputError(f"{path} is {fault}")
+        if not path.is_file():
+            raise InputError(f"{path} is a folder, device or broken link, not a file")
+        if path.suffix != ".safetensors" and path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} is larger than {MOST_BYTES:,} bytes")
         return True
 
     def read(self, name: str) -> bytes:
+        """The bytes of a file."""
         if name not in self.files:
             self.has(name)
             with reading(self.path / name):
@@ -85,8 +77,10 @@ class ModelFolder:
     def json(self, name: str, kind: type = dict, needed: bool = False) -> Any:
         """The contents of a JSON file; an empty object (or list) if there is none and it is not ``needed``."""
         if name not in self.contents:
-            there = self.has(name)
-            self.contents[name] = read_json(self.path / name, kind) if there or needed else kind()
+            if self.has(name) or needed:
+                self.contents[name] = read_json(self.path / name, kind)
+            else:
+                self.contents[name] = kind()
         return self.contents[name]
 
     def parse(self, name: str, kind: type[Parsed], needed: bool = False) -> Parsed:
@@ -95,23 +89,31 @@ class ModelFolder:
 
     @cached_property
     def classes(self) -> list[tuple[str, str]]:
-        """Class and subfolder of each module, in order: ``("Transformer", ""), ("Pooling", "1_Pooling")``."""
-        found = []
+        """Class and subfolder of each module, in order: ``("Transformer", "."), ("Pooling", "1_Pooling")``."""
+        classes = []
         with reading(self.path / MODULES_FILE):
             for module in self.json(MODULES_FILE, list):
-                kind, path = OWN.sub("", module["type"]), Path(module["path"])
-                if path.is_absolute() or ".." in path.parts:
-                    raise ValueError(f"path {one_line(str(path))} leads out of the folder")
                 # MLMTransformer is a Transformer with another head
-                found.append((kind.removeprefix("MLM"), path.as_posix()))
-        return [(kind, place) for kind, place in found if kind != "Dropout"]  # changes no vector
+                name, place = OWN.sub("", module["type"]).removeprefix("MLM"), Path(module["path"])
+                if place.is_absolute() or ".." in place.parts:
+                    raise ValueError(f"path {one_line(str(place))} leads out of the folder")
+                if name != "Dropout":  # changes no vector
+                    classes.append((name, place.as_posix()))
+        return classes
 
     @cached_property
-    def kind(self) -> str:
-        """The name in ``KINDS`` of the class that opens the folder, by what its files say, supported or not."""
-        words = {str(self.json(name).get("model_type")) for name in (SENTENCE, CONFIG)}
-        words |= {*self.json(SENTENCE), *self.model.architectures, *(kind for kind, _ in self.classes)}
-        return next((name for name, kind in KINDS.items() if words & {*kind.words.split()}), SENTENCE_ENCODER)
+    def model_class(self) -> str:
+        """The class that opens the folder, a key of ``MODEL_CLASSES``, whether or not its contents are supported."""
+        marks = {str(self.json(CONFIG).get("model_type"))}
+        marks.update(self.model.architectures)
+        marks.update(name for name, _ in self.classes)
+        if self.described:
+            marks.add(str(self.json(SENTENCE).get("model_type")))
+            marks.update(self.json(SENTENCE))
+        for name, model_class in MODEL_CLASSES.items():
+            if marks.intersection(model_class.marks):
+                return name
+        return SENTENCE_ENCODER
 
     @property
     def described(self) -> bool:
@@ -130,67 +132,72 @@ class ModelFolder:
 
     @cached_property
     def modules(self) -> list[tuple[str, str]]:
-        """``classes`` in an order that the folder's kind computes; ``InputError`` for others."""
-        kinds = [kind for kind, _ in self.classes]
-        if self.has(MODULES_FILE) and not (self.model.classifier and kinds == ["Transformer"]):
-            with reading(self.path / MODULES_FILE):
-                check_order(self.kind, kinds)
+        """``classes`` in an order that the folder's class computes; ``InputError`` for others."""
+        names = [name for name, _ in self.classes]
+        if not self.has(MODULES_FILE) or (self.model.classifier and names == ["Transformer"]):
+            return self.classes
+        if self.json(SENTENCE).get("model_type", "") is None:
+            reason = "sentence-transformers ignores modules.json then; leave the key out"
+            raise unsupported(self.path / SENTENCE, "model_type", None, reason)
+        with reading(self.path / MODULES_FILE):
+            check_order(self.model_class, names)
         return self.classes
 
     def opened_by(self, name: str) -> "ModelFolder":
         """The folder; ``InputError`` if a class other than ``name`` opens it. Any class opens one without modules."""
-        if self.kind != name and (self.classes or name == SENTENCE_ENCODER):
-            raise InputError(f"{self.path} is not a {name}'s folder: {self.kind}.load opens it")
+        if self.model_class != name and (self.classes or name == SENTENCE_ENCODER):
+            raise InputError(f"{self.path} is not a {name}'s folder: {self.model_class}.load opens it")
         return self
 
-    def places(self, kind: str) -> list[str]:
-        """The subfolders of the modules of one kind."""
-        return [place for found, place in self.modules if found == kind]
+    def places(self, module: str) -> list[str]:
+        """The subfolders of the modules of one class."""
+        return [place for name, place in self.modules if name == module]
 
     @cached_property
     def encoder(self) -> "ModelFolder":
         """The folder of the encoder and its tokenizer."""
-        place = next(iter(self.places("Transformer")), ".")
-        return self if place == "." else ModelFolder(self.path / place, is_module=True)
+        for place in self.places("Transformer"):
+            if place != ".":
+                return ModelFolder(self.path / place, is_module=True)
+        return self
 
     @cached_property
     def pooling(self) -> str | None:
         """The pooling; several are joined by a plus, in the order of their columns. None if the folder states none."""
         for place in self.places("Pooling"):
-            raw = self.json(f"{place}/{CONFIG}", needed=True)
-            found = pooling_modes(raw) or ["mean"] * ("pooling_mode" not in raw)  # the default of sentence-transformers
-            modes = [mode for mode in found if mode not in MORE_FLAGS]
-            modes += [mode for flag, mode in MORE_FLAGS.items() if flag in found]
-            if not modes or not {*modes} <= {*POOLING_NAMES}:
-                known = f"{', '.join(POOLING_NAMES)} are"
-                raise unsupported(self.path / place / CONFIG, "pooling_mode", modes, known)
+            name = f"{place}/{CONFIG}"
+            content = self.json(name, needed=True)
+            stated = pooling_modes(content)
+            if not stated and "pooling_mode" not in content:
+                stated = ["mean"]  # the default of sentence-transformers
+            modes = [mode for mode in stated if mode not in MORE_POOLING_FLAGS]
+            modes += [mode for flag, mode in MORE_POOLING_FLAGS.items() if flag in stated]
+            if not modes or not set(modes).issubset(POOLING_NAMES):
+                raise unsupported(self.path / name, "pooling_mode", modes, f"{', '.join(POOLING_NAMES)} are")
             return "+".join(modes)
         return None
 
     @cached_property
     def normalize(self) -> bool:
         """Whether vectors are scaled to length 1."""
-        for place in self.places("Normalize"):
+        places = self.places("Normalize")
+        for place in places:
             self.parse(f"{place}/{CONFIG}", VectorModule)
-        return bool(self.places("Normalize"))
+        return bool(places)
 
     @cached_property
     def settings(self) -> EncoderSettings:
         """How vectors are cut and compared, and prompts."""
-        return self.settings_as(EncoderSettings)
-
-    def settings_as(self, kind: type[EncoderSettings]) -> Any:
-        """``settings`` of a class of models for which other values are right."""
-        include = True
+        include_prompt = True
         for place in self.places("Pooling"):
-            include = self.parse(f"{place}/{CONFIG}", PoolingSettings).include_prompt
-            if not include and "weightedmean" in (self.pooling or ""):
-                reason = "with weightedmean only true is"
-                raise unsupported(self.path / place / CONFIG, "include_prompt", include, reason)
+            name = f"{place}/{CONFIG}"
+            include_prompt = self.parse(name, PoolingSettings).include_prompt
+            if not include_prompt and "weightedmean" in (self.pooling or ""):
+                raise unsupported(self.path / name, "include_prompt", False, "with weightedmean only true is")
         if not self.described:
-            return kind(include_prompt=include)
+            return EncoderSettings(include_prompt=include_prompt)
         others = {key: value for key, value in self.json(SENTENCE).items() if key not in WRITTEN}
-        return replace(self.parse(SENTENCE, kind), include_prompt=include, others=others)
+        return replace(self.parse(SENTENCE, EncoderSettings), include_prompt=include_prompt, others=others)
 
     @cached_property
     def model(self) -> ModelSettings:
@@ -200,34 +207,17 @@ class ModelFolder:
     @cached_property
     def config(self) -> tuple[Family, BertConfig]:
         """The family and the sizes of the encoder in this folder. An error names the keys of the family's own file."""
-        path = self.path / CONFIG
+        path, content = self.path / CONFIG, dict(self.json(CONFIG, needed=True))
+        if content.pop("quantization_config", None) is not None:
+            reason = "save the dequantized weights (transformers: model.dequantize()) without this key"
+            raise unsupported(path, "quantization_config", self.json(CONFIG)["quantization_config"], reason)
+        for key, value in content.items():
+            if value == "gelu_python":  # the exact GELU under the name of its first code
+                content[key] = "gelu"
         try:
-            raw = self.json(CONFIG, needed=True)  # "gelu_python" is the exact GELU under the name of its first code
-            raw = {key: "gelu" if value == "gelu_python" else value for key, value in raw.items()}
-            return read_family(self.path, raw)
+            return read_family(self.path, content)
         except InputError as error:
             message = str(error).removeprefix(str(path))
-            for ours, theirs in FAMILIES.get(self.model.model_type, BERT).settings.items():
-                message = message.replace(ours, theirs)
+            for ours, stored in FAMILIES.get(self.model.model_type, BERT).settings.items():
+                message = message.replace(ours, stored)
             raise InputError(f"{path}{message}") from error
-
-
-def find_model(model: str | Path) -> Path:
-    """The folder of a model: a folder, a name of the manifest, or ``owner/name[@revision]`` on the Hugging Face Hub.
-
-    A named model is downloaded if it is missing. Raises ``InputError`` for anything else, and for a file in the folder
-    that cannot be read.
-    """
-    if not isinstance(model, str | Path):
-        raise InputError(f"a model is a name or the path of a folder, not {one_line(model)}")
-    name = str(model)
-    weights = [asset for asset, entry in assets().items() if entry.kind == "weights"]
-    if name in weights:
-        return ensure(name)
-    if os.path.isdir(model):  # not Path.is_dir, which raises OSError for a name that is too long
-        return Path(model)
-    if isinstance(model, str) and is_hub_name(model) and not os.path.lexists(model):
-        return download_model(name)
-    known = f"neither a folder nor one of {', '.join(weights)}; models on the Hugging Face Hub have an owner in "
-    known += "their name, such as sentence-transformers/all-mpnet-base-v2"
-    raise InputError(f"no model {one_line(name)}: {'a file or a broken link' if os.path.lexists(model) else known}")

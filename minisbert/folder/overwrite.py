@@ -1,25 +1,33 @@
-"""Writing a model's folder: a model that is there is replaced atomically, and nothing else ever is."""
+"""Replacing a model's folder atomically, and never a folder that holds anything else."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from minisbert.core import InputError
-from minisbert.folder.model_folder import VOCABULARY
-from minisbert.folder.settings import TEXT_FILES
+from minisbert.folder.settings import TEXT_FILES, VOCABULARY_FILES
 from minisbert.system.files import atomic_folder, foreign_entries, listed
 
-SAVED = (  # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
-    *("config.json", "model.safetensors", "model.safetensors.index.json", "model-[0-9]*-of-[0-9]*.safetensors"),
-    *("modules.json", "config_sentence_transformers.json", *TEXT_FILES, "head.json", "head.safetensors", "README.md"),
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", *VOCABULARY),
-    *("sentencepiece.bpe.model", "unigram.json", "onnx/model.onnx", "onnx/model_int8.onnx"),
-    *(
-        f"[0-9]_{module}/{name}"
-        for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")
-        for name in ("config.json", "model.safetensors")
-    ),
+# every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "unigram.json")
+MODEL_FILES = (
+    "README.md",
+    "config.json",
+    "config_sentence_transformers.json",
+    "head.json",
+    "head.safetensors",
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "model-[0-9]*-of-[0-9]*.safetensors",
+    "modules.json",
 )
+MODULE_FILES = tuple(
+    f"[0-9]_{module}/{name}"
+    for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")
+    for name in ("config.json", "model.safetensors")
+)
+SAVED = MODEL_FILES + TOKENIZER_FILES + VOCABULARY_FILES + SENTENCEPIECE_FILES + TEXT_FILES + MODULE_FILES
 NEEDED = (("modules.json", "config.json"), ("model.safetensors.index.json", "model.safetensors"))  # one of each pair
 
 
@@ -37,8 +45,12 @@ def model_folder(folder: str | Path) -> Iterator[Path]:
 
 def check_replaceable(folder: Path) -> None:
     """Raise ``InputError`` unless a folder is missing, empty, or a model and nothing else."""
-    foreign, there = foreign_entries(folder, SAVED), folder.is_dir() and any(folder.iterdir())
-    missing = [names[-1] for names in NEEDED if there and not any((folder / name).is_file() for name in names)]
-    if foreign or missing:
-        fault = f"holds what is not a model's ({listed(foreign)})" if foreign else f"is not a model (no {missing[0]})"
-        raise InputError(f"{folder} {fault} and is not replaced; choose another folder")
+    advice = "and is not replaced; choose another folder"
+    foreign = foreign_entries(folder, SAVED)
+    if foreign:
+        raise InputError(f"{folder} holds what is not a model's ({listed(foreign)}) {advice}")
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    for names in NEEDED:
+        if not any((folder / name).is_file() for name in names):
+            raise InputError(f"{folder} is not a model (no {names[-1]}) {advice}")

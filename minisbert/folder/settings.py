@@ -1,16 +1,16 @@
-"""What the JSON files of a model's folder may state, one dataclass per file, and the function that checks them all.
+"""What the JSON files of a model's folder may state: one dataclass per file, filled by ``parse_settings``.
 
-An annotation gives the type of a setting, and if it is ``Annotated``, the only values that are supported: a setting
-that changes vectors is honoured or refused by name. docs/models.md lists every setting.
+A setting that changes vectors is honoured or refused by name: the annotation gives its type, and a ``Literal`` the only
+values supported. docs/models.md lists every setting.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from minisbert.core import InputError, one_line, reading
-from minisbert.core.checks import check_rule
+from minisbert.core.checks import RULES
 from minisbert.core.weights import Size
 from minisbert.system.files import write_json
 
@@ -19,11 +19,13 @@ Parsed = TypeVar("Parsed")
 MAX_SCORE = 5.0  # of a head that scores pairs: 0 nothing in common, 5 the same meaning, as in STS
 
 CONFIG, WEIGHTS, TOKENIZER_CONFIG = "config.json", "model.safetensors", "tokenizer_config.json"
+WEIGHTS_INDEX = "model.safetensors.index.json"  # which tensor is in which shard
 SPECIAL_TOKENS = "special_tokens_map.json"  # of older tokenizers
+VOCABULARY_FILES = ("vocab.txt", "vocab.json", "merges.txt")  # what tokenizer.json holds as well
 SENTENCE, MODULES_FILE, HEAD_FILE = "config_sentence_transformers.json", "modules.json", "head.json"
 # older versions of sentence-transformers named this file after the model; the first one that has settings is read
-TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in "bert roberta distilbert camembert albert".split())
-TEXT_FILES += ("sentence_xlm-roberta_config.json", "sentence_xlnet_config.json")
+ENCODERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+TEXT_FILES = tuple(f"sentence_{name}_config.json" for name in ENCODERS)
 # of settings whose older name wins if a file has both
 OLDER_NAMES = {"processor_kwargs": "tokenizer_args", "model_kwargs": "model_args", "config_kwargs": "config_args"}
 
@@ -35,35 +37,57 @@ def parse_settings(kind: type[Parsed], *files: tuple[Path, dict[str, Any]]) -> P
     as an integer: some authors write the limit as ``1e30``. Raises ``InputError`` with the file, the key and the value
     if the type is not that of the annotation, or the value is not supported.
     """
-    stated = {name: (path, value) for path, content in files for name, value in content.items() if value is not None}
+    stated = {}
+    for path, content in files:
+        for key, value in content.items():
+            if value is not None:
+                stated[key] = path, value
     values = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        key = next((key for key in (OLDER_NAMES.get(name), name) if key in stated), None)
-        if key is None:
+    for name, annotation in get_type_hints(kind, include_extras=True).items():
+        key = OLDER_NAMES.get(name, name)
+        if key not in stated:
+            key = name
+        if key not in stated:
             continue
         path, value = stated[key]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        hint, *rules = get_args(hint) if get_origin(hint) is Annotated else [hint]
-        with reading(path):
-            if not fits(value, hint):
-                raise ValueError(f"{key} must be {getattr(hint, '__name__', hint)}, not {one_line(value)}")
-            for rule in rules:
-                check_rule(key, value, rule)
+        if not fits(value, annotation):
+            raise InputError(f"{path}: {key} must be {expected(annotation)}, not {one_line(value)}")
         values[name] = value
     with reading(files[-1][0]):
         return kind(**values)
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits(value: Any, annotation: Any) -> bool:
     """Whether a value from a JSON file has the type of an annotation: ``fits(["a"], list[str] | None)``."""
-    kind, inner = get_origin(hint) or hint, get_args(hint)
+    kind, inner = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is Annotated:
+        return fits(value, inner[0]) and RULES[inner[1]](value)
+    if kind is Literal:
+        return value in inner and type(value) is type(inner[0])
     if kind in (Union, UnionType):
         return any(fits(value, option) for option in inner)
-    if isinstance(value, bool) != (kind is bool) or not isinstance(value, (int, float) if kind is float else kind):
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    if kind is float:
+        return isinstance(value, int | float)
+    if not isinstance(value, kind):
         return False
-    items = value.values() if isinstance(value, dict) else value
-    return all(fits(item, inner[-1]) for item in items) if inner else True
+    items = value.values() if kind is dict else value
+    return not inner or all(fits(item, inner[-1]) for item in items)
+
+
+def expected(annotation: Any) -> str:
+    """An annotation for a message: ``left or right`` of ``Literal["left", "right"] | None``."""
+    kind, inner = get_origin(annotation), get_args(annotation)
+    if kind is Annotated:
+        return inner[1]
+    if kind is Literal:
+        return " or ".join(map(str, inner))
+    if kind in (Union, UnionType):
+        return " or ".join(expected(option) for option in inner if option is not type(None))
+    return str(annotation) if inner else annotation.__name__
 
 
 def unsupported(path: Path, key: str, value: Any, reason: str) -> InputError:
@@ -79,11 +103,11 @@ class EncoderSettings:
     another; None keeps all columns, and takes no prompt.
     """
 
-    similarity_fn_name: Annotated[str, "cosine|dot|euclidean|manhattan"] = "cosine"
-    truncate_dim: Annotated[int | None, "an integer from 1"] = None
+    similarity_fn_name: Literal["cosine", "dot", "euclidean", "manhattan"] = "cosine"
+    truncate_dim: Size | None = None
     prompts: dict[str, str | None] = field(default_factory=dict)  # null is an empty prompt
     default_prompt_name: str | None = None
-    model_type: Annotated[str, "SentenceTransformer|SparseEncoder|MultiVectorEncoder"] = "SentenceTransformer"
+    model_type: Literal["SentenceTransformer", "SparseEncoder", "MultiVectorEncoder"] = "SentenceTransformer"
     include_prompt: bool = True  # pool over a prompt's tokens too; in the pooling's file
     others: dict[str, Any] = field(default_factory=dict)  # as read, for ``save``
 
@@ -127,8 +151,8 @@ class PoolingSettings:
 class VectorModule:
     """The input and output of a Dense or Normalize module."""
 
-    module_input_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
-    module_output_name: Annotated[str, "sentence_embedding"] = "sentence_embedding"
+    module_input_name: Literal["sentence_embedding"] = "sentence_embedding"
+    module_output_name: Literal["sentence_embedding"] = "sentence_embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +163,7 @@ class DenseSettings(VectorModule):
     out_features: Size
     bias: bool = True
     activation_function: str = "torch.nn.modules.activation.Tanh"
-    use_residual: Annotated[bool, "0"] = False
+    use_residual: Literal[False] = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +173,7 @@ class ModelSettings:
     model_type: str = ""
     architectures: list[str] = field(default_factory=list)  # classes of transformers, the first one counts
     tokenizer_class: str | None = None
-    pad_token_id: Annotated[int | None, "an integer from 0"] = None
+    pad_token_id: Annotated[int, "an integer from 0"] | None = None
     classifier_dropout: float | None = None  # of a CrossEncoder
     seq_classif_dropout: float | None = None  # the same of DistilBERT
     id2label: dict[str, str] = field(default_factory=dict)  # of a CrossEncoder with several labels
@@ -168,7 +192,7 @@ class ModelSettings:
 class CrossEncoderSettings:
     """``config_sentence_transformers.json`` of a CrossEncoder."""
 
-    model_type: Annotated[str, "CrossEncoder"] = "CrossEncoder"
+    model_type: Literal["CrossEncoder"] = "CrossEncoder"
     activation_fn: str | None = None
     default_prompt_name: str | None = None
 
@@ -184,13 +208,6 @@ class PairHeadSettings:
 
 
 @dataclass(frozen=True)
-class WeightIndex:
-    """``model.safetensors.index.json``: which tensor is in which file."""
-
-    weight_map: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class TokenizerSettings:
     """``tokenizer_config.json``, and over it what ``sentence_bert_config.json`` has for the tokenizer."""
 
@@ -199,9 +216,10 @@ class TokenizerSettings:
     strip_accents: bool | None = None
     tokenize_chinese_chars: bool = True
     add_prefix_space: bool | None = None
+    legacy: bool = False  # of LlamaTokenizer
     split_special_tokens: bool = False
-    padding_side: Annotated[str | None, "left|right"] = None
-    truncation_side: Annotated[str | None, "left|right"] = None
+    padding_side: Literal["left", "right"] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     model_max_length: int | None = None
     max_len: int | None = None  # the same in older files
     added_tokens_decoder: dict[str, dict] | None = None

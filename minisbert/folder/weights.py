@@ -1,8 +1,8 @@
-"""An encoder's weights on disk: loading without wasted work, writing, and old checkpoints.
+"""An encoder's weights on disk: loading without wasted work, and writing.
 
 Reading is the book's (``core/weights.py``); here it covers every family, and does not fill weights with random numbers
-that are replaced at once. Only safetensors are opened. An old checkpoint, which is a pickle, is converted once, by
-torch's restricted unpickler: ``minisbert checkpoint convert path/to/pytorch_model.bin``.
+that are replaced at once. Only safetensors are opened. What is loaded is a copy of the file's: a model may be saved
+over its own source, or its files changed in place by another program (``rsync --inplace``), while it is in use.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from minisbert.architectures.base import Architecture
@@ -23,13 +23,13 @@ from minisbert.architectures.relatives import ELECTRA, FAMILIES, build_bert
 from minisbert.core import InputError, one_line, reading, weights
 from minisbert.core.bert import Bert, BertConfig
 from minisbert.core.weights import read_safetensors
-from minisbert.folder.model_folder import INDEX, ModelFolder
-from minisbert.folder.settings import CONFIG, WEIGHTS, WeightIndex
-from minisbert.system.files import atomic_file, listed, open_bytes, write_json
+from minisbert.folder.model_folder import ModelFolder
+from minisbert.folder.settings import CONFIG, WEIGHTS, WEIGHTS_INDEX, fits
+from minisbert.system.files import write_json
 
 # prefixes of the tensors that transformers adds to an encoder for a task
 TASK_HEADS = ("classifier.", "pre_classifier.", "qa_outputs.", "score.", "regressor.")
-MOST_SHARED = 8  # the largest ratio of the tensors' size to the checkpoint's: tied weights are written twice
+BUFFERS = ("embeddings.token_type_ids", "rotary_emb.inv_freq")  # constants that some versions saved
 ADAPTER = "adapter_config.json"  # of peft: weights to add to the encoder's
 MOST_FAULTS = 20  # lines of a message
 
@@ -45,59 +45,66 @@ def load_transformer(folder: str | Path | ModelFolder) -> Bert:
 
 
 def read_encoder(folder: ModelFolder) -> tuple[Path, dict[str, Tensor]]:
-    """Every tensor of a folder under its canonical name, and the file to name in errors."""
+    """The file to name in errors, and every tensor of a folder under its canonical name."""
     family, config = folder.config  # errors in the config come first
     if folder.has(ADAPTER):
         advice = "merge it into the weights (peft: merge_and_unload) and save those"
         raise InputError(f"{folder.path / ADAPTER}: adapters are not supported: {advice}")
     files = weight_files(folder)
-    path = files[0] if len(files) == 1 else folder.path / INDEX
-    found: dict[str, Tensor] = {}
+    path = files[0] if len(files) == 1 else folder.path / WEIGHTS_INDEX
+    tensors: dict[str, Tensor] = {}
     for file in files:
-        tensors = weights.read_tensors(check_present(file), family)
-        if twice := sorted(found.keys() & tensors.keys()):
-            raise InputError(f"{file} and another shard hold {listed(twice)}")
-        found |= tensors
-    if config.num_hidden_layers > len(found):  # before they are built
+        for name, tensor in weights.read_tensors(check_present(file), family).items():
+            if name in tensors:
+                raise InputError(f"{file} and another shard hold {one_line(name)}")
+            if not name.endswith(BUFFERS):
+                tensors[name] = tensor
+    if config.num_hidden_layers > len(tensors):  # before they are built
         key = family.settings.get("num_hidden_layers", "num_hidden_layers")
         stated = f"{folder.path / CONFIG}: {key} {config.num_hidden_layers}"
-        raise InputError(f"{stated}, but {path.name} has {len(found)} tensors")
-    return path, found
+        raise InputError(f"{stated}, but {path.name} has {len(tensors)} tensors")
+    return path, tensors
 
 
 def weight_files(folder: ModelFolder) -> list[Path]:
     """``model.safetensors``, or the shards that an index names, if there is one."""
-    names = {WEIGHTS} if folder.has(WEIGHTS) else {*folder.parse(INDEX, WeightIndex).weight_map.values()}
-    for name in names:
+    if folder.has(WEIGHTS) or not folder.has(WEIGHTS_INDEX):
+        return [folder.path / WEIGHTS]
+    index, shards = folder.path / WEIGHTS_INDEX, folder.json(WEIGHTS_INDEX).get("weight_map")
+    if not fits(shards, dict[str, str]):
+        raise InputError(f"{index}: weight_map must map the names of tensors to files, not {one_line(shards)}")
+    for name in shards.values():
         if Path(name).name != name or "\\" in name or not name.endswith(".safetensors"):
-            raise InputError(f"{folder.path / INDEX}: {one_line(name)} is not the name of a safetensors file beside it")
-    return [folder.path / name for name in sorted(names) or [WEIGHTS]]
+            raise InputError(f"{index}: {one_line(name)} is not the name of a safetensors file beside it")
+    return [folder.path / name for name in sorted(set(shards.values())) or [WEIGHTS]]
 
 
 def check_present(path: Path) -> Path:
     """The path; ``InputError`` if the file is missing, naming what is there instead."""
-    if not ModelFolder(path.parent).has(path.name):
-        old = path.with_name("pytorch_model.bin")
-        hint = f"; convert the old checkpoint: minisbert checkpoint convert {old}" if old.exists() else ""
-        raise InputError(f"{path} is missing{hint}")
-    return path
+    if ModelFolder(path.parent).has(path.name):
+        return path
+    old = path.with_name("pytorch_model.bin")
+    if old.exists():
+        raise InputError(f"{path} is missing; convert the old checkpoint: minisbert checkpoint convert {old}")
+    raise InputError(f"{path} is missing")
 
 
-def fill_bert(folder: ModelFolder, path: Path, found: dict[str, Tensor]) -> Bert:
+def fill_bert(folder: ModelFolder, path: Path, tensors: dict[str, Tensor]) -> Bert:
     """An encoder with the tensors of ``read_encoder``, built without memory or random numbers for its weights."""
     family, config = folder.config
-    pooler = any(name.startswith(f"{theirs}.") for theirs in family.pooler.values() for name in found)
+    pooler = any(name.startswith(f"{stored}.") for stored in family.pooler.values() for name in tensors)
     with reading(folder.path / CONFIG), torch.device("meta"), Unfilled():
         bert = build_bert(config, pooler)
     try:
-        weights.fill(bert, found, path, family.names(config.num_hidden_layers, pooler))
+        weights.fill(bert, tensors, path, family.names(config.num_hidden_layers, pooler))
     except InputError as error:
         lines = str(error).splitlines()
         if len(lines) > MOST_FAULTS:
             lines[MOST_FAULTS:] = [f"  and {len(lines) - MOST_FAULTS} more"]
-        if head := sorted(name for name in found if name.startswith(TASK_HEADS)):
-            kind = ", ".join(folder.model.architectures)
-            lines += [f"  {path.name} has a task head, {', '.join(head)} (architecture {kind}): PairModel opens a"]
+        head = sorted(name for name in tensors if name.startswith(TASK_HEADS))
+        if head:
+            names, classes = ", ".join(head), ", ".join(folder.model.architectures)
+            lines.append(f"  {path.name} has a task head, {names} (architecture {classes}): PairModel opens a")
             lines[-1] += " CrossEncoder; for vectors save the encoder alone (model.base_model.save_pretrained)"
         raise InputError("\n".join(lines)) from error
     return bert.eval()
@@ -136,70 +143,42 @@ def write_safetensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str
     for name, tensor in tensors.items():
         content = tensor.detach().cpu().contiguous()
         place = content.untyped_storage().data_ptr()
-        # tensors that share memory (tied weights) are refused by safetensors: all but the first get their own
-        contents[name] = content.clone() if place in memory else content
+        if place in memory:  # safetensors refuses tensors that share memory (tied weights)
+            content = content.clone()
+        contents[name] = content
         memory.add(place)
     try:
         save_file(contents, path, metadata={"format": "pt"} | (metadata or {}))
     except SafetensorError as error:
-        code = re.search(r"os error (\d+)", str(error))  # with its number, an atomic write can add the target's name
-        raise OSError(*([int(code[1]), os.strerror(int(code[1]))] if code else [f"{path}: {error}"])) from error
+        code = re.search(r"os error (\d+)", str(error))
+        if code is None:
+            raise OSError(f"{path}: {error}") from error
+        number = int(code[1])  # with it, an atomic write can add the target's name
+        raise OSError(number, os.strerror(number)) from error
     path.chmod(mode)  # save_file makes the file readable for its owner only
 
 
 def save_bert(bert: Bert, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors`` as the model's own family has them, float32."""
-    write_json(folder / "config.json", stored_config(bert.config))
-    write_safetensors(named_tensors(bert), folder / "model.safetensors")
+    write_json(folder / CONFIG, stored_config(bert.config))
+    write_safetensors(named_tensors(bert), folder / WEIGHTS)
 
 
 def stored_config(config: BertConfig) -> dict[str, Any]:
     """The contents of the family's ``config.json``, without what it never states."""
-    family, stated = FAMILIES[config.model_type], dataclasses.asdict(config)
-    about = {"architectures": [family.architecture], "dtype": "float32"}
+    family, fields = FAMILIES[config.model_type], dataclasses.asdict(config)
+    content = {"architectures": [family.architecture], "dtype": "float32"}
     if isinstance(family, Architecture):
-        return about | family.write(stated)
-    hidden = {*family.constants, "position_offset"}
-    about |= {"embedding_size": config.hidden_size} if family is ELECTRA else {}
-    return about | {family.settings.get(name, name): value for name, value in stated.items() if name not in hidden}
+        return content | family.write(fields)
+    if family is ELECTRA:
+        content["embedding_size"] = config.hidden_size
+    for name, value in fields.items():
+        if name not in family.constants and name != "position_offset":
+            content[family.settings.get(name, name)] = value
+    return content
 
 
 def named_tensors(bert: Bert) -> dict[str, Tensor]:
     """The parameters under the names that the model's own family has for them, float32."""
     names = FAMILIES[bert.config.model_type].names(bert.config.num_hidden_layers, bert.pooler is not None)
     return {names[ours]: parameter.float() for ours, parameter in bert.named_parameters()}
-
-
-def convert(path: Path, out: Path) -> int:
-    """An old checkpoint to safetensors, dtypes kept; the number of tensors.
-
-    Raises ``InputError`` for anything but a checkpoint of tensors alone: torch's restricted unpickler
-    (``weights_only=True``) runs no code from the file.
-    """
-    with open_bytes(path) as file:
-        try:
-            content = torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # the bytes decide what an unpickler raises
-            refused = re.search(r"GLOBAL \S+", str(error))  # torch also says how to run the code in the file
-            cause = one_line(refused[0] if refused else type(error).__name__)
-            raise InputError(f"{path} is not a checkpoint of tensors alone: {cause}") from error
-    entries = content.items() if isinstance(content, dict) else []
-    odd = [str(name) for name, tensor in entries if not is_storable(name, tensor)]
-    if odd or not entries:
-        found = f", but {listed(odd)}" if odd else ""
-        raise InputError(f"{path} does not hold a state dict, names with dense tensors of real numbers{found}")
-    stated, stored = sum(tensor.nbytes for _, tensor in entries), path.stat().st_size
-    if stated > MOST_SHARED * stored:  # views of one small block of memory would each be written in full
-        raise InputError(f"{path} has {stored:,} bytes, but its tensors would take {stated:,}: is it damaged?")
-    with atomic_file(out) as partial:
-        write_safetensors(content, partial)
-    return len(content)
-
-
-def is_storable(name: object, tensor: object) -> bool:
-    """Whether safetensors can hold an entry of a state dict."""
-    if not isinstance(name, str) or not name.isprintable() or name == "__metadata__":
-        return False
-    if type(tensor) not in (Tensor, nn.Parameter) or tensor.is_nested or tensor.layout != torch.strided:
-        return False
-    return not (tensor.is_quantized or tensor.is_complex() or tensor.is_meta)

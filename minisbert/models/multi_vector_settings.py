@@ -1,7 +1,7 @@
 """The settings in a ``MultiVectorEncoder``'s folder, from three of its files."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from typing import Literal
 
 from minisbert.core import InputError
 from minisbert.core.weights import Size
@@ -21,7 +21,6 @@ from minisbert.folder.settings import (
 PYLATE_KEYS = {"query_prefix", "document_prefix", "query_length", "document_length", "query_expansion"}
 PYLATE_KEYS |= {"do_query_expansion", "attend_to_expansion_tokens", "attend_to_mask_tokens", "skiplist_words"}
 TOKENS = "token_embeddings"
-Length = Annotated[int | None, "an integer from 1"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Expansion:
     """
 
     length: Size
-    strategy: Annotated[str, "fixed|min"] = "fixed"
+    strategy: Literal["fixed", "min"] = "fixed"
     attend: bool = False
     token: str | None = None  # None for [MASK]
 
@@ -41,23 +40,23 @@ class Expansion:
 class MultiVectorSettings(EncoderSettings):
     """``config_sentence_transformers.json``, the lengths in ``sentence_bert_config.json``, and MultiVectorMask's."""
 
-    similarity_fn_name: Annotated[str, "maxsim"] = "maxsim"
-    model_type: Annotated[str, "MultiVectorEncoder"] = "MultiVectorEncoder"
-    query_length: Length = None
-    document_length: Length = None
+    similarity_fn_name: Literal["maxsim"] = "maxsim"
+    model_type: Literal["MultiVectorEncoder"] = "MultiVectorEncoder"
+    query_length: Size | None = None
+    document_length: Size | None = None
     query_expansion: dict = field(default_factory=dict)
     expansion: Expansion | None = None  # the same, parsed
     skiplist_words: list[str] = field(default_factory=list)
     skiplist_tasks: list[str] = field(default_factory=lambda: ["document"])
-    keep_only_token_ids: Annotated[list | None, "nothing"] = None  # for images
+    keep_only_token_ids: None = None  # for images
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenDense(DenseSettings):
     """A dense layer over the tokens' states."""
 
-    module_input_name: Annotated[str, TOKENS] = TOKENS
-    module_output_name: Annotated[str | None, TOKENS] = TOKENS
+    module_input_name: Literal["token_embeddings"] = "token_embeddings"
+    module_output_name: Literal["token_embeddings"] | None = "token_embeddings"
 
 
 def read_settings(folder: ModelFolder) -> MultiVectorSettings:

@@ -16,7 +16,8 @@ from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.heads import ConcatHead, CrossHead, Head, JointHead
 from minisbert.core.weights import fill
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.overwrite import model_folder
 from minisbert.folder.settings import CONFIG, HEAD_FILE, PairHeadSettings
 from minisbert.folder.weights import Unfilled, read_weights, write_safetensors

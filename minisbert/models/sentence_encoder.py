@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from minisbert.core import encoder
 from minisbert.core.bert import Bert
 from minisbert.core.encoder import normalize as unit
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
 from minisbert.folder.settings import EncoderSettings, write_settings

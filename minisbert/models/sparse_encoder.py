@@ -10,7 +10,7 @@ Legend as in ``core/bert.py``: B batch, T tokens, D width, V vocabulary, N texts
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -80,8 +80,8 @@ class SpladePooling(nn.Module):
 class SpladeSettings:
     """``1_SpladePooling/config.json``."""
 
-    pooling_strategy: Annotated[str, "max|sum"] = "max"
-    activation_function: Annotated[str, "relu"] = "relu"
+    pooling_strategy: Literal["max", "sum"] = "max"
+    activation_function: Literal["relu"] = "relu"
 
 
 class SparseEncoder(SentenceEncoder):

@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from minisbert.core import InputError, one_line, reading
 from minisbert.core.checks import check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.modules import write_modules
 from minisbert.folder.overwrite import model_folder
 from minisbert.folder.settings import CONFIG, WEIGHTS, EncoderSettings, unsupported, write_settings
-from minisbert.folder.tokenizer_classes import check_vocabulary
+from minisbert.folder.tokenizer import check_vocabulary
 from minisbert.folder.weights import read_weights, write_safetensors
 from minisbert.models.batching import ID_BYTES
 from minisbert.models.guards import check_count

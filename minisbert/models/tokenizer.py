@@ -10,18 +10,20 @@ from tokenizers import Tokenizer as Backend
 from minisbert.core import InputError, one_line, reading, tokenizer
 from minisbert.core.checks import check_text, check_texts
 from minisbert.core.tokenizer import Encoded
-from minisbert.folder.model_folder import VOCABULARY, ModelFolder
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import (
     SPECIAL_TOKENS,
     TEXT_FILES,
     TOKENIZER_CONFIG,
+    VOCABULARY_FILES,
     TextSettings,
     TokenizerSettings,
     parse_settings,
     unsupported,
 )
 from minisbert.folder.text_settings import CLASSIFIER_MODULE, ENCODER_MODULE, HUB, first_given, read_text_settings
-from minisbert.folder.tokenizer_classes import TYPED_CLASSES, build_backend, check_vocabulary, prepend_lowercase
+from minisbert.folder.tokenizer import build_backend, check_vocabulary, prepend_lowercase
+from minisbert.folder.tokenizer_classes import BACKEND, LEFT_CLASSES, TYPED_CLASSES
 from minisbert.models.guards import check_count
 from minisbert.system.files import write_json
 
@@ -42,7 +44,7 @@ class Tokenizer(tokenizer.Tokenizer):
         self.source: bytes | None = None
         self.settings: dict[str, dict] = {}
         self.more_text_settings: dict[str, Any] = {}
-        self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY``
+        self.vocabulary = False  # whether ``save`` writes the files of ``VOCABULARY_FILES``
 
     @classmethod
     def load(
@@ -66,15 +68,19 @@ class Tokenizer(tokenizer.Tokenizer):
         limit = choose_limit(folder, limit, first_given(*limits), config.positions)
         pad_id = config.pad_token_id or 0
         with reading(folder.path / TOKENIZER_CONFIG):
-            backend, kind = build_backend(folder, settings, files)
-            padding_side = settings.padding_side or side_of(backend.padding)
-            truncation_side = settings.truncation_side or side_of(backend.truncation)
+            backend, kind = build_backend(folder, settings, files, config.vocab_size)
+            padding_side = "left" if kind in LEFT_CLASSES else "right"
+            padding_side = settings.padding_side or side_of(backend.padding, padding_side)
+            truncation_side = settings.truncation_side or side_of(backend.truncation, "right")
             check_vocabulary(backend, config.vocab_size, folder, pad_id)
             if texts.do_lower_case:
                 prepend_lowercase(backend)
         if padding_side == "left" and not getattr(family, "relative", False):
             place = next((place for place, content in reversed(files) if content.get("padding_side")), folder.path)
-            raise unsupported(place, "padding_side", "left", "pads before a text move its positions")
+            reason = "pads before a text move its positions"
+            if kind in LEFT_CLASSES:
+                reason += f" ({kind} puts them there unless padding_side is right)"
+            raise unsupported(place, "padding_side", "left", reason)
         inputs = settings.model_input_names
         if inputs is not None and "attention_mask" not in inputs:
             raise unsupported(files[0][0], "model_input_names", inputs, "attention_mask must be one")
@@ -98,7 +104,7 @@ class Tokenizer(tokenizer.Tokenizer):
         if any(kind != 0 for _, _, kind in self.single_template):
             raise ValueError("post_processor of tokenizer.json: token types of one text must be 0")
 
-    def remember(self, folder: ModelFolder, texts: TextSettings, kind: str | None) -> None:
+    def remember(self, folder: ModelFolder, texts: TextSettings, kind: str) -> None:
         """Keep for ``save`` the tokenizer's files, and what other files state that are written anew."""
         if texts.do_lower_case:
             self.more_text_settings["do_lower_case"] = True
@@ -106,7 +112,7 @@ class Tokenizer(tokenizer.Tokenizer):
             value = folder.json(TEXT_FILES[0]).get(key)
             if value is not None and folder.described:
                 self.more_text_settings[key] = value
-        self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY)
+        self.vocabulary = any((folder.path / name).is_file() for name in VOCABULARY_FILES)
         if folder.has("tokenizer.json"):
             self.source = folder.read("tokenizer.json")
         settings = dict(folder.json(TOKENIZER_CONFIG))
@@ -116,7 +122,7 @@ class Tokenizer(tokenizer.Tokenizer):
         if self.cut_start:
             settings["truncation_side"] = "left"
         if folder.model.tokenizer_class:
-            settings["tokenizer_class"] = kind
+            settings["tokenizer_class"] = "PreTrainedTokenizerFast" if kind == BACKEND else kind
         self.settings = {TOKENIZER_CONFIG: settings, SPECIAL_TOKENS: folder.json(SPECIAL_TOKENS)}
 
     def encode(self, texts: Sequence[str]) -> Encoded:
@@ -188,9 +194,9 @@ def choose_limit(folder: ModelFolder, limit: int | None, default: int | None, po
     return int(limit)
 
 
-def side_of(part: dict[str, Any] | None) -> str:
+def side_of(part: dict[str, Any] | None, default: str) -> str:
     """The side of ``truncation`` or ``padding`` in tokenizer.json."""
-    return (part or {}).get("direction", "right").lower()
+    return (part or {}).get("direction", default).lower()
 
 
 def valid_texts(texts: Iterable[str]) -> Iterator[str]:

@@ -7,7 +7,8 @@ from torch import nn
 
 from minisbert.core import InputError
 from minisbert.core.bert import Attention, Bert
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.loading import open_kind
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.sentence_encoder import SentenceEncoder

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from minisbert.commands.checkpoint import main
 from minisbert.core import InputError
-from minisbert.folder.weights import convert, load_transformer, save_bert, write_safetensors
+from minisbert.folder.convert import convert
+from minisbert.folder.weights import load_transformer, save_bert, write_safetensors
 from minisbert.models.guards import check_inputs
 from minisbert.models.sentence_encoder import SentenceEncoder
 from tests.conftest import ROOT
@@ -163,8 +164,8 @@ def test_missing_weights_say_what_stands_there_instead(folder):
         ({"a": f"../model/{FIRST}"}, "is not the name of a safetensors file beside it"),
         ({"a": f"..\\{FIRST}"}, "is not the name of a safetensors file beside it"),
         ({"a": "pytorch_model.bin"}, "'pytorch_model.bin' is not the name of a safetensors file beside it"),
-        ({"a": None}, "weight_map must be"),
-        ([FIRST], "weight_map must be"),
+        ({"a": None}, "weight_map must map"),
+        ([FIRST], "weight_map must map"),
         ({}, r"model\.safetensors is missing"),
         ({"a": FIRST}, r"does not fit .*\n  missing embeddings"),
     ],

@@ -252,7 +252,7 @@ def test_what_needs_one_vector_per_text_says_so(folder, tmp_path):
         ("1_Dense/config.json", {"activation_function": "custom.Wave"}, "activation_function 'custom.Wave'"),
         (TEXT, {"query_expansion": {"length": 0}}, "length must be an integer from 1, not 0"),
         (TEXT, {"query_length": 5}, "query_length 5 is not supported: query_expansion adds tokens up to 9"),
-        (TEXT, {"query_expansion": {"length": 9, "strategy": "max"}}, "strategy must be fixed|min"),
+        (TEXT, {"query_expansion": {"length": 9, "strategy": "max"}}, "strategy must be fixed or min"),
         (TEXT, {"query_expansion": {"length": 9, "token": "[Q]"}}, "has no token [Q]"),
         (MASK, {"keep_only_token_ids": [3]}, "keep_only_token_ids"),
         (SENTENCE, {"similarity_fn_name": "meanmaxsim"}, "similarity_fn_name must be maxsim"),

@@ -15,7 +15,7 @@ import pytest
 from huggingface_hub import constants, snapshot_download
 
 from minisbert.core import InputError
-from minisbert.folder.model_folder import find_model
+from minisbert.folder.find import find_model
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.system import hub
 from minisbert.system.hub import download_model, is_hub_name

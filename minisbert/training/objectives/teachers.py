@@ -7,7 +7,8 @@ from minisbert.core import InputError
 from minisbert.core.encoder import cosine, normalize
 from minisbert.core.heads import ConcatHead
 from minisbert.data.datasets import translation_rows, triplet_rows
-from minisbert.folder.model_folder import ModelFolder, find_model
+from minisbert.folder.find import find_model
+from minisbert.folder.model_folder import ModelFolder
 from minisbert.folder.settings import HEAD_FILE
 from minisbert.models.multi_vector_encoder import MultiVectorEncoder
 from minisbert.models.pair_model import PairModel
