@@ -209,8 +209,8 @@ def main(arguments: list[str] | None = None) -> None:
         return
     texts, total = read_input(options)
     if options.heatmap:
-        plots.require()
         check_usage((total > MAX_HEATMAP, f"{total:,} texts are too many for a heat map (at most {MAX_HEATMAP})"))
+        plots.require()
     elif not options.out and total > MAX_MATRIX:
         raise InputError(f"{total:,} texts are too many for a matrix (at most {MAX_MATRIX}): give --out vectors.npy")
     encoder = load_encoder(options)
