@@ -11,6 +11,7 @@ from minisbert.system.files import atomic_folder, foreign_entries, listed
 # every file that ``save``, sentence-transformers or transformers' tokenizers write for such a model
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 SENTENCEPIECE_FILES = ("sentencepiece.bpe.model", "unigram.json")
+ONNX_FILES = ("onnx/model.onnx", "onnx/model_int8.onnx")  # of minisbert export-onnx
 MODEL_FILES = (
     "README.md",
     "config.json",
@@ -27,7 +28,8 @@ MODULE_FILES = tuple(
     for module in ("Pooling", "SpladePooling", "Dense", "Normalize", "MultiVectorMask")
     for name in ("config.json", "model.safetensors")
 )
-SAVED = MODEL_FILES + TOKENIZER_FILES + VOCABULARY_FILES + SENTENCEPIECE_FILES + TEXT_FILES + MODULE_FILES
+WEIGHT_FILES = MODEL_FILES + MODULE_FILES + ONNX_FILES
+SAVED = WEIGHT_FILES + TOKENIZER_FILES + VOCABULARY_FILES + SENTENCEPIECE_FILES + TEXT_FILES
 NEEDED = (("modules.json", "config.json"), ("model.safetensors.index.json", "model.safetensors"))  # one of each pair
 
 
