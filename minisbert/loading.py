@@ -71,6 +71,18 @@ def load_encoder(
     return open_kind(path).load(path, pooling, device, limit)
 
 
+def load_dense(model: str | Path | Encoder, device: str | torch.device = "cpu") -> Encoder:
+    """An encoder by name, or as it is, for a library that takes one vector (D,) for each text.
+
+    Raises ``InputError`` for one that gives sparse vectors, or a vector for each token.
+    """
+    encoder = load_encoder(model, device=device) if isinstance(model, str | Path) else model
+    if encoder.search_options:
+        name = type(encoder).__name__
+        raise InputError(f"a {name} does not give one dense vector for each text: load a SentenceEncoder's model")
+    return encoder
+
+
 def check_cpu(device: str | torch.device) -> None:
     if str(device) != "cpu":
         raise InputError(f"a compiled model runs only on the CPU, not on {device}")

@@ -23,16 +23,16 @@ BUDGETS = {
     "training": 2570,
     "corpus": 810,
     "diagnosis": 2095,
-    "serving": 495,
+    "serving": 500,
     "integrations": 316,
-    "commands": 2105,
+    "commands": 2120,
 }
-PACKAGE_LINES = 19_860  # goal: 15,000
-TEST_LINES = 29_880  # goal: 26,000
-RAISES = 347  # of InputError and ValueError, in the whole package
+PACKAGE_LINES = 19_870  # goal: 15,000
+TEST_LINES = 29_895  # goal: 26,000
+RAISES = 349  # of InputError and ValueError, in the whole package
 FILE_LINES, FUNCTION_LINES = 250, 60
 DENSITY = {  # per 1,000 lines outside core/ that are not blank; goals: 15, 12, 75
-    "conditional expressions": 15.6,
+    "conditional expressions": 15.4,
     "starred expressions": 11.6,
     "imports": 102.2,
 }

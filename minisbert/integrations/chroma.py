@@ -5,7 +5,7 @@ from typing import Any
 from chromadb.api.types import Documents, EmbeddingFunction, Embeddings
 from chromadb.utils.embedding_functions import register_embedding_function
 
-from minisbert.loading import load_encoder
+from minisbert.loading import load_dense
 
 
 @register_embedding_function
@@ -14,7 +14,7 @@ class MinisbertEmbeddingFunction(EmbeddingFunction[Documents]):
 
     def __init__(self, model: str = "all-MiniLM-L6-v2"):
         self.model = model
-        self.encoder = load_encoder(model)
+        self.encoder = load_dense(model)
 
     def __call__(self, input: Documents) -> Embeddings:
         """N documents -> N arrays (D,)."""

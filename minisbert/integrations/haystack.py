@@ -5,12 +5,11 @@ from typing import Any
 
 from haystack import Document, component, default_to_dict
 
-from minisbert.loading import load_encoder
+from minisbert.loading import load_dense
 
 
-@component
-class MinisbertTextEmbedder:
-    """A query to its vector. ``model`` is a name or a folder; it is loaded by ``warm_up``, or at the first run."""
+class Embedder:
+    """What both components share: ``model``, a name or a folder, is loaded by ``warm_up``, or at the first run."""
 
     def __init__(self, model: str = "all-MiniLM-L6-v2"):
         self.model = model
@@ -21,7 +20,12 @@ class MinisbertTextEmbedder:
 
     def warm_up(self) -> None:
         if self.encoder is None:
-            self.encoder = load_encoder(self.model)
+            self.encoder = load_dense(self.model)
+
+
+@component
+class MinisbertTextEmbedder(Embedder):
+    """A query to its vector."""
 
     @component.output_types(embedding=list[float])
     def run(self, text: str) -> dict[str, list[float]]:
@@ -31,19 +35,8 @@ class MinisbertTextEmbedder:
 
 
 @component
-class MinisbertDocumentEmbedder:
-    """Documents with their vectors. ``model`` as above."""
-
-    def __init__(self, model: str = "all-MiniLM-L6-v2"):
-        self.model = model
-        self.encoder: Any = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return default_to_dict(self, model=self.model)
-
-    def warm_up(self) -> None:
-        if self.encoder is None:
-            self.encoder = load_encoder(self.model)
+class MinisbertDocumentEmbedder(Embedder):
+    """Documents with their vectors."""
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, list[Document]]:

@@ -3,7 +3,7 @@
 import numpy as np
 from keybert.backend import BaseEmbedder
 
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import Encoder, load_dense
 
 
 class MinisbertBackend(BaseEmbedder):
@@ -11,7 +11,7 @@ class MinisbertBackend(BaseEmbedder):
 
     def __init__(self, model: str | Encoder):
         super().__init__()
-        self.embedding_model = load_encoder(model) if isinstance(model, str) else model
+        self.embedding_model = load_dense(model)
 
     def embed(self, documents: list[str], verbose: bool = False) -> np.ndarray:
         """N texts -> (N, D)."""

@@ -2,14 +2,14 @@
 
 from langchain_core.embeddings import Embeddings
 
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import Encoder, load_dense
 
 
 class MinisbertEmbeddings(Embeddings):
     """LangChain's embeddings, with the model's prompts for queries and documents."""
 
     def __init__(self, model: str | Encoder):
-        self.encoder = load_encoder(model) if isinstance(model, str) else model
+        self.encoder = load_dense(model)
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """N texts -> N lists of D numbers."""

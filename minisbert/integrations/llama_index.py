@@ -6,7 +6,7 @@ from typing import Any
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from pydantic import PrivateAttr
 
-from minisbert.loading import load_encoder
+from minisbert.loading import load_dense
 
 
 class MinisbertEmbedding(BaseEmbedding):
@@ -18,7 +18,7 @@ class MinisbertEmbedding(BaseEmbedding):
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
-        self._encoder = load_encoder(self.model_name)
+        self._encoder = load_dense(self.model_name)
 
     @classmethod
     def class_name(cls) -> str:

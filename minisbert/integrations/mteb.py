@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 from mteb.models.model_meta import ModelMeta
 
-from minisbert.loading import load_encoder
+from minisbert.loading import load_dense
 
 
 class MinisbertEncoder:
     """MTEB's encoder protocol, with the model's prompts for queries and documents."""
 
     def __init__(self, model_name: str, revision: str | None = None, *, device: str | None = None, **_: Any):
-        self.encoder = load_encoder(model_name, device=device or "cpu")
+        self.encoder = load_dense(model_name, device=device or "cpu")
         name = model_name if "/" in model_name else f"minisbert/{model_name}"
         about = {"name": name, "revision": revision or "local", "loader": type(self), "framework": ["PyTorch"]}
         about |= {"embed_dim": self.encoder.width, "max_tokens": self.encoder.tokenizer.limit}

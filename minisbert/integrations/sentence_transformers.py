@@ -6,7 +6,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from torch import nn
 
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import Encoder, load_dense
 
 
 class EncoderModule(nn.Module):
@@ -32,7 +32,7 @@ class EncoderModule(nn.Module):
 
 def as_sentence_transformer(model: str | Encoder) -> SentenceTransformer:
     """A ``SentenceTransformer`` that encodes with minisbert: same vectors, prompts and similarity. It cannot train."""
-    encoder = load_encoder(model) if isinstance(model, str) else model
+    encoder = load_dense(model)
     settings = encoder.settings
     return SentenceTransformer(
         modules=[EncoderModule(encoder)],

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from minisbert.loading import Encoder, load_encoder
+from minisbert.loading import Encoder, load_dense
 
-load_once = lru_cache(maxsize=2)(load_encoder)
+load_once = lru_cache(maxsize=2)(load_dense)
 
 
 class MinisbertVectorizer(TransformerMixin, BaseEstimator):

@@ -11,9 +11,9 @@ from minisbert.core import InputError, one_line
 from minisbert.core.checks import check_text
 from minisbert.core.encoder import normalize
 from minisbert.core.tokenizer import assemble
+from minisbert.loading import Encoder, load_dense
 from minisbert.models.pair_scorer import PairScorer
 from minisbert.models.prompts import choose_prompt, prompt_tokens, role_prompt
-from minisbert.models.text_encoder import TextEncoder
 
 
 class Embedded(NamedTuple):
@@ -29,9 +29,14 @@ class Engine:
     """An encoder, and perhaps a reranker, behind names and limits."""
 
     name: str
-    encoder: TextEncoder
+    encoder: Encoder
     reranker: PairScorer | None = None
     reranker_name: str = ""
+
+    def __post_init__(self) -> None:
+        load_dense(self.encoder)
+        if self.reranker is not None and self.reranker.task == "classes":
+            raise InputError(f"{self.reranker_name} gives classes; a reranker gives one score for each pair")
 
     @property
     def width(self) -> int:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,11 +12,14 @@ pytest.importorskip("httpx", reason="needs the serve extra: pip install '.[serve
 
 from starlette.testclient import TestClient
 
+import minisbert
+from minisbert.core import InputError
 from minisbert.core.heads import JointHead
 from minisbert.models.pair_model import PairModel
 from minisbert.models.sentence_encoder import SentenceEncoder
 from minisbert.serving.application import Limits, Server
 from minisbert.serving.engine import Engine
+from tests.conftest import ROOT
 
 TEXTS = ["the cat sits on the mat", "", "a dog"]
 LONG = "cat " * 200
@@ -186,3 +190,16 @@ def test_what_is_counted(engine):
     assert 'minisbert_requests_total{path="/v1/embeddings",status="200"} 1.0' in shown
     assert 'minisbert_requests_total{path="/v1/embeddings",status="400"} 1.0' in shown
     assert "minisbert_batch_texts_sum 3.0" in shown
+
+
+@pytest.mark.parametrize("name", ["tiny-splade", "tiny-colbert"])
+def test_models_without_one_dense_vector_for_each_text_are_refused(name):
+    encoder = minisbert.load(ROOT / "tests" / "reference" / "architectures" / name)
+    with pytest.raises(InputError, match="does not give one dense vector for each text"):
+        Engine(name, encoder)
+
+
+def test_a_classifier_is_no_reranker(encoder):
+    classifier = SimpleNamespace(task="classes")
+    with pytest.raises(InputError, match="nli gives classes; a reranker gives one score"):
+        Engine("tiny", encoder, classifier, "nli")
