@@ -9,7 +9,6 @@ import inspect
 import json
 import os
 import queue
-import resource
 import secrets
 import signal
 import subprocess
@@ -75,10 +74,18 @@ def _run_child(lesson: int, masters: list[str], results: dict[str, Result], seco
         except (queue.Empty, subprocess.TimeoutExpired):
             return busy, f"still running after {limit:g} seconds: a loop that never ends?"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            stop(child)
     name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return busy, f"it ended the process ({name})"
+
+
+def stop(child: subprocess.Popen) -> None:
+    """End a process and those that it started."""
+    if sys.platform == "win32":
+        subprocess.run(["taskkill", "/F", "/T", "/PID", str(child.pid)], capture_output=True, check=False)
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
 
 
 def understood(line: str, token: str) -> dict[str, Any] | None:
@@ -131,7 +138,10 @@ def main(arguments: Sequence[str]) -> None:
 
 def limit_memory() -> None:
     """Let this process take ``MEMORY`` more than it has: beyond that an allocation fails, and with it the piece."""
-    with contextlib.suppress(OSError, ValueError):  # where there is no /proc, or the limit is lower already
+    # where there is no such module (Windows) or no /proc, or where the limit is lower already
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
         most = pages * resource.getpagesize() + MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

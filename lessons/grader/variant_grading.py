@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -23,7 +22,7 @@ from lessons.grader import variants
 from lessons.grader.cases import describe
 from lessons.grader.guard import Refused, look, refusing, untouched
 from lessons.grader.pieces import ROOT
-from lessons.grader.sandbox import SECONDS, START_SECONDS, _forward, find, limit_memory, load
+from lessons.grader.sandbox import SECONDS, START_SECONDS, _forward, find, limit_memory, load, stop
 from lessons.grader.variants import TOLERANCE, VARIANTS, Variant, answers, cases_of, settings_of
 from minisbert.core import InputError
 from minisbert.system.console import say
@@ -106,8 +105,7 @@ def run_child(path: Path, cases: dict[str, list], seconds: float) -> dict[str, d
             except queue.Empty:
                 reason = f"still running after {limit:g} seconds: a loop that never ends?"
             finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(child.pid, signal.SIGKILL)
+                stop(child)
         for name in [name for name in left if name not in reports][:1]:  # it was at work
             reports[name] = {"name": name, "status": "failed", "reason": reason}
     return {name: reports[name] for name in VARIANTS}
